@@ -1,0 +1,69 @@
+"""One exception tree. Every error pickles, so that it crosses process borders unchanged."""
+
+from __future__ import annotations
+
+
+class HamrError(Exception):
+    """Base of every error that hamr raises on purpose. `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class BadInput(HamrError):
+    """The user gave something that cannot work. One line: where, the bad value, what to change.
+
+    >>> str(BadInput("data.train", "x.jsonl", "no such file; give an existing JSONL"))
+    "data.train: 'x.jsonl': no such file; give an existing JSONL"
+    """
+
+    exit_code = 2
+
+    def __init__(self, where: str, value: object, remedy: str) -> None:
+        super().__init__(where, value, remedy)
+        self.where, self.value, self.remedy = where, value, remedy
+
+    def __str__(self) -> str:
+        shown = repr(self.value)
+        if len(shown) > 160:
+            shown = shown[:157] + "..."
+        return f"{self.where}: {shown}: {self.remedy}"
+
+
+class ConfigError(BadInput):
+    """A configuration key is unknown, has a bad value, or contradicts another."""
+
+
+class DataError(BadInput):
+    """A data file is missing or a line of it is malformed; `where` is `file:line: field`."""
+
+
+class CapacityError(BadInput):
+    """The cluster cannot hold what the configuration asks for."""
+
+
+class RunFolderError(BadInput):
+    """The run folder exists, is in use, or cannot be resumed."""
+
+
+class EngineDied(HamrError):
+    """An inference engine stopped answering; its work has to be done again elsewhere."""
+
+
+class ScorerTimeout(HamrError):
+    """A scorer did not answer before its deadline."""
+
+
+class ScorerUnavailable(HamrError):
+    """No replica of a scorer could take the request."""
+
+
+class VerdictUnparsable(HamrError):
+    """A scorer answered, but not with a verdict that can be read."""
+
+
+class TrainingDiverged(HamrError):
+    """Too many optimiser steps in a row had a non-finite gradient norm."""
+
+
+class MissingScore(HamrError, ValueError):
+    """A score that the cascade needs is absent. It is never replaced by a number."""

@@ -1,0 +1,336 @@
+"""The vocabulary: what flows between the rooms. Frozen, keyword-only, standard library only.
+
+A worked example, from a prompt to a record:
+
+>>> sample = ServiceSample(
+...     id="s1", ticket={"Penalty": 0}, policy="Help the customer.", tools=(),
+...     history=(Turn(role="customer", content="Hi, cancel my plan."),),
+...     references=(Reference(action=Reply(content="May I ask why?")),))
+>>> rollout = Rollout(key=SampleKey(run="r", step=0, prompt="s1", sample=0), text="Why is that?",
+...                   token_ids=(5, 6), logprobs=(-0.1, -0.2), versions=(VersionSpan(version=0, start=0, end=2),),
+...                   finish_reason="stop", prompt_ids=(1, 2, 3))
+>>> Scored(value=0.0).ok, JudgeTimeout(detail="30 s").ok
+(True, False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["customer", "agent", "tool"]
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """The agent says `content` to the customer."""
+
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """The agent calls tool `name` with JSON-like `parameters`."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Action = Reply | ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One turn of a dialogue. An agent's turn that called a tool has `tool_call` and no content;
+    a tool's turn has the tool's `name` and its result as `content`."""
+
+    role: Role
+    content: str = ""
+    tool_call: ToolCall | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """One acceptable action. `source` says where it came from: logged, consistency, utility, ..."""
+
+    action: Action
+    source: str = "logged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSample:
+    """One decision point of a service dialogue: everything before the agent's next action.
+
+    `ticket` holds the system variables that the policy may see. `privileged` reaches the utility
+    judge and the simulator, never the policy. `meta` is free for the builder of the data.
+    """
+
+    id: str
+    ticket: Mapping[str, Any]
+    policy: str
+    tools: tuple[Mapping[str, Any], ...]
+    history: tuple[Turn, ...]
+    references: tuple[Reference, ...]
+    privileged: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- responses ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleKey:
+    """Identity of one response: (run, step, prompt, sample, attempt). The ledger's primary key."""
+
+    run: str
+    step: int
+    prompt: str
+    sample: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSpan:
+    """Tokens [start, end) of a response were sampled from policy `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """One response of the policy. `logprobs[i]` is log p(token_ids[i]) under the policy that sampled
+    it, at the sampling temperature (nats, <= 0). The end-of-sequence token is among `token_ids`."""
+
+    key: SampleKey
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: Literal["stop", "length", "abort"]
+    versions: tuple[VersionSpan, ...]
+    seed: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+
+# --- outcomes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A score was given. `value` is in the range that the component declares."""
+
+    value: float
+    ok = True
+    kind = "scored"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MalformedResponse:
+    """The policy's response is no action. That is the policy's own fault, so the score is a genuine 0."""
+
+    detail: str = ""
+    value = 0.0
+    ok = True
+    kind = "malformed_response"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """No score could be had. Never a number: it leaves the group's baseline and gets advantage 0."""
+
+    detail: str = ""
+    ok = False
+    kind = "failure"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerUnavailable(Failure):
+    kind = "reranker_unavailable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankerTimeout(Failure):
+    kind = "reranker_timeout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeTimeout(Failure):
+    kind = "judge_timeout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeUnparsable(Failure):
+    kind = "judge_unparsable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeUnavailable(Failure):
+    kind = "judge_unavailable"
+
+
+Outcome = Scored | MalformedResponse | Failure
+
+
+# --- records -----------------------------------------------------------------------------------
+
+Band = Literal["none", "type_mismatch", "tool_match", "below", "inside", "above", "judge_only", "reranker_only"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceScore:
+    """What the scorers said of one response against one reference. None: not asked."""
+
+    reference: int
+    s_r: float | None = None
+    s_j: float | None = None
+    verdict: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """One term of the reward. `contribution` = weight x value, or None where the outcome is a failure."""
+
+    name: str
+    outcome: Outcome
+    weight: float
+
+    @property
+    def contribution(self) -> float | None:
+        return self.weight * self.outcome.value if not isinstance(self.outcome, Failure) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerCall:
+    """One question put to a scorer: who answered, how long it took, what it cost.
+
+    `queue_s` and `service_s` in seconds; `cost` in the pool's own unit (its price per 1,000 tokens).
+    """
+
+    pool: str
+    model: str
+    prompt_version: str
+    replica: str
+    queue_s: float
+    service_s: float
+    prompt_tokens: int
+    output_tokens: int
+    attempts: int = 1
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardRecord:
+    """Everything that made one response's reward; enough to compute the same number again offline.
+
+    `total` is Scored only if every component with a non-zero weight is; otherwise it is the first
+    failure among them, and the response takes no part in its group's baseline.
+    """
+
+    key: SampleKey
+    total: Outcome
+    components: tuple[Component, ...]
+    action: Action | None
+    band: Band
+    reference_scores: tuple[ReferenceScore, ...] = ()
+    calls: tuple[ScorerCall, ...] = ()
+    s_r: float | None = None
+    s_j: float | None = None
+    response: str = ""
+    response_tokens: int = 0
+    versions: tuple[VersionSpan, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutGroup:
+    """The N responses to one prompt, with their records in the same order."""
+
+    sample: ServiceSample
+    rollouts: tuple[Rollout, ...]
+    records: tuple[RewardRecord, ...]
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """Total reward per response; None where scoring failed."""
+        return tuple(None if isinstance(r.total, Failure) else r.total.value for r in self.records)
+
+
+# --- questions to scorers ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question to a pool. The pool renders its own template with `variables`.
+
+    For the consistency scorers: `history`, `statement_a` (the reference), `statement_b` (the response).
+    `affinity` names the group: its questions share a prompt prefix.
+    """
+
+    variables: Mapping[str, str]
+    affinity: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a pool said. Either `score` (in [0, 1]) or `failure` is set, never both.
+
+    `probabilities` are those of the labels at the verdict position, renormalised over the labels;
+    `label_mass` is what they summed to before (a low mass means that the model wanted to say something else).
+    """
+
+    score: float | None = None
+    verdict: str | None = None
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    label_mass: float = 0.0
+    reasoning: str = ""
+    failure: Literal["timeout", "unparsable", "unavailable"] | None = None
+    detail: str = ""
+    call: ScorerCall | None = None
+
+
+# --- training ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSequence:
+    """One completion to learn from. `advantage` weighs its tokens; `old_logprobs` are the engine's
+    (empty for supervised fine-tuning). `mask[i]` is False for tokens that carry no loss."""
+
+    token_ids: tuple[int, ...]
+    advantage: float = 1.0
+    old_logprobs: tuple[float, ...] = ()
+    mask: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainGroup:
+    """Completions that share one prompt: the trainer computes the prompt once for all of them."""
+
+    prompt_ids: tuple[int, ...]
+    sequences: tuple[TrainSequence, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBatch:
+    """One optimiser step's data. `loss` names the loss: 'policy' or 'sft'."""
+
+    groups: tuple[TrainGroup, ...]
+    loss: Literal["policy", "sft"] = "policy"
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens that carry loss."""
+        return sum(
+            sum(s.mask) if s.mask else len(s.token_ids) for g in self.groups for s in g.sequences
+        )
