@@ -1,0 +1,38 @@
+"""Where the files that ship with hamr lie: inside an installed wheel, or beside the package in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import hamr
+from hamr.errors import ConfigError
+
+Kind = Literal["conf", "prompts"]
+
+
+def roots(kind: Kind) -> tuple[Path, ...]:
+    """Folders that may hold `kind`, the one to prefer first.
+
+    A wheel carries `hamr/conf` and `hamr/prompts`; a checkout (or an editable install) has them at its root.
+    """
+    package = Path(hamr.__file__).resolve().parent
+    return package / kind, package.parent / kind
+
+
+def resource(kind: Kind, name: str = "") -> Path:
+    """The existing file or folder `name` (a path relative to the folder of its `kind`; "" is the folder itself).
+
+    >>> resource("prompts", "judge.en.yaml").name
+    'judge.en.yaml'
+
+    Raises ConfigError when there is none, with the names that exist.
+    """
+    tried = roots(kind)
+    for root in tried:
+        path = root / name
+        if path.exists():
+            return path
+    existing = sorted({p.name for root in tried if root.is_dir() for p in root.iterdir() if not p.name.startswith(".")})
+    choices = ", ".join(existing) if existing else f"nothing; looked in {tried[0]} and {tried[1]}"
+    raise ConfigError(kind, name, f"no such file; there is {choices}")

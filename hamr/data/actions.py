@@ -1,0 +1,155 @@
+"""The wire format of an action, both directions.
+
+A reply to the customer is plain text. A tool call is what Qwen3 speaks natively:
+
+    <tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>
+
+Text beside one tool call is allowed and the tool call is the action. With `think_answer` the action sits in
+<answer>..</answer> and its rationale in <think>..</think>, either one first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Literal, NoReturn
+
+from hamr.errors import DataError
+from hamr.types import Action, MalformedResponse, Reply, ToolCall
+
+ResponseFormat = Literal["plain", "think_answer"]
+
+_TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>")
+_ANY_TAG = re.compile(r"<(/?(?:tool_call|think|answer)>)")
+_CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
+_THINK_FIRST = re.compile(r"\s*<think>(?P<thought>.*)</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
+_ANSWER_FIRST = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*<think>(?P<thought>.*?)(?:</think>\s*)?", re.DOTALL)
+
+
+def render_action(
+    action: Action, response_format: ResponseFormat = "plain", thought: str = "", *, answer_first: bool = False
+) -> str:
+    """The text that a policy has to say to take `action`.
+
+    `thought` and `answer_first` (the rationale after the action: post-CoT) belong to `think_answer`.
+    Raises DataError for what could not be read back: an empty reply or one with a tag of the format in it,
+    a tool without a name, parameters that are not JSON, a thought where the format has no place for it.
+
+    >>> render_action(ToolCall(name="lookup", parameters={"order": 7}))
+    '<tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>'
+    """
+    body = _render_call(action) if isinstance(action, ToolCall) else _checked_text("reply", action.content)
+    if not body:
+        raise DataError("reply", action, "an empty reply is no action; give it some content")
+    if response_format == "plain":
+        if thought:
+            raise DataError("thought", thought, "the plain format has no place for it; use 'think_answer'")
+        return body
+    think = f"<think>{_checked_text('thought', thought)}</think>"
+    answer = f"<answer>{body}</answer>"
+    return answer + think if answer_first else think + answer
+
+
+def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action | MalformedResponse:
+    """The action that `text` takes, or why it is none. Never raises, whatever the text.
+
+    Malformed: nothing in it; a tag without its partner; several tool calls; JSON that cannot be read, that has
+    no name, or whose arguments are no object; with `think_answer` anything outside the two blocks or a missing
+    block. A <think> that is cut off after a complete <answer> is fine: the action was already there.
+    """
+    answer = answer_of(text, response_format)
+    if isinstance(answer, MalformedResponse):
+        return answer
+    if not answer:
+        return MalformedResponse(detail="empty response")
+    opened, closed = answer.count("<tool_call>"), answer.count("</tool_call>")
+    if not opened and not closed:
+        return Reply(content=answer) if _encodable(answer) else MalformedResponse(detail="not valid Unicode")
+    if opened > 1 or closed > 1:
+        return MalformedResponse(detail=f"{max(opened, closed)} tool calls; one is allowed")
+    found = _CALL.search(answer)
+    if found is None:
+        return MalformedResponse(detail="unclosed tool_call tag")
+    return _parse_call(found.group(1))
+
+
+def answer_of(text: str, response_format: ResponseFormat = "plain") -> str | MalformedResponse:
+    """The part of a response that acts: all of it in `plain`, the inside of <answer> in `think_answer`; trimmed."""
+    if response_format == "plain":
+        return text.strip()
+    for tag in ("<think>", "<answer>", "</answer>"):
+        if text.count(tag) != 1:
+            return MalformedResponse(detail=f"{text.count(tag)} x {tag}; exactly one is needed")
+    if text.count("</think>") > 1:
+        return MalformedResponse(detail="several </think>")
+    found = _THINK_FIRST.fullmatch(text) or _ANSWER_FIRST.fullmatch(text)
+    if found is None:
+        return MalformedResponse(detail="text outside <think>..</think> and <answer>..</answer>, or a crossed pair")
+    return found.group("answer").strip()
+
+
+def customer_text(text: str, response_format: ResponseFormat = "plain") -> str:
+    """What a customer would get to read: the answer without its tool call, or the whole text if it is malformed."""
+    answer = answer_of(text, response_format)
+    return text.strip() if isinstance(answer, MalformedResponse) else _CALL.sub("", answer).strip()
+
+
+def _render_call(call: ToolCall) -> str:
+    if not call.name.strip():
+        raise DataError("tool call", call.name, "a tool call needs a name")
+    try:
+        body = json.dumps({"name": call.name, "arguments": dict(call.parameters)}, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise DataError("tool call", call.name, f"its parameters are not JSON ({error})") from error
+    # Every "<" of a JSON text is inside a string, so escaping it keeps the value and hides the tag.
+    hidden = _ANY_TAG.sub(r"\\u003c\1", body)
+    return f"<tool_call>{hidden}</tool_call>"
+
+
+def _checked_text(what: str, text: str) -> str:
+    tag = next((tag for tag in _TAGS if tag in text), None)
+    if tag is not None:
+        raise DataError(what, text, f"{tag} belongs to the wire format; remove it from the text")
+    return text.strip()
+
+
+def _parse_call(body: str) -> Action | MalformedResponse:
+    try:
+        call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        readable = _encodable(json.dumps(call, ensure_ascii=False))
+    except (ValueError, RecursionError) as error:
+        return MalformedResponse(detail=f"tool call is not JSON: {str(error)[:80]}")
+    if not readable:
+        return MalformedResponse(detail="tool call is not valid Unicode")
+    if not isinstance(call, dict):
+        return MalformedResponse(detail="tool call is not an object")
+    name = call.get("name")
+    if not isinstance(name, str) or not name.strip():
+        return MalformedResponse(detail="tool call without a name")
+    if "arguments" in call and "parameters" in call:
+        return MalformedResponse(detail="tool call with both arguments and parameters")
+    arguments: Any = call.get("arguments", call.get("parameters", {}))
+    if not isinstance(arguments, dict):
+        return MalformedResponse(detail="tool call whose arguments are not an object")
+    return ToolCall(name=name.strip(), parameters=arguments)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is out of range")
+    return value
+
+
+def _encodable(text: str) -> bool:
+    """Lone surrogates can be neither stored nor sent; json.loads makes them from escapes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""What of a response can be scored without a model: its type, and the parameters of a tool call.
+
+Parameters of a reference are plain values, which mean equality, or constraints `{"op": ..., "value": ...}`:
+
+| op       | also written                     | a value v satisfies it when                       |
+|----------|----------------------------------|---------------------------------------------------|
+| eq       | is, equals, is_equal_to          | v = value                                         |
+| ne       | is_not, is_not_equal_to          | v != value                                        |
+| lt, le   | is_less_than; lte, is_at_most    | v < value, v <= value (numbers only)              |
+| gt, ge   | is_greater_than; gte, is_at_least| v > value, v >= value (numbers only)              |
+| in       | is_one_of                        | v equals an element of the list `value`           |
+| contains |                                  | text v has `value` in it, or list v an equal element |
+| any      |                                  | always; the parameter has to be there             |
+
+A response may give a value that satisfies the constraint, or the same constraint itself (the query languages of
+public corpora pass constraints as arguments). An object with another `op` is an ordinary value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from hamr.errors import DataError
+from hamr.types import Action, Reference, Reply, ToolCall
+
+_OPS = {
+    "eq": "eq", "is": "eq", "equals": "eq", "is_equal_to": "eq",
+    "ne": "ne", "is_not": "ne", "is_not_equal_to": "ne",
+    "lt": "lt", "is_less_than": "lt",
+    "le": "le", "lte": "le", "is_at_most": "le",
+    "gt": "gt", "is_greater_than": "gt",
+    "ge": "ge", "gte": "ge", "is_at_least": "ge",
+    "in": "in", "is_one_of": "in",
+    "contains": "contains",
+    "any": "any",
+}  # fmt: skip
+
+# A leading zero marks an identifier ("007"), so only JSON's own way of writing a number counts as one.
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,63})(?:\.\d{1,64})?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchRules:
+    """How parameters compare. `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a response may meet a
+    reference's constraint with a value; else it has to state the same constraint."""
+
+    numeric_strings: bool = True
+    values_satisfy: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """What the types and parameters alone say.
+
+    `score` is 0.0 or 1.0, or None where the scorers have to be asked. `reference` is the index of the reference
+    that a tool call met. `ask` are the indices of the references that the scorers compare a reply with.
+    """
+
+    kind: Literal["type_mismatch", "tool_call", "reply"]
+    score: float | None
+    reference: int | None = None
+    ask: tuple[int, ...] = ()
+
+
+def match_action(action: Action, references: Sequence[Reference | Action], rules: MatchRules | None = None) -> Match:
+    """Compares an action with the acceptable ones (hybrid reward, section 3.3).
+
+    No reference of the action's type: exactly 0, before any model is asked. A tool call: 1 if its name and all of
+    its parameters agree with some reference, else 0; extra and missing parameters disagree. A reply: `ask` names
+    the reply references; tool-call references beside them are other acceptable actions and play no part.
+
+    >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
+    0.0
+
+    Raises DataError for an empty list: without a reference there is nothing that could be right.
+    """
+    if not references:
+        raise DataError("references", [], "a sample needs at least one reference")
+    rules = rules or MatchRules()
+    acceptable = [r.action if isinstance(r, Reference) else r for r in references]
+    same_type = tuple(i for i, other in enumerate(acceptable) if isinstance(other, type(action)))
+    if not same_type:
+        return Match(kind="type_mismatch", score=0.0)
+    if isinstance(action, Reply):
+        return Match(kind="reply", score=None, ask=same_type)
+    for index in same_type:
+        other = acceptable[index]
+        if isinstance(other, ToolCall) and same_call(action, other, rules):
+            return Match(kind="tool_call", score=1.0, reference=index)
+    return Match(kind="tool_call", score=0.0)
+
+
+def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = None) -> bool:
+    """Whether name and parameters agree. The order of keys and surrounding white space do not matter."""
+    rules = rules or MatchRules()
+    given = {key.strip(): value for key, value in call.parameters.items()}
+    wanted = {key.strip(): value for key, value in reference.parameters.items()}
+    return (
+        call.name.strip() == reference.name.strip()
+        and given.keys() == wanted.keys()
+        and all(_agrees(given[key], wanted[key], rules) for key in wanted)
+    )
+
+
+def canonical(value: Any, rules: MatchRules | None = None) -> tuple[Any, ...]:
+    """A form in which equal values are equal: tagged, so that True is not 1 and null is not "".
+
+    Text is trimmed; numbers are exact decimals; the order of an object's keys is lost, that of a list is kept.
+    """
+    rules = rules or MatchRules()
+    if value is None:
+        return ("null",)
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, (int, float)):
+        return ("number", Decimal(repr(value) if isinstance(value, float) else value))
+    if isinstance(value, str):
+        text = value.strip()
+        if rules.numeric_strings and _NUMBER.fullmatch(text):
+            return ("number", Decimal(text))
+        return ("text", text)
+    if isinstance(value, Mapping):
+        items = {str(key).strip(): canonical(item, rules) for key, item in value.items()}
+        return ("object", tuple(sorted(items.items(), key=lambda item: item[0])))
+    if isinstance(value, Sequence):
+        return ("list", *(canonical(item, rules) for item in value))
+    raise DataError("parameters", value, "is not a JSON value")
+
+
+def _agrees(given: Any, wanted: Any, rules: MatchRules) -> bool:
+    constraint = _constraint(wanted)
+    if constraint is None:
+        return canonical(given, rules) == canonical(wanted, rules)
+    stated = _constraint(given)
+    if stated is not None:
+        return stated[0] == constraint[0] and _bound(stated, rules) == _bound(constraint, rules)
+    # A plain value states equality, so it always answers `eq`.
+    return (rules.values_satisfy or constraint[0] == "eq") and _satisfies(given, *constraint, rules)
+
+
+def _constraint(value: Any) -> tuple[str, Any] | None:
+    """(operator, bound) of a constraint, None for an ordinary value."""
+    if not isinstance(value, Mapping) or not {"op"} <= value.keys() <= {"op", "value"}:
+        return None
+    op = _OPS.get(value["op"]) if isinstance(value["op"], str) else None
+    if op is None or ("value" not in value and op != "any"):
+        return None
+    return op, value.get("value")
+
+
+def _bound(constraint: tuple[str, Any], rules: MatchRules) -> Any:
+    op, bound = constraint
+    if op == "any":
+        return None
+    if op == "in" and isinstance(bound, Sequence) and not isinstance(bound, str):
+        return frozenset(canonical(item, rules) for item in bound)
+    return canonical(bound, rules)
+
+
+def _satisfies(given: Any, op: str, bound: Any, rules: MatchRules) -> bool:
+    value = canonical(given, rules)
+    if op == "any":
+        return True
+    if op == "in":
+        choices = bound if isinstance(bound, Sequence) and not isinstance(bound, str) else [bound]
+        return value in [canonical(item, rules) for item in choices]
+    limit = canonical(bound, rules)
+    if op in ("eq", "ne"):
+        return (value == limit) == (op == "eq")
+    if op == "contains":
+        if isinstance(given, str) and isinstance(bound, str):
+            return bound.strip() in given
+        return value[0] == "list" and limit in value[1:]
+    if value[0] != "number" or limit[0] != "number":
+        return False
+    x, y = value[1], limit[1]
+    return bool({"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}[op])

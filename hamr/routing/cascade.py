@@ -1,0 +1,88 @@
+"""Eq. 4 of the hybrid reward: when the judge has to speak, and how its score mixes with the reranker's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from hamr.config.schema import CascadeConfig
+from hamr.errors import ConfigError, MissingScore
+
+CascadeBand = Literal["below", "inside", "above"]
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """The trust interval [tau_a, tau_b] of the reranker and the mixing weights outside it (Eq. 4).
+
+        R = w1 S_R + (1 - w1) S_J   if S_R < tau_a            "below"
+        R = S_R                     if tau_a <= S_R <= tau_b  "inside": the judge is not asked
+        R = w2 S_R + (1 - w2) S_J   if S_R > tau_b            "above"
+
+    Both ends of the interval are inside. All scores and weights lie in [0, 1], so R does too. R jumps at both
+    ends and need not be monotone in S_R: that is the formula, not an error. tau_a = tau_b trusts one point;
+    [0, 1] never asks the judge.
+
+    >>> cascade = Cascade(0.68, 0.98, 0.05, 0.72)
+    >>> cascade.needs_judge(0.68), cascade.mix(0.68), cascade.mix(0.5, 1.0)
+    (False, 0.68, 0.975)
+    """
+
+    tau_a: float
+    tau_b: float
+    w1: float
+    w2: float
+
+    def __post_init__(self) -> None:
+        for name in ("tau_a", "tau_b", "w1", "w2"):
+            value = getattr(self, name)
+            if not _is_share(value):
+                raise ConfigError(f"cascade.{name}", value, "set a number in [0, 1]")
+        if self.tau_a > self.tau_b:
+            raise ConfigError("cascade.tau_a", self.tau_a, f"is above tau_b={self.tau_b}; set tau_a <= tau_b")
+
+    @classmethod
+    def from_config(cls, config: CascadeConfig) -> Cascade:
+        return cls(config.tau_a, config.tau_b, config.w1, config.w2)
+
+    def band(self, s_r: float) -> CascadeBand:
+        """Where the reranker's score lies. Raises ValueError unless 0 <= s_r <= 1."""
+        _check("s_r", s_r)
+        if s_r < self.tau_a:
+            return "below"
+        return "inside" if s_r <= self.tau_b else "above"
+
+    def needs_judge(self, s_r: float) -> bool:
+        """Whether Eq. 4 reads S_J at this S_R."""
+        return self.band(s_r) != "inside"
+
+    def mix(self, s_r: float, s_j: float | None = None) -> float:
+        """R in [0, 1]. Inside the interval s_j is not read.
+
+        Raises MissingScore when the judge's score is needed and absent, ValueError for a score outside [0, 1].
+        """
+        band = self.band(s_r)
+        if s_j is not None:
+            _check("s_j", s_j)
+        if band == "inside":
+            return s_r
+        if s_j is None:
+            raise MissingScore(
+                f"S_R={s_r} is {band} the trust interval [{self.tau_a}, {self.tau_b}]: the judge's score is needed"
+            )
+        weight = self.w1 if band == "below" else self.w2
+        return weight * s_r + (1.0 - weight) * s_j
+
+    def highest(self, s_r: float) -> float:
+        """The most that R can be at this S_R, whatever the judge says."""
+        return self.mix(s_r, 1.0)
+
+
+def _is_share(value: float) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and 0.0 <= value <= 1.0
+
+
+def _check(name: str, value: float) -> None:
+    if not _is_share(value):
+        raise ValueError(f"{name}={value!r} is not a score; scores lie in [0, 1]")
