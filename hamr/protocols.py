@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample, TrainBatch
+from hamr.types import Action, RewardRecord, Rollout, SampleKey, ServiceSample, TrainBatch
 
 Metrics = Mapping[str, float]
+PromptEncoder = Callable[[ServiceSample], tuple[int, ...]]
+"""A sample's whole prompt as token ids, generation prompt included."""
+AnswerEncoder = Callable[[Action], tuple[int, ...]]
+"""An action as the policy should utter it, end-of-sequence token included."""
 
 
 @dataclass(frozen=True, kw_only=True)

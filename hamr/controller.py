@@ -1,0 +1,202 @@
+"""One training run, readable top to bottom: collect, score, filter, estimate advantages, train, sync.
+
+The controller knows no Ray, no torch and no vLLM. It speaks to the protocols in `hamr.protocols`, so the
+same code runs on a cluster and, with scripted fakes, in a unit test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.algorithms.overlong import overlong_penalty
+from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
+from hamr.data.stream import PromptStream
+from hamr.protocols import (
+    GenerationRequest,
+    Metrics,
+    PromptEncoder,
+    Recorder,
+    Rewarder,
+    RolloutEngine,
+    SamplingConfig,
+    Trainer,
+    WeightSync,
+)
+from hamr.types import (
+    RewardRecord,
+    Rollout,
+    RolloutGroup,
+    SampleKey,
+    ServiceSample,
+    TrainBatch,
+    TrainGroup,
+    TrainSequence,
+)
+
+
+@dataclass
+class Clock:
+    """Wall time of each phase of a step, in seconds."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, phase: str, since: float) -> float:
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - since
+        return now
+
+
+@dataclass
+class Controller:
+    """The RL loop over its parts. `version` is the policy version that the rollout engines hold."""
+
+    run: str
+    experiment: ExperimentConfig
+    rollout: RolloutConfig
+    algorithm: AlgorithmConfig
+    encode: PromptEncoder
+    engine: RolloutEngine
+    rewarder: Rewarder
+    trainer: Trainer
+    weights: WeightSync
+    recorder: Recorder
+    version: int = 0
+
+    async def step(self, step: int, prompts: PromptStream) -> Metrics:
+        """One optimiser step's worth of experience, learned from. Returns the step's metrics."""
+        clock, start = Clock(), time.perf_counter()
+        groups, collected = await self.collect(step, prompts)
+        lap = clock.lap("rollout_score", start)
+        batch = self.estimate(groups)
+        trained = await self.trainer.train(batch) if batch.groups else {}
+        lap = clock.lap("train", lap)
+        self.version += 1
+        synced = await self.weights.sync(self.version)
+        clock.lap("sync", lap)
+        clock.lap("total", start)
+        timing = {f"timing/step/{phase}": seconds for phase, seconds in clock.seconds.items()}
+        return {**collected, **trained, **synced, **timing}
+
+    async def collect(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
+        """Groups of scored responses, refilled with further prompts until the batch is full of groups that
+        carry signal (DAPO's dynamic sampling), or the rounds are used up; then with what there is."""
+        wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
+        kept: list[RolloutGroup] = []
+        seen: list[RolloutGroup] = []
+        attempts: Counter[str] = Counter()
+        rounds = 0
+        while len(kept) < wanted and rounds < (sampling.max_rounds if sampling.enabled else 1):
+            rounds += 1
+            samples = prompts.take(wanted - len(kept))
+            requests = []
+            for sample in samples:
+                requests.append(self.request(step, sample, attempts[sample.id]))
+                attempts[sample.id] += 1
+            groups = await self.score_groups(samples, requests)
+            seen += groups
+            kept += self.filter(groups)
+        records = [record for group in seen for record in group.records]
+        self.recorder.records(step, records)
+        return kept, self.describe(seen, kept, rounds)
+
+    def filter(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        """The groups that the optimiser can learn from."""
+        sampling = self.algorithm.dynamic_sampling
+        if not sampling.enabled:
+            return list(groups)
+        return [g for g in groups if carries_signal(self.rewards(g), sampling.tolerance)]
+
+    async def score_groups(
+        self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
+    ) -> list[RolloutGroup]:
+        """Generates N responses per prompt and scores each the moment it ends, while its siblings go on."""
+        by_key = {key: sample for sample, request in zip(samples, requests, strict=True) for key in request.keys}
+        rollouts: dict[SampleKey, Rollout] = {}
+        scoring: dict[SampleKey, asyncio.Task[RewardRecord]] = {}
+        try:
+            async for rollout in self.engine.generate(requests):
+                rollouts[rollout.key] = rollout
+                scoring[rollout.key] = asyncio.create_task(self.rewarder.score(by_key[rollout.key], rollout))
+            await asyncio.gather(*scoring.values())
+        finally:
+            for task in scoring.values():
+                task.cancel()
+        return [
+            RolloutGroup(
+                sample=sample,
+                rollouts=tuple(rollouts[key] for key in request.keys),
+                records=tuple(scoring[key].result() for key in request.keys),
+            )
+            for sample, request in zip(samples, requests, strict=True)
+        ]
+
+    def request(self, step: int, sample: ServiceSample, attempt: int = 0) -> GenerationRequest:
+        """A group's request. Seeds follow from the key and the run's seed, so a resumed run draws the same.
+        `attempt` tells apart the draws of a prompt that comes up again within one step."""
+        n = self.rollout.samples_per_prompt
+        keys = tuple(SampleKey(run=self.run, step=step, prompt=sample.id, sample=i, attempt=attempt) for i in range(n))
+        return GenerationRequest(
+            prompt_ids=self.encode(sample),
+            keys=keys,
+            seeds=tuple(derive_seed(self.experiment.seed, step, sample.id, attempt, i) for i in range(n)),
+            sampling=SamplingConfig(
+                temperature=self.rollout.temperature,
+                top_p=self.rollout.top_p,
+                max_new_tokens=self.rollout.max_new_tokens,
+            ),
+        )
+
+    def rewards(self, group: RolloutGroup) -> list[float | None]:
+        """Total reward per response, with DAPO's soft overlong penalty where it is on; None where scoring failed."""
+        overlong = self.algorithm.overlong
+        if not overlong.enabled:
+            return list(group.rewards)
+        limit = self.rollout.max_new_tokens
+        return [
+            None if reward is None else reward + overlong.weight * overlong_penalty(len(r.token_ids), limit, overlong.cache)
+            for reward, r in zip(group.rewards, group.rollouts, strict=True)
+        ]
+
+    def estimate(self, groups: Sequence[RolloutGroup]) -> TrainBatch:
+        """Group-relative advantages. A response whose scoring failed leaves its group's baseline and the batch:
+        it moves nothing, neither through its advantage nor through the entropy bonus."""
+        batch = []
+        for group in groups:
+            advantages = group_advantages(self.rewards(group), normalize_std=self.algorithm.normalize_std)
+            sequences = tuple(
+                TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
+                for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True)
+                if reward is not None and r.token_ids
+            )
+            if sequences:
+                batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=sequences))
+        return TrainBatch(groups=tuple(batch))
+
+    def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
+        """What the step's responses looked like."""
+        rollouts = [r for group in seen for r in group.rollouts]
+        tokens = [len(r.token_ids) for r in rollouts]
+        age = [self.version - min(span.version for span in r.versions) for r in rollouts if r.versions]
+        return {
+            "rollout/prompts": len(seen),
+            "rollout/rounds": rounds,
+            "rollout/groups_dropped": len(seen) - len(kept),
+            "rollout/tokens": sum(tokens),
+            "rollout/response_tokens/mean": sum(tokens) / max(1, len(tokens)),
+            "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
+            "rollout/policy_age/max": max(age, default=0),
+        }
+
+
+def derive_seed(*parts: object) -> int:
+    """A 31-bit seed from anything printable; equal on every machine and in every process."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+

@@ -1,0 +1,44 @@
+"""An endless, seeded, resumable order over the training samples: no prompt repeated or skipped on resume."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from hamr.types import ServiceSample
+
+
+class PromptStream:
+    """Epoch after epoch, each in an order of its own drawn from (seed, epoch).
+
+    >>> stream = PromptStream(samples, seed=0)              # doctest: +SKIP
+    >>> first = stream.take(2); state = stream.state()      # doctest: +SKIP
+    >>> PromptStream(samples, seed=0, state=state).take(1)  # the third sample  # doctest: +SKIP
+    """
+
+    def __init__(self, samples: Sequence[ServiceSample], seed: int, state: Mapping[str, int] | None = None) -> None:
+        if not samples:
+            raise ValueError("a prompt stream needs at least one sample")
+        self._samples, self._seed = list(samples), seed
+        self._epoch, self._index = (state["epoch"], state["index"]) if state else (0, 0)
+        self._order = self._permutation()
+
+    def _permutation(self) -> list[int]:
+        order = list(range(len(self._samples)))
+        random.Random(f"{self._seed}/{self._epoch}").shuffle(order)
+        return order
+
+    def take(self, n: int) -> list[ServiceSample]:
+        """The next n samples; crosses into the next epoch where this one ends."""
+        taken: list[ServiceSample] = []
+        while len(taken) < n:
+            if self._index == len(self._order):
+                self._epoch, self._index = self._epoch + 1, 0
+                self._order = self._permutation()
+            taken.append(self._samples[self._order[self._index]])
+            self._index += 1
+        return taken
+
+    def state(self) -> dict[str, int]:
+        """The position, JSON-able: give it back to continue exactly here."""
+        return {"epoch": self._epoch, "index": self._index}

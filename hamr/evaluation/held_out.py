@@ -1,0 +1,123 @@
+"""How good is a policy on held-out decision points: one greedy response each, scored like in training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
+from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutResult:
+    """Held-out figures, all shares in [0, 1] and rewards in the units of the reward mix.
+
+    `action_accuracy`: the response takes the decision of one of the references (reply, or the same tool).
+    `tool_exact_match`: of the samples whose references are tool calls, the share answered by exactly one of them;
+    None without such samples. `format_error_rate`: responses that are no action at all.
+    `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
+    """
+
+    n: int
+    action_accuracy: float
+    tool_exact_match: float | None
+    format_error_rate: float
+    failed_frac: float
+    reward: dict[str, float]
+    by_act: dict[str, float]
+    records: tuple[RewardRecord, ...]
+
+    def metrics(self, stage: str) -> dict[str, float]:
+        flat = {
+            "action_accuracy": self.action_accuracy,
+            "format_error_rate": self.format_error_rate,
+            "failed_frac": self.failed_frac,
+            **{f"reward/{name}": value for name, value in self.reward.items()},
+        }
+        if self.tool_exact_match is not None:
+            flat["tool_exact_match"] = self.tool_exact_match
+        return {f"eval/{stage}/{name}": value for name, value in flat.items()}
+
+
+async def evaluate_held_out(
+    samples: Sequence[ServiceSample],
+    *,
+    run: str,
+    stage: str,
+    step: int,
+    encode: PromptEncoder,
+    engine: RolloutEngine,
+    rewarder: Rewarder,
+    max_new_tokens: int,
+) -> HeldOutResult:
+    """Greedy responses of the engine's current policy to `samples`, scored while others are still generated."""
+    by_key = {
+        SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0): sample for sample in samples
+    }
+    sampling = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
+    requests = [
+        GenerationRequest(prompt_ids=encode(sample), keys=(key,), seeds=(0,), sampling=sampling)
+        for key, sample in by_key.items()
+    ]
+    scoring = {}
+    async for rollout in engine.generate(requests):
+        scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], rollout))
+    await asyncio.gather(*scoring.values())
+    return summarise(samples, [scoring[key].result() for key in by_key])
+
+
+def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord]) -> HeldOutResult:
+    """Reduces records (one per sample, same order) to the held-out figures."""
+    right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
+    tools = [r.action for s, r in zip(samples, records, strict=True) if _only_tools(s.references)]
+    tool_scores = [
+        r.band == "tool_match" and _component(r, "consistency") == 1.0
+        for s, r in zip(samples, records, strict=True)
+        if _only_tools(s.references)
+    ]
+    values: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if not isinstance(record.total, Failure):
+            values["total"].append(record.total.value)
+        for component in record.components:
+            if not isinstance(component.outcome, Failure):
+                values[component.name].append(component.outcome.value)
+    acts: dict[str, list[bool]] = defaultdict(list)
+    for sample, ok in zip(samples, right, strict=True):
+        acts[str(sample.meta.get("act", "all"))].append(ok)
+    n = len(samples)
+    return HeldOutResult(
+        n=n,
+        action_accuracy=sum(right) / n,
+        tool_exact_match=sum(tool_scores) / len(tools) if tools else None,
+        format_error_rate=sum(r.action is None for r in records) / n,
+        failed_frac=sum(isinstance(r.total, Failure) for r in records) / n,
+        reward={name: sum(v) / len(v) for name, v in values.items()},
+        by_act={act: sum(v) / len(v) for act, v in sorted(acts.items())},
+        records=tuple(records),
+    )
+
+
+def decision_matches(action: Action | None, references: Sequence[Reference]) -> bool:
+    """Whether the action takes the same decision as a reference: to reply, or to call the same tool."""
+    if action is None:
+        return False
+    return any(_decision(action) == _decision(reference.action) for reference in references)
+
+
+def _decision(action: Action) -> str:
+    return f"call_tool:{action.name}" if isinstance(action, ToolCall) else "reply"
+
+
+def _only_tools(references: Sequence[Reference]) -> bool:
+    return all(isinstance(reference.action, ToolCall) for reference in references)
+
+
+def _component(record: RewardRecord, name: str) -> float | None:
+    for component in record.components:
+        if component.name == name and not isinstance(component.outcome, Failure | MalformedResponse):
+            return component.outcome.value
+    return None

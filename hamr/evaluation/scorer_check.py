@@ -1,0 +1,87 @@
+"""Does a scorer carry signal? Its AUC on labelled reply pairs, beside that of plain word overlap."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from hamr.data.pairs import ReplyPair
+from hamr.types import Answer, Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerCheck:
+    """AUC in [0, 1], 0.5 is chance; `n` pairs of which `failed` had no score and are left out.
+
+    Only 'consistent' and 'inconsistent' pairs count; partial ones belong to neither class.
+    """
+
+    auc: float
+    word_overlap_auc: float
+    n: int
+    failed: int
+
+
+async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck:
+    """Asks the scorer about every clear pair and compares it with word overlap on the same pairs.
+
+    Raises ValueError if no consistent or no inconsistent pair got a score: then there is no AUC.
+    """
+    clear = [pair for pair in pairs if pair.label in ("consistent", "inconsistent")]
+    answers = await asyncio.gather(*(ask(pair_question(pair)) for pair in clear))
+    scored = [(pair, answer.score) for pair, answer in zip(clear, answers, strict=True) if answer.score is not None]
+    labels = [pair.label == "consistent" for pair, _ in scored]
+    return ScorerCheck(
+        auc=auc([score for _, score in scored], labels),
+        word_overlap_auc=auc([word_overlap(pair.statement_a, pair.statement_b) for pair, _ in scored], labels),
+        n=len(clear),
+        failed=len(clear) - len(scored),
+    )
+
+
+def pair_question(pair: ReplyPair) -> Question:
+    """The question that the router asks of such a pair."""
+    return Question(
+        variables={"history": pair.history, "statement_a": pair.statement_a, "statement_b": pair.statement_b}
+    )
+
+
+def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
+    """Area under the ROC curve: P(a positive scores above a negative), ties count half (Mann-Whitney).
+
+    Raises ValueError when one class is empty.
+    """
+    positives, negatives = sum(labels), len(labels) - sum(labels)
+    if not positives or not negatives:
+        raise ValueError(f"AUC needs both classes; got {positives} positive and {negatives} negative pairs")
+    rank_sum = sum(rank for rank, label in zip(average_ranks(scores), labels, strict=True) if label)
+    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def average_ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1, equal values share the mean of their ranks.
+
+    >>> average_ranks([0.3, 0.1, 0.3])
+    [2.5, 1.0, 2.5]
+    """
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and values[order[end]] == values[order[start]]:
+            end += 1
+        for i in order[start:end]:
+            ranks[i] = (start + 1 + end) / 2
+        start = end
+    return ranks
+
+
+def word_overlap(a: str, b: str) -> float:
+    """F1 of the two texts' distinct words, case and punctuation ignored; two empty texts overlap fully."""
+    words_a, words_b = set(re.findall(r"\w+", a.lower())), set(re.findall(r"\w+", b.lower()))
+    if not words_a and not words_b:
+        return 1.0
+    return 2 * len(words_a & words_b) / (len(words_a) + len(words_b))

@@ -1,0 +1,192 @@
+"""The controller in one process, on scripted fakes: no Ray, no model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, OverlongConfig, RolloutConfig
+from hamr.controller import Controller, derive_seed
+from hamr.data.stream import PromptStream
+from hamr.protocols import GenerationRequest
+from hamr.types import (
+    Component,
+    JudgeTimeout,
+    Outcome,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    Scored,
+    ServiceSample,
+    TrainBatch,
+    VersionSpan,
+)
+
+
+def sample(i: int) -> ServiceSample:
+    return ServiceSample(
+        id=f"s{i}", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="ok")),)
+    )
+
+
+class ScriptedEngine:
+    """Yields the responses of a request last to first, so that order is never taken for granted."""
+
+    def __init__(self, tokens: int = 3) -> None:
+        self.tokens = tokens
+        self.requests: list[GenerationRequest] = []
+        self.open = 0
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        self.requests += requests
+        for request in requests:
+            for key, seed in reversed(list(zip(request.keys, request.seeds, strict=True))):
+                self.open += 1
+                yield Rollout(
+                    key=key,
+                    prompt_ids=request.prompt_ids,
+                    token_ids=tuple(range(self.tokens)),
+                    logprobs=(-0.5,) * self.tokens,
+                    text=f"{key.prompt}/{key.sample}",
+                    finish_reason="stop",
+                    versions=(VersionSpan(version=0, start=0, end=self.tokens),),
+                    seed=seed,
+                )
+                await asyncio.sleep(0)
+
+
+class ScriptedRewarder:
+    def __init__(self, reward: Callable[[Rollout], Outcome], engine: ScriptedEngine) -> None:
+        self.reward, self.engine = reward, engine
+        self.scored_while_open: list[int] = []
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        self.scored_while_open.append(self.engine.open)
+        assert rollout.key.prompt == sample.id
+        outcome = self.reward(rollout)
+        component = Component(name="consistency", outcome=outcome, weight=1.0)
+        return RewardRecord(key=rollout.key, total=outcome, components=(component,), action=None, band="none")
+
+
+class ScriptedTrainer:
+    def __init__(self) -> None:
+        self.batches: list[TrainBatch] = []
+
+    async def train(self, batch: TrainBatch) -> dict[str, float]:
+        self.batches.append(batch)
+        return {"policy/loss": 0.0}
+
+    async def save(self, folder: object) -> None: ...
+
+    async def load(self, folder: object) -> None: ...
+
+
+class ScriptedSync:
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    async def sync(self, version: int) -> dict[str, float]:
+        self.versions.append(version)
+        return {}
+
+
+class ListRecorder:
+    def __init__(self) -> None:
+        self.kept: list[RewardRecord] = []
+
+    def metrics(self, step: int, values: object) -> None: ...
+
+    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
+        self.kept += records
+
+    def samples(self, step: int, rows: object) -> None: ...
+
+
+def build(
+    reward: Callable[[Rollout], Outcome], *, prompts: int = 2, n: int = 4, algorithm: AlgorithmConfig | None = None
+) -> tuple[Controller, ScriptedEngine, ScriptedTrainer, ListRecorder]:
+    engine, trainer, recorder = ScriptedEngine(), ScriptedTrainer(), ListRecorder()
+    controller = Controller(
+        run="r",
+        experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
+        rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
+        algorithm=algorithm or AlgorithmConfig(),
+        encode=lambda s: (1, 2, 3),
+        engine=engine,
+        rewarder=ScriptedRewarder(reward, engine),
+        trainer=trainer,
+        weights=ScriptedSync(),
+        recorder=recorder,
+    )
+    return controller, engine, trainer, recorder
+
+
+def by_index(rollout: Rollout) -> Outcome:
+    return Scored(value=float(rollout.key.sample % 2))
+
+
+async def test_a_step_collects_scores_trains_and_syncs() -> None:
+    controller, engine, trainer, recorder = build(by_index)
+    metrics = await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
+    (batch,) = trainer.batches
+    assert len(batch.groups) == 2 and all(len(g.sequences) == 4 for g in batch.groups)
+    assert [s.advantage > 0 for s in batch.groups[0].sequences] == [False, True, False, True]
+    assert controller.version == 1 and controller.weights.versions == [1]
+    assert len(recorder.kept) == 8 and len({r.key for r in recorder.kept}) == 8
+    assert metrics["rollout/groups_dropped"] == 0 and metrics["rollout/tokens"] == 24
+
+
+async def test_responses_are_scored_while_their_siblings_are_generated() -> None:
+    controller, engine, _, _ = build(by_index)
+    await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
+    assert controller.rewarder.scored_while_open[0] < 8
+
+
+async def test_dynamic_sampling_refills_with_further_prompts() -> None:
+    def reward(rollout: Rollout) -> Outcome:
+        return Scored(value=1.0) if rollout.key.prompt in {"s0", "s1"} else by_index(rollout)
+
+    controller, engine, trainer, _ = build(reward, prompts=3)
+    metrics = await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
+    prompts = [r.keys[0].prompt for r in engine.requests]
+    assert len(trainer.batches[0].groups) == 3
+    assert metrics["rollout/groups_dropped"] == len({"s0", "s1"} & set(prompts))
+    assert len(prompts) == len(set(prompts)) == 3 + metrics["rollout/groups_dropped"]
+
+
+async def test_rounds_are_bounded_and_a_step_without_signal_trains_nothing() -> None:
+    algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=2))
+    controller, engine, trainer, recorder = build(lambda r: Scored(value=0.0), algorithm=algorithm)
+    metrics = await controller.step(0, PromptStream([sample(0)], seed=0))
+    assert trainer.batches == [] and metrics["rollout/rounds"] == 2
+    # the one prompt came up four times; the attempt keeps the keys apart
+    assert len({r.key for r in recorder.kept}) == 16
+
+
+async def test_a_failed_score_leaves_the_baseline_and_is_never_zero() -> None:
+    def reward(rollout: Rollout) -> Outcome:
+        return JudgeTimeout(detail="dead") if rollout.key.sample == 0 else by_index(rollout)
+
+    controller, _, trainer, recorder = build(reward, prompts=1)
+    await controller.step(0, PromptStream([sample(0)], seed=0))
+    advantages = [s.advantage for s in trainer.batches[0].groups[0].sequences]
+    assert len(advantages) == 3 and advantages[0] == advantages[2] > 0 > advantages[1]
+    assert sum(advantages) == pytest.approx(0.0, abs=1e-9)
+    assert len(recorder.kept) == 4
+
+
+async def test_overlong_penalty_moves_the_reward_of_long_responses() -> None:
+    algorithm = AlgorithmConfig(overlong=OverlongConfig(enabled=True, cache=7))
+    controller, _, trainer, _ = build(lambda r: Scored(value=1.0), prompts=1, algorithm=algorithm)
+    groups, _ = await controller.collect(0, PromptStream([sample(0)], seed=0))
+    assert groups == []  # all equal: 3 of 8 tokens, penalty (8 - 7 - 3) / 7 for each
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    assert controller.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
+
+
+def test_seeds_differ_by_sample_and_repeat_by_key() -> None:
+    seeds = {derive_seed(0, step, "p", 0, i) for step in range(3) for i in range(4)}
+    assert len(seeds) == 12 and derive_seed(0, 1, "p", 0, 2) == derive_seed(0, 1, "p", 0, 2)
