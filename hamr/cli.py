@@ -1,0 +1,143 @@
+"""`hamr <job> [hydra overrides]`: one thin entry per file in jobs/.
+
+Help is answered without importing a job: its HELP string is read from the source, so that no model library loads.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import errno
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+
+from hamr import __version__
+from hamr.errors import HamrError
+
+JOBS: dict[str, tuple[str, str]] = {
+    "train": ("hamr.jobs.train:main", "the RL run: rollout, reward cascade, update, sync"),
+    "sft": ("hamr.jobs.sft:main", "supervised fine-tuning on a prepared mix"),
+    "data": ("hamr.jobs.build_data:main", "build data: generated dialogues, augmented samples, imported corpora"),
+    "score": ("hamr.jobs.score:main", "the whole reward system over a JSONL of finished responses"),
+    "calibrate": ("hamr.jobs.calibrate:main", "fit the cascade to scores with teacher labels"),
+    "evaluate": ("hamr.jobs.evaluate:main", "score a policy, a set of responses or an endpoint"),
+    "scorer": ("hamr.jobs.scorer:main", "fine-tune a scorer"),
+    "submit": ("hamr.jobs.submit:main", "send the same command to a Ray cluster"),
+    "status": ("hamr.jobs.status:main", "look at the pools of a running job"),
+    "scale": ("hamr.jobs.scale:main", "resize the pools of a running job"),
+    "report": ("hamr.jobs.report:main", "HTML with plots from a run folder"),
+    "doctor": ("hamr.jobs.doctor:main", "what this machine can run, what is missing, and how to install it"),
+}
+"""Every job's entry point and one line of help. A job whose module is absent is not offered."""
+
+USAGE = "usage: hamr <job> [--config-dir DIR] [group=choice] [section.key=value] ..."
+HEAVY = ("torch", "vllm", "ray", "deepspeed", "transformers", "wandb", "gguf", "peft", "hydra", "omegaconf")
+"""Libraries whose absence is a matter of installation rather than a defect."""
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(args: list[str]) -> int:
+    """Runs one command and returns its exit code: 0 success, 1 failure at run time, 2 bad input, 130 interrupted."""
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if args else 2
+    if args[0] in ("-V", "--version"):
+        print(f"hamr {__version__}")
+        return 0
+    job, rest = args[0], args[1:]
+    jobs = available_jobs()
+    if job not in jobs:
+        return _fail(_unknown_job(job, list(jobs)), 2)
+    if any(a in ("-h", "--help") for a in rest):
+        print(_job_help(job, jobs[job]))
+        return 0
+    return _run(jobs[job], rest)
+
+
+def available_jobs() -> dict[str, str]:
+    """Job name -> entry point, of the jobs whose module exists."""
+    return {name: target for name, (target, _) in JOBS.items() if _source(target) is not None}
+
+
+def _source(target: str) -> Path | None:
+    spec = importlib.util.find_spec(target.partition(":")[0])
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _run(target: str, args: list[str]) -> int:
+    module, _, function = target.partition(":")
+    try:
+        return int(getattr(importlib.import_module(module), function)(args))
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except Exception as error:
+        # Ray hands a remote error over as a subclass whose text is the remote traceback; the error itself is its cause.
+        cause = getattr(error, "cause", None)
+        known = cause if isinstance(cause, HamrError) else error
+        if isinstance(known, HamrError):
+            return _fail(str(known), known.exit_code)
+        if isinstance(known, ModuleNotFoundError) and (known.name or "").partition(".")[0] in HEAVY:
+            return _fail(f"{known.name} is not installed; `hamr doctor` says how to install it", 1)
+        if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = known.filename or "the run folder"
+            return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)
+        traceback.print_exc()
+        return 1
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"hamr: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _unknown_job(job: str, jobs: list[str]) -> str:
+    if "=" in job:
+        return f"{job!r} is an override, not a job; write `hamr train {job}`"
+    close = difflib.get_close_matches(job, jobs, n=1, cutoff=0.5)
+    near = f"did you mean `hamr {close[0]}`? " if close else ""
+    return f"{job!r}: no such job; {near}There are: {', '.join(jobs)}"
+
+
+def _help() -> str:
+    jobs = available_jobs()
+    width = max(map(len, JOBS))
+    lines = [
+        f"hamr {__version__}: reinforcement learning for service agents with a hybrid, calibrated reward.",
+        "",
+        USAGE,
+        "",
+        "jobs:",
+        *(f"  {name:<{width}}  {JOBS[name][1]}" for name in jobs),
+        "",
+        "  hamr <job> --help      what the job takes",
+        "  hamr --version",
+        "",
+        "overrides:",
+        "  experiment=quickstart  a choice of a group in conf/",
+        "  trainer.zero_stage=3   a value of the schema",
+        "  data=FOLDER            samples written by `hamr data`",
+        "  --config-dir DIR       your own folder of groups; its files win over hamr's",
+    ]
+    return "\n".join(lines)
+
+
+def _job_help(job: str, target: str) -> str:
+    """The job's HELP string, read from its source; its one line where HELP is computed."""
+    source = _source(target)
+    assert source is not None
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        names = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(n, ast.Name) and n.id == "HELP" for n in names):
+            value = getattr(node, "value", None)
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                return value.value.strip()
+    return f"hamr {job}: {JOBS[job][1]}\n\n{USAGE.replace('<job>', job)}"

@@ -1,0 +1,183 @@
+"""Turns what pydantic and YAML complain about into one line that says what to change."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from hamr.errors import ConfigError
+
+
+class UnknownKey(ConfigError):
+    """A key that the schema does not have."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: unknown key; {self.remedy}"
+
+
+class Contradiction(ConfigError):
+    """Two values that cannot both hold; the message has both and the remedy."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.remedy}" if self.where else self.remedy
+
+
+def known_keys(model: type[BaseModel], raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Every dotted key of `model`, sections included. Names of pools are taken from `raw`."""
+    for name, info in model.model_fields.items():
+        key = f"{prefix}{name}"
+        yield key
+        section, is_mapping = _section(info.annotation)
+        if section is None:
+            continue
+        inner = raw.get(name)
+        inner = inner if isinstance(inner, Mapping) else {}
+        if is_mapping:
+            for entry, value in inner.items():
+                yield f"{key}.{entry}"
+                yield from known_keys(section, value if isinstance(value, Mapping) else {}, f"{key}.{entry}.")
+        else:
+            yield from known_keys(section, inner, f"{key}.")
+
+
+def _section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """(the section class in an annotation, whether it is a mapping of sections)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return next((found for found in map(_section, args) if found[0]), (None, False))
+    if origin is dict and isinstance(args[1], type) and issubclass(args[1], BaseModel):
+        return args[1], True
+    return None, False
+
+
+def explain(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel], origin: Origin) -> ConfigError:
+    """The first complaint, in one line; how many more there are is said at its end."""
+    details = error.errors(include_url=False)
+    first, more = details[0], len(details) - 1
+    path = tuple(str(part) for part in first["loc"])
+    value = first["input"]
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        path, value = _leaf(path, value)
+    place = origin(path)
+    tail = (f" ({place})" if place else "") + (f" (and {more} more)" if more else "")
+    where = ".".join(path)
+    if kind == "extra_forbidden":
+        return UnknownKey(where, value, _did_you_mean(where, list(known_keys(model, raw))) + tail)
+    if kind == "value_error":
+        return Contradiction(where, None, _one_line(str(first["ctx"]["error"])) + tail)
+    if kind == "missing":
+        return Contradiction(where, None, f"required, but not set; set {where}=..." + tail)
+    return ConfigError(where, value, _requirement(first, value) + tail)
+
+
+def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
+    """Follows single-key sections down: `train: {learning_rate: 1}` is about `train.learning_rate`."""
+    while isinstance(value, Mapping) and len(value) == 1:
+        key, value = next(iter(value.items()))
+        path = (*path, str(key))
+    return path, value
+
+
+def _did_you_mean(where: str, known: Sequence[str]) -> str:
+    section, _, leaf = where.rpartition(".")
+    siblings = [k for k in known if k.rpartition(".")[0] == section]
+    by_leaf = {k.rpartition(".")[2]: k for k in siblings}
+    initials = [name for name in by_leaf if "_" in name and "".join(word[:1] for word in name.split("_")) == leaf]
+    close = initials or difflib.get_close_matches(leaf, by_leaf, n=1)
+    if close:
+        return f"did you mean {by_leaf[close[0]]}?"
+    whole = difflib.get_close_matches(where, known, n=1, cutoff=0.8)
+    same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
+    elsewhere = difflib.get_close_matches(leaf, [k.rpartition(".")[2] for k in known], n=1, cutoff=0.75)
+    anywhere = [k for k in known if elsewhere and k.rpartition(".")[2] == elsewhere[0]]
+    for found in (whole, sorted(same_leaf, key=_depth), sorted(anywhere, key=_depth)):
+        if found:
+            return f"did you mean {found[0]}?"
+    if siblings:
+        return f"{section or 'the top level'} has {', '.join(by_leaf)}"
+    return f"the top level has {', '.join(k for k in known if '.' not in k)}"
+
+
+def _depth(key: str) -> tuple[int, int]:
+    return key.count("."), len(key)
+
+
+def _requirement(detail: ErrorDetails, value: Any) -> str:
+    if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return "must be a section of keys, not a single value"
+    text = _one_line(detail["msg"]).replace("Input should be", "must be", 1)
+    if detail["type"] == "string_type" and isinstance(value, int | float):
+        text += f"; quote it: \"'{value}'\""
+    return text
+
+
+def _one_line(text: str) -> str:
+    """One line, with credentials in URLs masked."""
+    return re.sub(r"//[^/@\s]+@", "//***@", " ".join(text.split()))
+
+
+class Origin:
+    """Finds the file and line that set a key, among the files that were chosen."""
+
+    def __init__(
+        self, roots: Sequence[Path] = (), choices: Mapping[str, str | None] | None = None, typed: Sequence[str] = ()
+    ) -> None:
+        """`typed`: the keys that the command line set."""
+        self._typed = tuple(typed)
+        self._files: list[tuple[str, Path]] = []
+        for group, option in (choices or {}).items():
+            file = next((r / group / f"{option}.yaml" for r in roots if (r / group / f"{option}.yaml").is_file()), None)
+            if file:
+                self._files.append((group, file))
+
+    def __call__(self, path: Sequence[str]) -> str | None:
+        """`file:line`, or None where no file has the key (the command line, a default)."""
+        key = ".".join(path)
+        if any(key == t or key.startswith(f"{t}.") for t in self._typed):
+            return None
+        for group, file in reversed(self._files):
+            text = file.read_text(encoding="utf-8")
+            inside = list(path)
+            if not text.lstrip().startswith("# @package _global_"):
+                if inside[:1] != [group]:
+                    continue
+                inside = inside[1:]
+            line = _line_of(yaml.compose(text, Loader=yaml.SafeLoader), inside)
+            if line is not None:
+                return f"{file}:{line}"
+        return None
+
+
+def _line_of(node: yaml.Node | None, path: Sequence[str]) -> int | None:
+    line: int | None = None
+    for part in path:
+        if not isinstance(node, yaml.MappingNode):
+            return None
+        for key, value in node.value:
+            if key.value == part:
+                line, node = key.start_mark.line + 1, value
+                break
+        else:
+            return None
+    return line
+
+
+def yaml_error(error: yaml.MarkedYAMLError, file: str | None = None) -> ConfigError:
+    """A YAML syntax error as `file:line`."""
+    mark = error.problem_mark or error.context_mark
+    where = file or (mark.name if mark else "YAML")
+    if mark:
+        where = f"{where}:{mark.line + 1}"
+    return Contradiction(where, None, f"not valid YAML: {_one_line(error.problem or str(error))}")

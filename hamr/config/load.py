@@ -1,0 +1,173 @@
+"""Composes the groups in `conf/` with Hydra and turns them into one frozen, validated object.
+
+>>> config = load_config(["experiment=smoke", "experiment.seed=7"])
+>>> config.experiment.seed, config.model.path
+(7, 'tiny')
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from hamr.config.explain import Contradiction, Origin, explain, yaml_error
+from hamr.config.overrides import config_folder, group_options, no_such_choice, split_flags, to_hydra
+from hamr.config.resources import resource
+from hamr.config.schema import Config
+from hamr.errors import ConfigError
+
+_HYDRA_LOCK = threading.Lock()
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CREDENTIALS = re.compile(r"//[^/@]+@|[?&][^=&]*(key|token|secret|password)[^=&]*=", re.IGNORECASE)
+
+
+def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
+    """The configuration of a job, from `key=value` overrides.
+
+    `config_dir` (or `--config-dir DIR` among the overrides) is a user's own folder of groups; its files win over
+    hamr's. Every mistake is a ConfigError of one line; nothing is started and no model library is imported.
+    """
+    values, flagged = split_flags(overrides)
+    own = config_folder(config_dir) if config_dir is not None else flagged
+    roots = [root for root in (own, resource("conf", "config.yaml").parent) if root is not None]
+    composed = to_hydra(values, group_options(roots, tuple(Config.model_fields)))
+    raw, choices = _compose(composed, roots)
+    origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed])
+    _refuse_magic(raw, origin)
+    return _validated(raw, origin)
+
+
+def dump_config(config: Config) -> str:
+    """The whole configuration as YAML, every default written out. It holds no secret: a key is only ever named by
+    its environment variable, and a URL with credentials is refused when the configuration is loaded."""
+    _refuse_secrets(config)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def load_dumped(path: Path) -> Config:
+    """Reads back what `dump_config` wrote, without Hydra: how a run is resumed."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            "config", str(path), f"cannot be read ({error.strerror}); give a run folder's config.yaml"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        raise yaml_error(error, str(path)) from None
+    if not isinstance(raw, dict):
+        raise ConfigError("config", str(path), "holds no configuration; give a run folder's config.yaml")
+    return _validated(raw, Origin())
+
+
+def _validated(raw: Mapping[str, Any], origin: Origin) -> Config:
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise explain(error, raw, Config, origin) from None
+    _refuse_secrets(config)
+    return config
+
+
+def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """(the composed values, the option chosen of each group)."""
+    from hydra import compose
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    search = create_config_search_path(str(roots[0]))
+    for root in roots[1:]:
+        search.append("hamr", str(root))
+    try:
+        with _HYDRA_LOCK, _own_hydra():
+            Hydra.create_main_hydra2(task_name="hamr", config_search_path=search)
+            composed = compose("config", overrides, return_hydra_config=True)
+            raw = OmegaConf.to_container(composed, resolve=False)
+    except OverrideParseException as error:
+        key, _, value = error.override.lstrip("+").partition("=")
+        raise ConfigError(key, value, f"cannot be read as a value; put it in quotes: {key}=\"'...'\"") from None
+    except MissingConfigException as error:
+        raise _missing_option(error.missing_cfg_file, error.options, str(error)) from None
+    except yaml.MarkedYAMLError as error:
+        raise yaml_error(error) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise Contradiction("config", None, _first_lines(error)) from None
+    assert isinstance(raw, dict)
+    choices = raw.pop("hydra")["runtime"]["choices"]
+    return raw, {group: option for group, option in choices.items() if not group.startswith("hydra/")}
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Hydra keeps one global instance a process; a program that embeds hamr may be using it."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    shared = GlobalHydra.instance()
+    before, shared.hydra = shared.hydra, None
+    try:
+        yield
+    finally:
+        shared.hydra = before
+
+
+def _missing_option(file: str | None, options: Sequence[str] | None, message: str) -> ConfigError:
+    group, _, option = (file or "").rpartition("/")
+    if not group or not options:
+        return Contradiction("config", None, " ".join(message.split()))
+    return ConfigError(group, option, no_such_choice(option, options))
+
+
+def _first_lines(error: Exception) -> str:
+    """Hydra's message in one line, without the pointers to its own documentation."""
+    ambiguous = re.match(r"Ambiguous value for argument '\+*(.*)'", str(error))
+    if ambiguous:
+        return f"{ambiguous[1]}: one value is taken; write [a,b] for a list, or quote it for a text with commas"
+    lines = [line.strip() for line in str(error).splitlines() if "hydra.cc" not in line]
+    return " ".join(line for line in lines if line)
+
+
+def _refuse_magic(raw: Any, origin: Origin, path: tuple[str, ...] = ()) -> None:
+    """Class paths and interpolations: a value stands where it is used, and code is never chosen by a YAML."""
+    where = ".".join(path)
+    if isinstance(raw, Mapping):
+        for key, value in raw.items():
+            here = (*path, str(key))
+            if str(key) in ("_target_", "_partial_", "_recursive_", "_convert_"):
+                raise ConfigError(
+                    ".".join(here), value, "class paths are not taken; choose a variant by its `type` or name"
+                )
+            _refuse_magic(value, origin, here)
+    elif isinstance(raw, list | tuple):
+        for index, value in enumerate(raw):
+            _refuse_magic(value, origin, (*path, str(index)))
+    elif isinstance(raw, str) and raw == "???":
+        raise Contradiction(where, None, f"required, but not set; set {where}=...")
+    elif isinstance(raw, str) and "${" in raw:
+        place = origin(path)
+        raise ConfigError(
+            where, raw, "interpolations are not taken; write the value out" + (f" ({place})" if place else "")
+        )
+
+
+def _refuse_secrets(config: Config) -> None:
+    """Keys come from the environment only, so that none reaches a file, a log or W&B. The messages show no value."""
+    for name, pool in config.pools.items():
+        if pool.endpoint and _CREDENTIALS.search(pool.endpoint):
+            raise Contradiction(
+                f"pools.{name}.endpoint",
+                None,
+                f"the URL holds credentials; put the key into an environment variable that pools.{name}.api_key_env names",
+            )
+        if pool.api_key_env and not _ENV_NAME.fullmatch(pool.api_key_env):
+            raise Contradiction(
+                f"pools.{name}.api_key_env", None, "must be the name of an environment variable, not the key itself"
+            )

@@ -1,0 +1,138 @@
+"""From what a user types to what Hydra composes. Standard library only.
+
+A user writes `experiment=quickstart` (a choice of a group) and `trainer.learning_rate=1e-5` (a value). The files in
+`conf/` hold choices only, so most values stand in no file, and Hydra would refuse to set them; here every value
+becomes Hydra's force-add form, and the schema decides afterwards whether the key exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hamr.errors import ConfigError
+
+CONFIG_DIR_FLAG = "--config-dir"
+DATA_FILES = ("train", "validation", "test")
+
+
+def group_options(roots: Sequence[Path], groups: Sequence[str]) -> dict[str, list[str]]:
+    """Group -> sorted names of its options, over every config folder in `roots`. Other folders there are no groups."""
+    return {g: sorted({file.stem for root in roots for file in (root / g).glob("*.yaml")}) for g in groups}
+
+
+def nearest_first(name: str, names: Sequence[str]) -> list[str]:
+    """`names`, those that resemble `name` most first."""
+    return sorted(names, key=lambda n: (-difflib.SequenceMatcher(a=name, b=n).ratio(), n))
+
+
+def config_folder(path: str | Path) -> Path:
+    """A user's own config folder, checked."""
+    folder = Path(path).expanduser().resolve()
+    if not folder.is_dir():
+        raise ConfigError(
+            CONFIG_DIR_FLAG, str(path), "no such folder; give one that holds groups, e.g. DIR/experiment/"
+        )
+    return folder
+
+
+def split_flags(args: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Overrides without `--config-dir DIR` / `--config-dir=DIR`, and DIR."""
+    overrides: list[str] = []
+    folder: Path | None = None
+    rest = iter(args)
+    for arg in rest:
+        if arg == CONFIG_DIR_FLAG:
+            folder = config_folder(next(rest, ""))
+        elif arg.startswith(CONFIG_DIR_FLAG + "="):
+            folder = config_folder(arg.split("=", 1)[1])
+        elif arg.startswith("-"):
+            raise ConfigError(
+                arg, arg, f"unknown option; overrides are key=value, the only option is {CONFIG_DIR_FLAG}"
+            )
+        else:
+            overrides.append(arg)
+    return overrides, folder
+
+
+def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each override as Hydra wants it: choices as they are, values force-added, `data=<path>` resolved.
+
+    Raises ConfigError for something that is no `key=value`.
+    """
+    result: list[str] = []
+    for text in overrides:
+        if text.startswith("~"):
+            result.append(text)
+            continue
+        key, equals, value = text.partition("=")
+        key = key.strip().lstrip("+")
+        if not equals or not key:
+            raise ConfigError("override", text, _no_override(text, options))
+        if key.split(".")[0] == "hydra":
+            raise ConfigError(
+                key, value, "Hydra's own settings are not used; set experiment.run_dir for the run folder"
+            )
+        if key == "data" and _is_path(value, options.get("data", ())):
+            # First, so that an explicit data.validation=... still wins.
+            result[:0] = _data_files(_unquoted(value))
+        elif key in options and not value.lstrip().startswith("{"):
+            result += _choice(key, _unquoted(value), options[key])
+        else:
+            result.append(f"++{key}={value}")
+    return result
+
+
+def _no_override(text: str, options: Mapping[str, Sequence[str]]) -> str:
+    for group in ("experiment", *options):
+        if text in options.get(group, ()):
+            return f"not a key=value; did you mean {group}={text}?"
+    return "not a key=value; write e.g. experiment=quickstart or trainer.learning_rate=1e-5"
+
+
+def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
+    """`null` takes the group out: the schema's defaults are left. No experiment is chosen to begin with."""
+    if name == "null":
+        return [] if group == "experiment" else [f"~{group}"]
+    if name not in names:
+        raise ConfigError(group, name, no_such_choice(name, names))
+    return [f"{group}={name}"]
+
+
+def no_such_choice(name: str, names: Sequence[str]) -> str:
+    """The remedy for an unknown option of a group."""
+    return f"no such choice; there are (nearest first): {', '.join(nearest_first(name, names))}"
+
+
+def _unquoted(value: str) -> str:
+    value = value.strip()
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
+def _is_path(value: str, choices: Sequence[str]) -> bool:
+    text = _unquoted(value)
+    if not text or text in choices or text.startswith("{"):
+        return False
+    return "/" in text or text.endswith(".jsonl") or Path(text).expanduser().exists()
+
+
+def _data_files(value: str) -> list[str]:
+    """The overrides that `data=<folder or file>` stands for."""
+    path = Path(value).expanduser().resolve()
+    if path.is_dir():
+        found = {name: path / f"{name}.jsonl" for name in DATA_FILES if (path / f"{name}.jsonl").is_file()}
+        if "train" not in found:
+            raise ConfigError(
+                "data", value, "the folder has no train.jsonl; write one with `hamr data`, or name a JSONL"
+            )
+    elif path.is_file():
+        found = {"train": path}
+    else:
+        raise ConfigError("data", value, "no such file or folder; give a JSONL or a folder that has train.jsonl")
+    return ["++data.type=jsonl", *(f"++data.{name}={quoted(str(file))}" for name, file in found.items())]
+
+
+def quoted(text: str) -> str:
+    """`text` as a quoted string of Hydra's override grammar."""
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
