@@ -1,0 +1,1 @@
+"""Pure functions of reinforcement learning: advantages, losses, sampling rules, packing. No I/O, no Ray."""

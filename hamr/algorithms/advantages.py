@@ -1,0 +1,31 @@
+"""Group-relative advantages (GRPO, DeepSeekMath section 4.1; DAPO keeps them)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def group_advantages(rewards: Sequence[float | None], *, normalize_std: bool = True, eps: float = 1e-6) -> list[float]:
+    """How much better than its siblings each response of one prompt was.
+
+    A_i = (r_i - mean r) / (std r + eps), or r_i - mean r without `normalize_std` (which keeps hard and easy prompts
+    at their own scale). std is the population's: the group is all there is, not a sample of something.
+
+    None marks a response whose scoring failed: it leaves mean and std and gets 0, so it neither helps nor harms.
+    Degenerate cases: fewer than two scored responses, or equal rewards, say nothing: all advantages are exactly 0.
+    Raises ValueError for a reward that is not finite.
+
+    >>> group_advantages([1.0, 0.0, None, 0.5], normalize_std=False)
+    [0.5, -0.5, 0.0, 0.0]
+    """
+    scored = [r for r in rewards if r is not None]
+    if not all(math.isfinite(r) for r in scored):
+        raise ValueError(f"rewards {list(rewards)}: a reward is a finite number, or None where scoring failed")
+    if len(scored) < 2 or max(scored) == min(scored):
+        return [0.0] * len(rewards)
+    mean = math.fsum(scored) / len(scored)
+    scale = 1.0
+    if normalize_std:
+        scale = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / len(scored)) + eps
+    return [0.0 if r is None else (r - mean) / scale for r in rewards]

@@ -1,0 +1,36 @@
+"""The learning rate as a pure function of the step."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    total_steps: int,
+    schedule: Literal["constant", "cosine"] = "constant",
+    warmup_frac: float = 0.0,
+    minimum: float = 0.0,
+) -> float:
+    """Learning rate of optimiser step `step`, counted from 0.
+
+    The first w = ceil(warmup_frac * total_steps) steps rise linearly, (step + 1) / (w + 1) of the peak, so that no
+    step is wasted at 0. Then `constant` stays at the peak; `cosine` falls to `minimum`, which the last step reaches;
+    steps beyond `total_steps` stay there. Raises ValueError if `minimum` is above the peak in a cosine schedule.
+
+    >>> [round(learning_rate(s, peak=1.0, total_steps=5, schedule="cosine"), 3) for s in range(5)]
+    [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    if schedule == "cosine" and minimum > peak:
+        raise ValueError(f"min_learning_rate={minimum} is above learning_rate={peak}; lower the minimum")
+    warmup = math.ceil(warmup_frac * total_steps)
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    if schedule == "constant":
+        return peak
+    span = max(total_steps - 1 - warmup, 1)
+    progress = min((step - warmup) / span, 1.0)
+    return minimum + (peak - minimum) * 0.5 * (1.0 + math.cos(math.pi * progress))
