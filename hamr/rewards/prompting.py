@@ -24,7 +24,9 @@ from hamr.rewards.verdict import LABEL_VALUES, VERDICT_WORDS, Label
 
 _KEYS = {"name", "version", "language", "system", "user", "verdict_prefix", "labels", "thinking"}
 _WRAPPED = re.compile(r"<(?P<tag>\w+)>\s*\{\{\s*\w+\s*\}\}\s*</(?P=tag)>")
-_VERDICT = re.compile(r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")(\W{0,3}?)[:：]", re.IGNORECASE)
+_VERDICT = re.compile(
+    r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：]", re.IGNORECASE
+)
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
 )

@@ -1,0 +1,121 @@
+"""Putting questions to one pool: each distinct question once, and never for longer than its deadline.
+
+The samples of a group often say the same thing word for word; then they share one question and one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hamr.errors import EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.types import (
+    Answer,
+    Failure,
+    JudgeTimeout,
+    JudgeUnavailable,
+    JudgeUnparsable,
+    Question,
+    RerankerTimeout,
+    RerankerUnavailable,
+)
+
+Ask = Callable[[Question], Awaitable[Answer]]
+Role = Literal["reranker", "judge"]
+_Key = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard:
+    """An answer, and whether it was asked for now (False: it was known, or a sibling was already asking)."""
+
+    answer: Answer
+    asked: bool
+
+
+class Asker:
+    """One pool behind a small cache. Failures are not kept: the next identical question is asked afresh."""
+
+    def __init__(self, ask: Ask, *, deadline_s: float, cache_size: int = 4096) -> None:
+        """`deadline_s` bounds every question, `cache_size` the answers kept (the least recently used go first)."""
+        self._ask, self._deadline_s, self._cache_size = ask, deadline_s, cache_size
+        self._pending: dict[_Key, asyncio.Task[Answer]] = {}
+        self._known: OrderedDict[_Key, Answer] = OrderedDict()
+
+    async def ask(self, question: Question, *, until: float) -> Heard:
+        """The pool's answer, or one with a failure; waits until the event loop's time `until` at most.
+
+        An answer that was not asked for now carries its scorer but no time, tokens or cost: these stand in the
+        record of the response that asked, and sums over records stay true.
+        """
+        key = tuple(sorted(question.variables.items()))
+        if key in self._known:
+            self._known.move_to_end(key)
+            return Heard(answer=_free(self._known[key]), asked=False)
+        task = self._pending.get(key)
+        first = task is None
+        if task is None:
+            task = self._pending[key] = asyncio.create_task(self._put(key, question))
+        try:
+            async with asyncio.timeout_at(until):
+                # Shielded: a sibling that waits for the same answer may have more time left.
+                answer = await asyncio.shield(task)
+        except TimeoutError:
+            return Heard(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
+        return Heard(answer=answer if first else _free(answer), asked=first)
+
+    def forget(self) -> None:
+        """Drops the known answers; to be called when the pool's model or prompt changes."""
+        self._known.clear()
+
+    async def close(self) -> None:
+        """Cancels the questions that are still under way."""
+        tasks = list(self._pending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _put(self, key: _Key, question: Question) -> Answer:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                answer = await self._ask(question)
+        except (TimeoutError, ScorerTimeout) as error:
+            return Answer(failure="timeout", detail=str(error) or f"no answer within {self._deadline_s:g} s")
+        except (ScorerUnavailable, EngineDied) as error:
+            return Answer(failure="unavailable", detail=str(error))
+        except VerdictUnparsable as error:
+            return Answer(failure="unparsable", detail=str(error))
+        finally:
+            del self._pending[key]
+        if answer.failure is None and self._cache_size:
+            self._known[key] = answer
+            if len(self._known) > self._cache_size:
+                self._known.popitem(last=False)
+        return answer
+
+
+def failure_of(role: Role, answer: Answer) -> Failure | None:
+    """The typed failure of an answer; None if it carries a score. A score outside [0, 1] is no score.
+
+    A reranker has no reasoning to misread: an answer without a usable score means that it cannot serve.
+    """
+    kind, detail = answer.failure, answer.detail
+    if kind is None:
+        if answer.score is not None and 0.0 <= answer.score <= 1.0:
+            return None
+        kind, detail = "unparsable", f"score={answer.score!r} is not in [0, 1]"
+    if role == "reranker":
+        return RerankerTimeout(detail=detail) if kind == "timeout" else RerankerUnavailable(detail=detail)
+    if kind == "timeout":
+        return JudgeTimeout(detail=detail)
+    return JudgeUnparsable(detail=detail) if kind == "unparsable" else JudgeUnavailable(detail=detail)
+
+
+def _free(answer: Answer) -> Answer:
+    if answer.call is None:
+        return answer
+    call = replace(answer.call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0)
+    return replace(answer, call=call)

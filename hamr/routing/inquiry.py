@@ -1,0 +1,118 @@
+"""What the scorers say about one reply: the questions, all references at once, and the finding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hamr.config.schema import ConsistencyConfig
+from hamr.rewards.dialogue import consistency_question
+from hamr.rewards.verdict import canonical_label
+from hamr.routing.asking import Asker, Role, failure_of
+from hamr.routing.consistency import combine, to_judge
+from hamr.routing.metrics import RouterMetrics
+from hamr.types import (
+    Answer,
+    Band,
+    Failure,
+    JudgeUnparsable,
+    Outcome,
+    ReferenceScore,
+    Reply,
+    ScorerCall,
+    ServiceSample,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The consistency component of one response, and how it came about. `escalated`: the judge was asked."""
+
+    outcome: Outcome
+    band: Band = "none"
+    scores: tuple[ReferenceScore, ...] = ()
+    calls: tuple[ScorerCall, ...] = ()
+    decisive: ReferenceScore | None = None
+    escalated: bool = False
+
+
+class Inquiry:
+    """The questions about one reply, and what has come back so far. Used once."""
+
+    def __init__(
+        self,
+        config: ConsistencyConfig,
+        askers: Mapping[Role, Asker],
+        metrics: RouterMetrics,
+        sample: ServiceSample,
+        reply: Reply,
+        *,
+        until: float,
+    ) -> None:
+        self._config, self._askers, self._metrics = config, askers, metrics
+        self._sample, self._reply, self._until = sample, reply, until
+        self._scores: dict[int, ReferenceScore] = {}
+        self._failures: dict[int, Failure] = {}
+        self._calls: dict[tuple[int, Role], ScorerCall] = {}
+        self._escalated = False
+
+    async def run(self, references: Sequence[int]) -> Finding:
+        """Asks about the reply references with these indices (at least one) and takes the best."""
+        self._scores = {index: ReferenceScore(reference=index) for index in references}
+        if self._config.mode == "hybrid" and self._config.judge_best_k is None:
+            await asyncio.gather(*(self._rerank_then_judge(index) for index in references))
+        else:
+            if self._config.mode in ("hybrid", "reranker"):
+                await asyncio.gather(*(self._rerank(index) for index in references))
+            judged = to_judge(tuple(self._scores.values()), self._config)
+            await asyncio.gather(*(self._judge(index) for index in judged))
+        scores = tuple(self._scores.values())
+        result = combine(scores, self._config, self._failures)
+        return Finding(
+            outcome=result.outcome,
+            band=result.band,
+            scores=scores,
+            calls=tuple(call for _, call in sorted(self._calls.items(), key=lambda item: item[0])),
+            decisive=result.decisive,
+            escalated=self._escalated,
+        )
+
+    async def _rerank_then_judge(self, index: int) -> None:
+        await self._rerank(index)
+        # A reference on its own: the judge starts while the reranker still reads the others.
+        if to_judge((self._scores[index],), self._config):
+            await self._judge(index)
+
+    async def _rerank(self, index: int) -> None:
+        answer = await self._ask("reranker", index)
+        failure = failure_of("reranker", answer)
+        if failure is not None:
+            self._failures[index] = failure
+            return
+        self._scores[index] = replace(self._scores[index], s_r=answer.score)
+
+    async def _judge(self, index: int) -> None:
+        self._escalated = True
+        answer = await self._ask("judge", index)
+        label = canonical_label(answer.verdict) if answer.verdict is not None else None
+        failure = failure_of("judge", answer)
+        if self._config.mode == "hard_judge" and answer.failure is None:
+            # Only the verdict counts here; endpoints without log-probabilities have no soft score.
+            unread = JudgeUnparsable(detail=f"verdict={answer.verdict!r} is not a level")
+            failure = unread if label is None else None
+        if failure is not None:
+            self._failures[index] = failure
+            return
+        s_j = answer.score if failure_of("judge", answer) is None else None
+        self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label)
+
+    async def _ask(self, role: Role, index: int) -> Answer:
+        reference = self._sample.references[index].action
+        assert isinstance(reference, Reply), "only reply references reach the scorers"
+        question = consistency_question(self._sample, reference, self._reply)
+        heard = await self._askers[role].ask(question, until=self._until)
+        if heard.answer.call is not None:
+            self._calls[index, role] = heard.answer.call
+        self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
+        return heard.answer

@@ -1,0 +1,81 @@
+"""What the router counts between two readings. Sums and counts only; divided once, when read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hamr.types import Failure, RewardRecord, ScorerCall
+
+_CASCADE_BANDS = ("below", "inside", "above")
+
+
+@dataclass
+class RouterMetrics:
+    """Mutable counters; `read` gives the metrics and starts anew."""
+
+    requests: int = 0
+    malformed: int = 0
+    cascaded: int = 0
+    escalated: int = 0
+    questions: int = 0
+    cache_hits: int = 0
+    asked: Counter[str] = field(default_factory=Counter)
+    bands: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    queue_s: dict[str, list[float]] = field(default_factory=dict)
+    service_s: dict[str, list[float]] = field(default_factory=dict)
+
+    def question(self, role: str, *, asked: bool, call: ScorerCall | None) -> None:
+        """One question that a response needed answered; `asked` if it went to the pool."""
+        self.questions += 1
+        self.asked[role] += asked
+        self.cache_hits += not asked
+        if asked and call is not None:
+            self.queue_s.setdefault(call.pool, []).append(call.queue_s)
+            self.service_s.setdefault(call.pool, []).append(call.service_s)
+
+    def record(self, record: RewardRecord, *, escalated: bool, malformed: bool) -> None:
+        """One finished response."""
+        self.requests += 1
+        self.malformed += malformed
+        self.bands[record.band] += 1
+        self.cascaded += record.band in _CASCADE_BANDS
+        self.escalated += escalated and record.band in _CASCADE_BANDS
+        for component in record.components:
+            if isinstance(component.outcome, Failure):
+                self.failures[component.outcome.kind] += 1
+
+    def read(self) -> dict[str, float]:
+        """The metrics since the last reading. A share of nothing is left out rather than called 0.
+
+        - router/requests: responses scored; /reranker_calls, /judge_calls: questions put to the pools
+        - router/type_mismatch_frac, /tool_match_frac, /malformed_frac: shares of the responses
+        - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
+        - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
+        - router/cache_hit_frac: share of the questions answered without asking
+        - router/failures/<kind>: failed components
+        - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question put
+        """
+        values = {
+            "router/requests": float(self.requests),
+            "router/reranker_calls": float(self.asked["reranker"]),
+            "router/judge_calls": float(self.asked["judge"]),
+        }
+        if self.requests:
+            values["router/type_mismatch_frac"] = self.bands["type_mismatch"] / self.requests
+            values["router/tool_match_frac"] = self.bands["tool_match"] / self.requests
+            values["router/malformed_frac"] = self.malformed / self.requests
+        if self.cascaded:
+            values["router/escalated_frac"] = self.escalated / self.cascaded
+            values |= {f"router/band/{band}_frac": self.bands[band] / self.cascaded for band in _CASCADE_BANDS}
+        if self.questions:
+            values["router/cache_hit_frac"] = self.cache_hits / self.questions
+        values |= {f"router/failures/{kind}": float(count) for kind, count in self.failures.items()}
+        for pool, waits in self.queue_s.items():
+            values[f"router/queue_s/{pool}/mean"] = sum(waits) / len(waits)
+            values[f"router/queue_s/{pool}/max"] = max(waits)
+        for pool, times in self.service_s.items():
+            values[f"router/service_s/{pool}/mean"] = sum(times) / len(times)
+        vars(self).update(vars(RouterMetrics()))
+        return values

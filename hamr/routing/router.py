@@ -1,0 +1,152 @@
+"""The reward of one response: who has to speak about it, and what comes out. Async and pure: pools are callables.
+
+    parse the action -> match its type and its parameters -> ask the scorers about a reply -> mix
+
+The side rewards (format, length, rules) need no model and are computed here, in process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from hamr.config.schema import RewardsConfig
+from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_action, render_action
+from hamr.errors import ConfigError
+from hamr.rewards.length import length_reward
+from hamr.rewards.matching import match_action
+from hamr.rewards.mix import mix
+from hamr.rewards.rules import load_rules, rule_match
+from hamr.routing.asking import Ask, Asker, Role
+from hamr.routing.inquiry import Finding, Inquiry
+from hamr.routing.metrics import RouterMetrics
+from hamr.types import (
+    Action,
+    Band,
+    Component,
+    MalformedResponse,
+    Reply,
+    RewardRecord,
+    Rollout,
+    Scored,
+    ServiceSample,
+)
+
+
+class RewardRouter:
+    """Scores responses one at a time, as many at once as arrive.
+
+    `pools` maps the names of `rewards.consistency` to callables; `count_tokens` counts a text in the policy's
+    tokens; `deadline_s` bounds the whole wait for one response, after which the outcome is a timeout.
+    """
+
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        pools: Mapping[str, Ask],
+        *,
+        count_tokens: Callable[[str], int],
+        response_format: ResponseFormat = "plain",
+        deadline_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        cache_size: int = 4096,
+    ) -> None:
+        """Raises ConfigError when a pool that the mode needs is missing or the rule file cannot be used."""
+        self._rewards, self._format, self._deadline_s, self._clock = rewards, response_format, deadline_s, clock
+        self._rules = load_rules(rewards.rules.file)
+        self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
+        self._metrics = RouterMetrics()
+        self._askers: dict[Role, Asker] = {}
+        for role in self._roles():
+            name = getattr(rewards.consistency, role)
+            if name not in pools:
+                raise ConfigError(f"rewards.consistency.{role}", name, f"no such pool; there is {sorted(pools)}")
+            self._askers[role] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        """One response's record. A scorer's failure is a typed outcome in it, never an exception."""
+        started = self._clock()
+        action = parse_action(rollout.text, self._format)
+        components = self._side_rewards(sample, rollout.text, action)
+        finding = await self._consistency(sample, action)
+        weight = self._rewards.consistency.weight
+        if weight:
+            components = (Component(name="consistency", outcome=finding.outcome, weight=weight), *components)
+        record = RewardRecord(
+            key=rollout.key,
+            total=mix(components),
+            components=components,
+            action=None if isinstance(action, MalformedResponse) else action,
+            band=finding.band,
+            reference_scores=finding.scores,
+            calls=finding.calls,
+            s_r=finding.decisive.s_r if finding.decisive else None,
+            s_j=finding.decisive.s_j if finding.decisive else None,
+            response=rollout.text,
+            response_tokens=len(rollout.token_ids),
+            versions=rollout.versions,
+            seconds=self._clock() - started,
+        )
+        malformed = isinstance(action, MalformedResponse)
+        self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
+        return record
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call of this method; `RouterMetrics.read` explains each."""
+        return self._metrics.read()
+
+    def forget(self) -> None:
+        """Drops known answers; to be called when a scorer's model or prompt changes."""
+        for asker in self._askers.values():
+            asker.forget()
+
+    async def close(self) -> None:
+        """Cancels questions under way."""
+        for asker in self._askers.values():
+            await asker.close()
+
+    def _roles(self) -> tuple[Role, ...]:
+        wanted = self._rewards.consistency
+        if not wanted.weight:
+            return ()
+        by_mode: dict[str, tuple[Role, ...]] = {"hybrid": ("reranker", "judge"), "reranker": ("reranker",)}
+        return by_mode.get(wanted.mode, ("judge",))
+
+    def _side_rewards(
+        self, sample: ServiceSample, text: str, action: Action | MalformedResponse
+    ) -> tuple[Component, ...]:
+        """Format, length and rules; recorded whatever their weight. No model, no waiting."""
+        rewards = self._rewards
+        answer = answer_of(text, self._format)
+        # With a rationale after the answer, only the answer's own length counts: the tail may be cut off.
+        length = self._count_tokens(text.strip() if isinstance(answer, MalformedResponse) else answer)
+        reference_length = rewards.length.reference_length or max(
+            self._count_tokens(render_action(reference.action)) for reference in sample.references
+        )
+        values = {
+            "format": 0.0 if isinstance(action, MalformedResponse) else 1.0,
+            "length": length_reward(length, reference_length, rewards.length.cache_ratio),
+            "rules": rule_match(customer_text(text, self._format), self._rules),
+        }
+        return tuple(
+            Component(name=name, outcome=Scored(value=value), weight=getattr(rewards, name).weight)
+            for name, value in values.items()
+        )
+
+    async def _consistency(self, sample: ServiceSample, action: Action | MalformedResponse) -> Finding:
+        """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
+        if isinstance(action, MalformedResponse):
+            return Finding(outcome=action)
+        match = match_action(action, sample.references)
+        if match.score is not None:
+            band: Band = "type_mismatch" if match.kind == "type_mismatch" else "tool_match"
+            return Finding(outcome=Scored(value=match.score), band=band)
+        if not self._rewards.consistency.weight:
+            # Not worth a question: `score` leaves the component out.
+            return Finding(outcome=Scored(value=0.0))
+        assert isinstance(action, Reply), "a match without a score is a reply"
+        until = asyncio.get_running_loop().time() + self._deadline_s
+        inquiry = Inquiry(self._rewards.consistency, self._askers, self._metrics, sample, action, until=until)
+        return await inquiry.run(match.ask)
