@@ -189,6 +189,8 @@ class RewardsConfig(Section):
 class ScorerTrainingConfig(Section):
     """Fine-tunes the pool's model on labelled pairs before the run; the result is cached by content."""
 
+    when: Literal["needed", "always"] = "needed"
+    """`needed`: only if the raw model's AUC on held-out pairs is no better than that of word overlap."""
     layers: PositiveInt | None = None
     """Keep only the first so many decoder layers of the base; null keeps all."""
     examples: PositiveInt = 2000

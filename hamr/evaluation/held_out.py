@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
@@ -29,6 +31,10 @@ class HeldOutResult:
     reward: dict[str, float]
     by_act: dict[str, float]
     records: tuple[RewardRecord, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures without the records, JSON-able."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "records"}
 
     def metrics(self, stage: str) -> dict[str, float]:
         flat = {
@@ -72,8 +78,7 @@ async def evaluate_held_out(
 def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord]) -> HeldOutResult:
     """Reduces records (one per sample, same order) to the held-out figures."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
-    tools = [r.action for s, r in zip(samples, records, strict=True) if _only_tools(s.references)]
-    tool_scores = [
+    exact = [
         r.band == "tool_match" and _component(r, "consistency") == 1.0
         for s, r in zip(samples, records, strict=True)
         if _only_tools(s.references)
@@ -92,7 +97,7 @@ def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord])
     return HeldOutResult(
         n=n,
         action_accuracy=sum(right) / n,
-        tool_exact_match=sum(tool_scores) / len(tools) if tools else None,
+        tool_exact_match=sum(exact) / len(exact) if exact else None,
         format_error_rate=sum(r.action is None for r in records) / n,
         failed_frac=sum(isinstance(r.total, Failure) for r in records) / n,
         reward={name: sum(v) / len(v) for name, v in values.items()},

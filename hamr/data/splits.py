@@ -1,0 +1,50 @@
+"""Train, validation and test: given as files, or split off by a seeded draw over dialogues."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hamr.errors import DataError
+from hamr.types import ServiceSample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    train: tuple[ServiceSample, ...]
+    validation: tuple[ServiceSample, ...]
+    test: tuple[ServiceSample, ...]
+
+
+def split_samples(
+    train: Sequence[ServiceSample],
+    given: Mapping[str, Sequence[ServiceSample]],
+    *,
+    held_out_frac: float,
+    seed: int,
+) -> Splits:
+    """Takes `validation` and `test` from `given` where they are, and otherwise splits `held_out_frac` of the
+    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample itself).
+
+    Raises DataError when nothing would be left to train on, or nothing to test on.
+    """
+    dialogues: dict[str, list[ServiceSample]] = {}
+    for sample in train:
+        dialogues.setdefault(str(sample.meta.get("dialogue", sample.id)), []).append(sample)
+    order = sorted(dialogues)
+    random.Random(seed).shuffle(order)
+    share = max(1, round(len(order) * held_out_frac)) if held_out_frac else 0
+    parts = dict(given)
+    for name in ("validation", "test"):
+        if name not in parts:
+            cut, order = order[:share], order[share:]
+            parts[name] = [sample for dialogue in cut for sample in dialogues[dialogue]]
+    kept = [sample for dialogue in order for sample in dialogues[dialogue]]
+    if not kept or not parts["test"]:
+        raise DataError(
+            "data.train",
+            f"{len(train)} samples of {len(dialogues)} dialogues",
+            f"too few to split off {held_out_frac:g} of them twice; give data.validation and data.test, or more samples",
+        )
+    return Splits(train=tuple(kept), validation=tuple(parts["validation"]), test=tuple(parts["test"]))

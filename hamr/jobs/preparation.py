@@ -1,0 +1,108 @@
+"""Everything that can go wrong before Ray starts: model, data, prompts that do not fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hamr.backends.models import resolve_model
+from hamr.backends.tokenizer import Tokenizer, load_tokenizer
+from hamr.config.schema import Config, DataConfig
+from hamr.data.actions import render_action
+from hamr.data.rendering import policy_messages
+from hamr.data.samples import read_samples
+from hamr.data.splits import Splits, split_samples
+from hamr.data.telecom import generate
+from hamr.errors import DataError
+from hamr.types import Action, ServiceSample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codec:
+    """Samples and actions as the policy's token ids."""
+
+    tokenizer: Tokenizer
+    config: Config
+
+    @cached_property
+    def _prompts(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def prompt(self, sample: ServiceSample) -> tuple[int, ...]:
+        """The whole prompt, generation prompt included. Remembered: a sample comes up once an epoch."""
+        if sample.id not in self._prompts:
+            messages = policy_messages(sample, self.config.model.response_format)
+            self._prompts[sample.id] = tuple(self.tokenizer.chat_ids(messages))
+        return self._prompts[sample.id]
+
+    def answer(self, action: Action) -> tuple[int, ...]:
+        """The action as the policy should utter it, end-of-sequence token included."""
+        text = render_action(action, self.config.model.response_format)
+        return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job's inputs, checked. `dropped` counts the prompts that were too long, by split."""
+
+    config: Config
+    model_path: Path
+    codec: Codec
+    splits: Splits
+    dropped: dict[str, int]
+    seconds: dict[str, float]
+
+
+def prepare(config: Config) -> Prepared:
+    """Resolves the model, reads or generates the data, and drops or refuses prompts that do not fit.
+
+    Raises BadInput (one line: where, what, what to change).
+    """
+    started = time.perf_counter()
+    splits = load_splits(config.data, config.experiment.seed)
+    after_data = time.perf_counter()
+    model_path = resolve_model(config.model.path)
+    codec = Codec(tokenizer=load_tokenizer(model_path), config=config)
+    seconds = {"data": after_data - started, "model": time.perf_counter() - after_data}
+    splits, dropped = fit_prompts(splits, codec, config)
+    return Prepared(
+        config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds
+    )
+
+
+def load_splits(data: DataConfig, seed: int) -> Splits:
+    """Generated splits, or those of the files; what the files leave out is split off the training file by `seed`."""
+    if data.type == "sage":
+        return generate(data.sage)
+    assert data.train is not None, "the schema holds that"
+    given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
+    return split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)
+
+
+def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:
+    """Keeps the samples whose prompt leaves room for `max_new_tokens` in the model's context."""
+    room = config.model.max_context - config.rollout.max_new_tokens
+    kept: dict[str, tuple[ServiceSample, ...]] = {}
+    dropped: dict[str, int] = {}
+    for name in ("train", "validation", "test"):
+        samples: Sequence[ServiceSample] = getattr(splits, name)
+        fitting = tuple(s for s in samples if len(codec.prompt(s)) <= room)
+        dropped[name] = len(samples) - len(fitting)
+        if dropped[name] and config.rollout.long_prompt == "refuse":
+            worst = max(samples, key=lambda s: len(codec.prompt(s)))
+            raise DataError(
+                f"data.{name}: sample {worst.id}",
+                f"{len(codec.prompt(worst))} tokens",
+                f"longer than the {room} that model.max_context={config.model.max_context} leaves beside "
+                f"rollout.max_new_tokens={config.rollout.max_new_tokens}; raise the first, shorten the prompt, or set "
+                "rollout.long_prompt=drop",
+            )
+        if samples and not fitting:
+            raise DataError(
+                f"data.{name}", f"{len(samples)} samples", f"none fits into {room} tokens; raise model.max_context"
+            )
+        kept[name] = fitting
+    return Splits(**kept), dropped

@@ -1,0 +1,152 @@
+"""`hamr scorer`: makes the pools' small models carry signal, once, before a run needs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamr.backends.models import cache_dir, resolve_model
+from hamr.backends.scorer_prompt import ScorerPrompt
+from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.load import load_config
+from hamr.config.schema import Config, PoolConfig, ScorerTrainingConfig
+from hamr.data.pairs import ReplyPair, reply_pairs
+from hamr.errors import BadInput, HamrError
+from hamr.evaluation.scorer_check import auc, pair_question, word_overlap
+from hamr.jobs.preparation import load_splits
+from hamr.rewards.prompting import PromptTemplate
+from hamr.types import ServiceSample
+
+HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
+PAIRS_SEED = 17
+CHECK_PAIRS = 120
+"""Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedScorer:
+    """A pool's model folder and how it came about. `raw_auc` is that of the untouched model, asked without reasoning."""
+
+    path: Path
+    finetuned: bool
+    raw_auc: float | None = None
+    raw_word_overlap_auc: float | None = None
+
+
+def main(args: list[str]) -> int:
+    """Prepares every pool that has a `finetune` section; prints where its model lies."""
+    config = load_config(args)
+    if not any(pool.finetune for pool in config.pools.values()):
+        raise BadInput("pools.<name>.finetune", None, "no pool asks for fine-tuning; set it, e.g. pools=cpu_small")
+    splits = load_splits(config.data, config.experiment.seed)
+    for name, tuned in prepare_scorers(config, splits.train, splits.validation, print).items():
+        print(f"{name}: {tuned.path}" + (" (fine-tuned)" if tuned.finetuned else ""))
+    return 0
+
+
+def prepare_scorers(
+    config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample], progress: Progress
+) -> dict[str, TunedScorer]:
+    """The model folder of every vLLM pool: as it is, or fine-tuned where the pool asks for it and it is needed."""
+    return {
+        name: prepare_scorer(name, pool, config.data.max_pairs, train, held_out, progress)
+        for name, pool in config.pools.items()
+        if pool.type == "vllm"
+    }
+
+
+def prepare_scorer(
+    name: str,
+    pool: PoolConfig,
+    max_pairs: int,
+    train: Sequence[ServiceSample],
+    held_out: Sequence[ServiceSample],
+    progress: Progress,
+) -> TunedScorer:
+    """Fine-tunes in a process of its own, whose memory is gone afterwards. The result is cached by everything that
+    it depends on: base model, template, pairs and settings."""
+    base = resolve_model(pool.model)
+    if pool.finetune is None:
+        return TunedScorer(path=base, finetuned=False)
+    tuning, template = pool.finetune, PromptTemplate.load(pool.prompt)
+    pairs = reply_pairs(train, min(tuning.examples, max_pairs), PAIRS_SEED)
+    checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
+    recipe = json.dumps(
+        [str(base.resolve()), template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]]
+    )
+    folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    note = folder.with_suffix(".json")
+    if not note.is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prompt = ScorerPrompt(template, load_tokenizer(base))
+        questions = [question_ids(prompt, pair, think=False) for pair in checks]
+        values = {prompt.labels[label]: verdict.value for label, verdict in template.labels.items()}
+        examples = [example(prompt, pair) for pair in pairs]
+        labels = [pair.label == "consistent" for pair in checks]
+        overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
+        raw = auc(_in_child(_raw_scores, base, questions, values, tuning), labels)
+        needed = tuning.when == "always" or raw <= overlap
+        progress(f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept"))
+        if needed and not (folder / "config.json").is_file():
+            _in_child(_finetune, base, folder, examples, tuning, name)
+        note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
+    facts = json.loads(note.read_text())
+    return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
+
+
+def example(prompt: ScorerPrompt, pair: ReplyPair) -> ScorerExample:
+    """A labelled pair as the template's question and the scorer's whole answer to it."""
+    level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
+    verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
+    said: list[int] = []
+    if prompt.template.thinks:
+        said = prompt.tokenizer.encode(pair.thought) + prompt.verdict_ids(after_thinking=True)
+    most_likely = max(verdict, key=lambda label: verdict[label])
+    return ScorerExample(
+        prompt_ids=tuple(question_ids(prompt, pair, think=True)),
+        target_ids=(*said, prompt.labels[most_likely]),
+        verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
+    )
+
+
+def question_ids(prompt: ScorerPrompt, pair: ReplyPair, *, think: bool) -> list[int]:
+    """The rendered question up to where the scorer speaks: before its reasoning, or right before its verdict."""
+    asked = prompt.question_ids(pair_question(pair).variables)
+    if not prompt.template.thinks:
+        return asked + prompt.verdict_ids(after_thinking=False)
+    opened = asked + prompt.thinking_ids()
+    return opened if think else opened + prompt.verdict_ids(after_thinking=True)
+
+
+def _raw_scores(
+    base: Path, questions: list[list[int]], values: dict[int, float], tuning: ScorerTrainingConfig
+) -> list[float]:
+    return verdict_scores(base, [tuple(q) for q in questions], values, threads=tuning.threads)
+
+
+def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: ScorerTrainingConfig, name: str) -> None:
+    def report(step: int, steps: int, loss: float) -> None:
+        if step % max(1, steps // 4) == 0:
+            print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}", flush=True)
+
+    finetune(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
+
+
+def _in_child(function: Callable, *args: object) -> object:
+    """Runs `function` in a fresh process and returns its result, or raises what it raised."""
+    import concurrent.futures
+
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *args).result()
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise HamrError(f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})") from error

@@ -1,0 +1,154 @@
+"""The stages of a training job over one world of actors: warm-up, RL, and what is measured around them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hamr.config.schema import Config
+from hamr.controller import Controller
+from hamr.data.pairs import read_pairs, reply_pairs
+from hamr.data.sft import sft_batch
+from hamr.data.stream import PromptStream
+from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
+from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
+from hamr.jobs.preparation import Prepared
+from hamr.jobs.world import World
+from hamr.observability.checkpoints import Checkpoint, Checkpoints
+from hamr.observability.console import Console
+from hamr.observability.recorder import RunRecorder
+
+CHECK_SEED = 29
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training job while it runs. `evaluations` and `checks` fill up as the stages end."""
+
+    prepared: Prepared
+    world: World
+    recorder: RunRecorder
+    checkpoints: Checkpoints
+    console: Console
+    run_id: str
+    version: int = 0
+    evaluations: dict[str, dict] = field(default_factory=dict)
+    checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Config:
+        return self.prepared.config
+
+    async def evaluate(self, stage: str, step: int) -> HeldOutResult:
+        """Greedy responses to the test split with the weights that the engines hold."""
+        with self.console.phase(f"evaluation {stage}"):
+            result = await evaluate_held_out(
+                self.prepared.splits.test[: self.config.data.max_eval],
+                run=self.run_id,
+                stage=stage,
+                step=step,
+                encode=self.prepared.codec.prompt,
+                engine=self.world.workers,
+                rewarder=self.world.router,
+                max_new_tokens=self.config.rollout.max_new_tokens,
+            )
+        self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
+        self.evaluations[stage] = result.as_dict()
+        return result
+
+    async def check_scorers(self, most: int = 200) -> None:
+        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones."""
+        sets = {"held_out": reply_pairs(self.prepared.splits.test, most, CHECK_SEED)}
+        if self.config.data.labelled_pairs:
+            pairs = read_pairs(self.config.data.labelled_pairs)
+            sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(most, len(pairs)))
+        for name, pool in self.world.pools.items():
+            self.checks[name] = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
+
+
+async def sft_stage(run: Run) -> None:
+    """Next-token training on the references, so that the policy can utter an action at all."""
+    sft, samples = run.config.experiment.sft, PromptStream(run.prepared.splits.train, run.config.experiment.seed)
+    rng = random.Random(run.config.experiment.seed)
+    run.recorder.begin("sft", sft.steps)
+    with run.console.phase("sft"):
+        for step in range(1, sft.steps + 1):
+            batch = sft_batch(
+                samples.take(sft.samples_per_step),
+                run.prepared.codec.prompt,
+                run.prepared.codec.answer,
+                sft.references_per_sample,
+                rng,
+            )
+            run.recorder.metrics(step, await run.world.trainers.train(batch))
+        await publish(run)
+
+
+async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
+    """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
+    experiment = run.config.experiment
+    stream, done = await enter_rl(run, newest)
+    controller = Controller(
+        run=run.run_id,
+        experiment=experiment,
+        rollout=run.config.rollout,
+        algorithm=run.config.algorithm,
+        encode=run.prepared.codec.prompt,
+        engine=run.world.workers,
+        rewarder=run.world.router,
+        trainer=run.world.trainers,
+        weights=run.world.weights,
+        recorder=run.recorder,
+        version=run.version,
+    )
+    run.recorder.begin("rl", experiment.steps)
+    with run.console.phase("rl"):
+        for step in range(done + 1, experiment.steps + 1):
+            metrics = await controller.step(step, stream)
+            run.version = controller.version
+            run.recorder.metrics(step, {**metrics, **await run.world.router.metrics()})
+            if step % experiment.checkpoint.every == 0 or step == experiment.steps:
+                await checkpoint(run, step, stream)
+            if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
+                await run.evaluate(f"rl-{step}", step)
+
+
+async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:
+    """Trainer and engines as RL needs them: fresh optimiser on the warmed-up weights, or all of a checkpoint's state.
+
+    Returns the prompts' order and the number of steps already done.
+    """
+    experiment, trainer = run.config.experiment, run.config.trainer
+    seed = experiment.seed + 1
+    if newest is None:
+        stream = PromptStream(run.prepared.splits.train, seed)
+        if experiment.sft.steps:
+            weights = run.checkpoints.folder / ".sft"
+            await run.world.trainers.save(weights)
+            start: Path | None = weights / "policy"
+        else:
+            start = run.prepared.model_path
+        await run.world.trainers.reset(
+            start, config=trainer, total_steps=experiment.steps
+        )
+        await checkpoint(run, 0, stream)
+        return stream, 0
+    await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
+    await run.world.trainers.load(newest.path)
+    run.version = newest.state["version"]
+    run.evaluations.update(newest.state["evaluations"])
+    await publish(run)
+    run.console.note(f"goes on after step {newest.step}")
+    return PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest.step
+
+
+async def publish(run: Run) -> None:
+    """The trainers' weights into every engine, as the next policy version."""
+    run.version += 1
+    await run.world.weights.sync(run.version)
+
+
+async def checkpoint(run: Run, step: int, stream: PromptStream) -> None:
+    state = {"version": run.version, "stream": stream.state(), "evaluations": run.evaluations}
+    await run.checkpoints.save(step, run.world.trainers.save, state)

@@ -1,0 +1,149 @@
+"""`hamr train`: warm-up by SFT, then RL with the hybrid reward, measured on held-out samples before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamr.actors.session import check_capacity, local_cpus, ray_session
+from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.config.schema import Config
+from hamr.errors import RunFolderError
+from hamr.jobs.preparation import Prepared, prepare
+from hamr.jobs.scorer import TunedScorer, prepare_scorers
+from hamr.jobs.stages import Run, rl_stage, sft_stage
+from hamr.jobs.summary import summarise_run
+from hamr.jobs.world import started
+from hamr.observability.checkpoints import Checkpoint, Checkpoints
+from hamr.observability.console import Console
+from hamr.observability.memory import MemoryWatch
+from hamr.observability.recorder import RunRecorder
+from hamr.observability.report import write_report
+from hamr.observability.run_folder import RunFolder
+from hamr.observability.summary import write_summary
+from hamr.observability.wandb_sink import WandbSink, check_wandb
+
+HELP = "the RL run: rollout, reward cascade, update, sync"
+
+
+def main(args: list[str]) -> int:
+    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override."""
+    job = Job.resumed(args[0].partition("=")[2]) if _is_resume(args) else Job.new(load_config(args))
+    check_wandb(job.config.logging.wandb.mode)
+    if job.config.cluster.address is None:
+        check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
+    console = Console(job.config.experiment.name, enabled=job.config.logging.console)
+    with MemoryWatch() as memory, console:
+        with console.phase("model and data"):
+            prepared = prepare(job.config)
+        with console.phase("scorers"):
+            scorers = prepare_scorers(job.config, prepared.splits.train, prepared.splits.validation, console.note)
+        with job.open() as folder:
+            console.note(f"run folder {folder.path}")
+            with ray_session(job.config.cluster, logs=folder.path / "logs"):
+                results = asyncio.run(train(prepared, scorers, folder, console))
+            summary = summarise_run(
+                folder, prepared, scorers, results, seconds=console.seconds, memory_gib=memory.peak
+            )
+            write_summary(folder, summary)
+            report = write_report(folder.path)
+    print(f"report: {report}")
+    return 0
+
+
+async def train(
+    prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console
+) -> Run:
+    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any."""
+    config = prepared.config
+    checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
+    newest = await asyncio.to_thread(checkpoints.newest)
+    wandb = config.logging.wandb
+    sink = WandbSink(
+        folder.path,
+        mode=wandb.mode,
+        project=wandb.project,
+        entity=wandb.entity,
+        name=config.experiment.name,
+        config=config.model_dump(mode="json"),
+    )
+    everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
+    with RunRecorder(
+        folder, console=console, wandb=sink, prompts=everyone, sample_rows=config.logging.sample_rows
+    ) as recorder:
+        with console.phase("start"):
+            world = await started(prepared, {name: s.path for name, s in scorers.items()}, run_id(folder.path))
+        try:
+            run = Run(
+                prepared=prepared,
+                world=world,
+                recorder=recorder,
+                checkpoints=checkpoints,
+                console=console,
+                run_id=run_id(folder.path),
+            )
+            await run_stages(run, newest)
+            with console.phase("scorer check"):
+                await run.check_scorers()
+            return run
+        finally:
+            await world.stop()
+
+
+async def run_stages(run: Run, newest: Checkpoint | None) -> None:
+    """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands."""
+    if newest is None:
+        await run.evaluate("base", step=0)
+        if run.config.experiment.sft.steps:
+            await sft_stage(run)
+            await run.evaluate("sft", step=0)
+    await rl_stage(run, newest)
+    await run.evaluate("rl", step=run.config.experiment.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A new run or one to go on with."""
+
+    config: Config
+    path: Path
+    resume: bool
+
+    @classmethod
+    def new(cls, config: Config) -> Job:
+        name, given = config.experiment.name, config.experiment.run_dir
+        path = Path(given) if given else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        RunFolder.refuse_if_used(path)
+        return cls(config=config, path=path, resume=False)
+
+    @classmethod
+    def resumed(cls, path: str) -> Job:
+        folder = Path(path)
+        if not (folder / "config.yaml").is_file():
+            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr train made")
+        return cls(config=load_dumped(folder / "config.yaml"), path=folder, resume=True)
+
+    def open(self) -> RunFolder:
+        return RunFolder.resume(self.path) if self.resume else RunFolder.create(self.path, dump_config(self.config))
+
+
+def _is_resume(args: Sequence[str]) -> bool:
+    wanted = [arg for arg in args if arg.startswith("resume=")]
+    if wanted and len(args) > 1:
+        others = [arg for arg in args if arg not in wanted]
+        raise RunFolderError("resume", others, "a resumed run keeps its configuration; drop the other overrides")
+    return bool(wanted)
+
+
+def run_id(path: Path) -> str:
+    """A run's name in keys and pool names: its folder's, in characters that all of them take."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
+
+
+def local_gpus() -> float:
+    """GPUs of this machine, counted without importing torch."""
+    return float(len(list(Path("/dev").glob("nvidia[0-9]*"))))

@@ -1,0 +1,95 @@
+"""Everything of a run that lives on Ray: started together, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamr.actors.pool_client import PoolClient
+from hamr.actors.pools import start_pools, stop_pools
+from hamr.actors.rollout import RolloutWorkers
+from hamr.actors.router import RouterClient
+from hamr.actors.trainer import TrainerGroup
+from hamr.actors.weights import weight_sync
+from hamr.config.schema import Config
+from hamr.jobs.preparation import Prepared
+from hamr.protocols import WeightSync
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The actors of one run. `pools` asks a pool directly, past the router."""
+
+    run: str
+    trainers: TrainerGroup
+    workers: RolloutWorkers
+    router: RouterClient
+    weights: WeightSync
+    pools: dict[str, PoolClient]
+
+    async def stop(self) -> None:
+        """Ends every actor and pool; one that is already dead is no error."""
+        await asyncio.gather(
+            self.router.shutdown(),
+            self.workers.shutdown(),
+            self.trainers.shutdown(),
+            stop_pools(self.run),
+            return_exceptions=True,
+        )
+
+
+def total_sft_steps(config: Config) -> int:
+    return max(1, config.experiment.sft.steps)
+
+
+async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
+    """Trainers, rollout workers and pools at once; then the router, which asks the pools.
+
+    Whatever started is stopped again when a part cannot start.
+    """
+    config = prepared.config
+    tasks = [
+        asyncio.create_task(
+            TrainerGroup.start(
+                config.trainer.model_copy(update={"learning_rate": config.experiment.sft.learning_rate}),
+                config.algorithm,
+                config.model,
+                prepared.model_path,
+                total_steps=total_sft_steps(config),
+                seed=config.experiment.seed,
+                temperature=config.rollout.temperature,
+            )
+        ),
+        asyncio.create_task(
+            RolloutWorkers.start(config.rollout, config.model, prepared.model_path, config.experiment.seed)
+        ),
+        asyncio.create_task(
+            start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
+        ),
+    ]
+    try:
+        trainers, workers, _ = await asyncio.gather(*tasks)
+        router = await RouterClient.start(
+            config.rewards, config.pools, config.router, prepared.model_path, config.model.response_format, run
+        )
+    except BaseException:
+        await _stop_started(tasks, run)
+        raise
+    return World(
+        run=run,
+        trainers=trainers,
+        workers=workers,
+        router=router,
+        weights=weight_sync(config.rollout, trainers, workers),
+        pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
+    )
+
+
+async def _stop_started(tasks: list[asyncio.Task], run: str) -> None:
+    for task in tasks:
+        task.cancel()
+    for done in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(done, TrainerGroup | RolloutWorkers):
+            await done.shutdown()
+    await stop_pools(run)

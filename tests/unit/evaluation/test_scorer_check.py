@@ -1,0 +1,56 @@
+"""AUC by ranks, and the check of a scorer against word overlap."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.data.pairs import ReplyPair
+from hamr.evaluation.scorer_check import auc, average_ranks, check_scorer, word_overlap
+from hamr.types import Answer, Question
+
+scored = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.booleans()), min_size=2, max_size=30)
+
+
+@given(scored)
+def test_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[float, bool]]) -> None:
+    positives = [s for s, label in rows if label]
+    negatives = [s for s, label in rows if not label]
+    if not positives or not negatives:
+        with pytest.raises(ValueError, match="both classes"):
+            auc([s for s, _ in rows], [label for _, label in rows])
+        return
+    won = sum((p > n) + 0.5 * (p == n) for p in positives for n in negatives)
+    assert auc([s for s, _ in rows], [label for _, label in rows]) == pytest.approx(
+        won / (len(positives) * len(negatives))
+    )
+
+
+def test_ties_share_the_mean_rank() -> None:
+    assert average_ranks([3.0, 1.0, 3.0, 2.0]) == [3.5, 1.0, 3.5, 2.0]
+
+
+def test_word_overlap_ignores_case_and_punctuation() -> None:
+    assert word_overlap("There is a fee.", "there IS a fee") == 1.0
+    assert word_overlap("yes", "no") == 0.0
+    assert word_overlap("", "") == 1.0
+
+
+async def test_check_leaves_failures_and_partial_pairs_out() -> None:
+    def pair(a: str, b: str, label: str) -> ReplyPair:
+        return ReplyPair(history="", statement_a=a, statement_b=b, label=label, thought="")
+
+    async def ask(question: Question) -> Answer:
+        if question.variables["statement_b"] == "broken":
+            return Answer(failure="timeout", detail="late")
+        return Answer(score=0.9 if question.variables["statement_b"] == "same" else 0.2)
+
+    pairs = [
+        pair("same", "same", "consistent"),
+        pair("same", "other", "inconsistent"),
+        pair("same", "broken", "consistent"),
+        pair("same", "half", "partial"),
+    ]
+    check = await check_scorer(ask, pairs)
+    assert (check.n, check.failed, check.auc) == (3, 1, 1.0)
