@@ -1,0 +1,81 @@
+"""What the policy and the scorers get to read of a sample. Tokens are the budget: a prompt says each thing once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hamr.data.actions import ResponseFormat, render_action
+from hamr.data.tools import compact
+from hamr.types import ServiceSample, ToolCall, Turn
+
+_CALL = '<tool_call>{"name", "arguments"}</tool_call>'
+_INSTRUCTION = {
+    "plain": f"Answer with a short reply or {_CALL}",
+    "think_answer": f"First think, then act: <think>...</think><answer>a short reply or {_CALL}</answer>",
+}
+_MARKUP = re.compile(r"<(?=\||/?(?:tool_call|tool_result|think|answer)\b)", re.IGNORECASE)
+
+
+def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "plain") -> list[dict[str, str]]:
+    """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
+
+    The system message has the policy, the tools, the ticket's variables and how to answer. A customer's turn
+    becomes a user's, an agent's an assistant's (tool calls in the wire form), a tool's result a tagged user's.
+    Neighbours of one role are joined, since some chat templates demand that roles alternate. What customers
+    and tools wrote cannot open or close a tag.
+    """
+    messages = [{"role": "system", "content": _system(sample, response_format)}]
+    for turn in sample.history:
+        role = "assistant" if turn.role == "agent" else "user"
+        content = _message(turn)
+        if messages[-1]["role"] == role:
+            messages[-1]["content"] += f"\n{content}"
+        else:
+            messages.append({"role": role, "content": content})
+    return messages
+
+
+def _system(sample: ServiceSample, response_format: ResponseFormat) -> str:
+    parts = [sample.policy.strip()]
+    if sample.tools:
+        parts.append("Tools: " + "; ".join(compact(tool) for tool in sample.tools))
+    if sample.ticket:
+        parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
+    parts.append(_INSTRUCTION[response_format])
+    return "\n".join(part for part in parts if part)
+
+
+def _message(turn: Turn) -> str:
+    if turn.tool_call is not None:
+        return render_action(turn.tool_call)
+    if turn.role == "tool":
+        return f"<tool_result>{_defused(turn.content)}</tool_result>"
+    return _defused(turn.content)
+
+
+def _defused(text: str) -> str:
+    """Untrusted text without working markup: `<tool_call>` becomes `< tool_call>`, `<|im_end|>` `< |im_end|>`."""
+    return _MARKUP.sub("< ", text)
+
+
+def _value(value: Any) -> str:
+    return _defused(value if isinstance(value, str) else str(value))
+
+
+def dialogue_text(sample: ServiceSample) -> str:
+    """The history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
+
+    Line breaks inside a turn become spaces, so that a turn cannot pose as another one. Empty history: "".
+    """
+    return "\n".join(_line(turn) for turn in sample.history)
+
+
+def _line(turn: Turn) -> str:
+    if turn.tool_call is not None:
+        return f"Agent calls {_call_text(turn.tool_call)}"
+    return f"{turn.role.capitalize()}: {' '.join(turn.content.split())}"
+
+
+def _call_text(call: ToolCall) -> str:
+    return f"{call.name}({', '.join(f'{key}={value}' for key, value in call.parameters.items())})"

@@ -1,0 +1,233 @@
+"""The sample file: one decision point a line, as JSON. Reading names the line and the field of every fault.
+
+Shape of a line (`privileged`, `meta` and a reference's `source` may be absent):
+
+    {"id": "s1", "ticket": {"Penalty": 0}, "policy": "Help.", "tools": [{"name", "description", "parameters"}],
+     "history": [{"role": "customer", "content": "Hi"}, {"role": "agent", "action": "reply", "content": "Hello"},
+                 {"role": "agent", "action": "call_tool", "name": "t", "parameters": {}},
+                 {"role": "tool", "name": "t", "content": "done"}],
+     "references": [{"action": "reply", "content": "Sure", "source": "logged"},
+                    {"action": "call_tool", "name": "t", "parameters": {}, "source": "logged"}],
+     "privileged": {}, "meta": {}}
+
+An agent's turn without `action` is a reply. A tool may also come in the wrapped form
+{"type": "function", "function": {"name", "description", "parameters"}}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hamr.data.tools import parameter_problem, tool_spec
+from hamr.errors import DataError
+from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
+
+_TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
+
+
+def read_samples(path: str | Path) -> list[ServiceSample]:
+    """All samples of the file, in order. Raises DataError at the first fault; blank lines are skipped."""
+    samples: list[ServiceSample] = []
+    seen: dict[str, int] = {}
+    for number, row in read_rows(path):
+        sample = from_json(row, where=f"{path}:{number}")
+        if sample.id in seen:
+            raise DataError(
+                f"{path}:{number}: id", sample.id, f"already used on line {seen[sample.id]}; make it unique"
+            )
+        seen[sample.id] = number
+        samples.append(sample)
+    return samples
+
+
+def read_rows(path: str | Path) -> list[tuple[int, Any]]:
+    """(line number, parsed JSON) of every line that is not blank. Raises DataError for a file that is missing,
+    unreadable or empty, for bytes that are not UTF-8 and for bad JSON (NaN and Infinity included)."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            str(path), str(path), f"{(error.strerror or 'cannot be read').lower()}; give a JSONL file"
+        ) from error
+    rows = []
+    for number, raw in enumerate(data.split(b"\n"), start=1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            remedy = f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
+            raise DataError(f"{path}:{number}: line", raw[:40], remedy) from error
+        if line:
+            rows.append((number, _parse(line, f"{path}:{number}: line")))
+    if not rows:
+        raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object a line")
+    return rows
+
+
+def _parse(line: str, where: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        row = json.loads(line, parse_constant=refuse)
+        if "\\ud" in line.lower():
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair could be read but never written
+        return row
+    except (ValueError, RecursionError) as error:
+        raise DataError(where, line, f"bad JSON ({error}); write one JSON object a line") from error
+
+
+def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:
+    """Write the file aside, flush it and rename it, so that a reader never sees half of it."""
+    write_rows(path, (to_json(sample) for sample in samples))
+
+
+def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """JSONL of any objects, with the same care as `write_samples`."""
+    target = Path(path)
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+    except OSError as error:
+        raise DataError(str(path), str(path), f"cannot be written: {error.strerror}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+# --- one sample --------------------------------------------------------------------------------
+
+
+def to_json(sample: ServiceSample) -> dict[str, Any]:
+    """The line's object; `from_json` gives the same sample back."""
+    return {
+        "id": sample.id,
+        "ticket": dict(sample.ticket),
+        "policy": sample.policy,
+        "tools": [dict(tool) for tool in sample.tools],
+        "history": [_turn_json(turn) for turn in sample.history],
+        "references": [{**_action_json(r.action), "source": r.source} for r in sample.references],
+        "privileged": dict(sample.privileged),
+        "meta": dict(sample.meta),
+    }
+
+
+def _action_json(action: Action) -> dict[str, Any]:
+    if isinstance(action, Reply):
+        return {"action": "reply", "content": action.content}
+    return {"action": "call_tool", "name": action.name, "parameters": dict(action.parameters)}
+
+
+def _turn_json(turn: Turn) -> dict[str, Any]:
+    if turn.role == "agent":
+        return {"role": "agent", **_action_json(turn.tool_call or Reply(content=turn.content))}
+    named = {"name": turn.name} if turn.name is not None else {}
+    return {"role": turn.role, **named, "content": turn.content}
+
+
+def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
+    """The sample in a line's object. Raises DataError whose place is `<where>: <field>`."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: line", row, "must be a JSON object")
+    identity = _get(row, "id", str, where)
+    if not identity:
+        raise DataError(f"{where}: id", identity, "must not be empty")
+    tools = tuple(_get(row, "tools", list, where))
+    schemas = _schemas(tools, where)
+    history = _get(row, "history", list, where)
+    references = _get(row, "references", list, where)
+    if not references:
+        raise DataError(f"{where}: references", references, "is empty; give at least one acceptable action")
+    return ServiceSample(
+        id=identity,
+        ticket=_get(row, "ticket", dict, where),
+        policy=_get(row, "policy", str, where),
+        tools=tools,
+        history=tuple(_turn(turn, f"{where}: history[{i}]", schemas) for i, turn in enumerate(history)),
+        references=tuple(_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
+        privileged=_get(row, "privileged", dict, where, default={}),
+        meta=_get(row, "meta", dict, where, default={}),
+    )
+
+
+def _get(row: Mapping[str, Any], field: str, kind: type, where: str, *, default: Any = None, dot: str = ": ") -> Any:
+    """The field's value, checked. `default` None: the field is required."""
+    place = f"{where}{dot}{field}"
+    if field not in row:
+        if default is not None:
+            return default
+        raise DataError(place, sorted(row), f"missing field; add {field!r}")
+    value = row[field]
+    if not isinstance(value, kind):
+        raise DataError(place, value, f"must be {_TYPES[kind]}")
+    return value
+
+
+def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]:
+    """JSON schema of the parameters by tool name."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for i, tool in enumerate(tools):
+        place = f"{where}: tools[{i}]"
+        if not isinstance(tool, dict):
+            raise DataError(place, tool, "must be an object with name, description and parameters")
+        name, schema = tool_spec(tool)
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{place}.name", name, "must be a non-empty text")
+        if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+            raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
+        if not isinstance(schema.get("required", []), list):
+            raise DataError(f"{place}.parameters.required", schema["required"], "must be a list of names")
+        if name in schemas:
+            raise DataError(f"{place}.name", name, "two tools have this name; rename one")
+        schemas[name] = schema
+    return schemas
+
+
+def _turn(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Turn:
+    if not isinstance(row, dict):
+        raise DataError(where, row, "must be an object with role and content")
+    role = _get(row, "role", str, where, dot=".")
+    if role not in ("customer", "agent", "tool"):
+        raise DataError(f"{where}.role", role, "unknown role; use customer, agent or tool")
+    if role == "agent":
+        action = _action({"action": "reply", **row}, where, schemas)
+        if isinstance(action, ToolCall):
+            return Turn(role="agent", tool_call=action)
+        return Turn(role="agent", content=action.content)
+    content = _get(row, "content", str, where, dot=".")
+    name = _get(row, "name", str, where, dot=".") if "name" in row else None
+    return Turn(role=role, content=content, name=name)
+
+
+def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Reference:
+    if not isinstance(row, dict):
+        raise DataError(where, row, "must be an object with an action")
+    action = _action(row, where, schemas)
+    if isinstance(action, Reply) and not action.content.strip():
+        raise DataError(f"{where}.content", action.content, "an empty reply is no reference; write it out or remove it")
+    if isinstance(action, ToolCall):
+        problem = parameter_problem(action.parameters, schemas[action.name])
+        if problem:
+            name, remedy = problem
+            raise DataError(f"{where}.parameters.{name}", action.parameters.get(name), f"{remedy} (tool {action.name})")
+    return Reference(action=action, source=_get(row, "source", str, where, default="logged", dot="."))
+
+
+def _action(row: Mapping[str, Any], where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Action:
+    kind = _get(row, "action", str, where, dot=".")
+    if kind == "reply":
+        return Reply(content=_get(row, "content", str, where, dot="."))
+    if kind != "call_tool":
+        raise DataError(f"{where}.action", kind, "unknown action; use reply or call_tool")
+    name = _get(row, "name", str, where, dot=".")
+    if name not in schemas:
+        raise DataError(f"{where}.name", name, f"no such tool; the sample's tools are {sorted(schemas)}")
+    return ToolCall(name=name, parameters=_get(row, "parameters", dict, where, dot="."))

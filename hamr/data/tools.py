@@ -1,0 +1,54 @@
+"""Tool schemas: reading both common shapes, and checking a call's parameters against one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(name, JSON schema of the parameters) of a bare or a {"type": "function", ...} tool; an absent schema is {}."""
+    inner = tool.get("function", tool)
+    if not isinstance(inner, Mapping):
+        return None, {}
+    return inner.get("name"), inner.get("parameters", {})
+
+
+def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(parameter, what to change) for the first fault of a call, or None.
+
+    Checked: unknown names (unless the schema says `additionalProperties: true`), missing required ones, and
+    values outside an `enum` of plain values. A value {"op", "value"} states a condition ("at most 500") and
+    lists state several; their plain values are not checked.
+    """
+    properties = schema.get("properties", {})
+    for name, value in parameters.items():
+        if name not in properties:
+            if schema.get("additionalProperties") is True:
+                continue
+            return name, f"unknown parameter; the schema has {sorted(properties)}"
+        spec = properties[name]
+        allowed = spec.get("enum") if isinstance(spec, Mapping) else None
+        if allowed and not isinstance(value, dict | list) and value not in allowed:
+            return name, f"not among the allowed values {allowed}"
+    for name in schema.get("required", []):
+        if name not in parameters:
+            return name, "required parameter is missing"
+    return None
+
+
+def compact(tool: Mapping[str, Any]) -> str:
+    """One line for the prompt; a `?` marks an optional parameter, an enum is spelt out, text has no type.
+
+    >>> compact({"name": "f", "parameters": {"properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "integer"},
+    ...                                      "c": {"type": "string"}}, "required": ["a", "c"]}})
+    'f(a: x|y, b?: integer, c)'
+    """
+    name, schema = tool_spec(tool)
+    required = schema.get("required", [])
+    shown = []
+    for parameter, spec in schema.get("properties", {}).items():
+        kind = "|".join(str(v) for v in spec["enum"]) if spec.get("enum") else spec.get("type", "any")
+        optional = "" if parameter in required else "?"
+        shown.append(f"{parameter}{optional}" + ("" if kind == "string" else f": {kind}"))
+    return f"{name}({', '.join(shown)})"
