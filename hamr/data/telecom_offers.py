@@ -1,0 +1,92 @@
+"""The generated operator: its packages, its tools and its procedure in the words that the policy reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+_DATA_NAMES = ("Giga", "Surf", "Stream", "Web", "Net", "Cloud")
+_VOICE_NAMES = ("Ring", "Talk", "Call", "Chat", "Phone", "Speak")
+_CURRENT_NAMES = ("Basic", "Starter", "Lite", "Classic", "Family", "Smart")
+_DATA_SIZES = ("30GB", "40GB", "50GB", "60GB", "80GB")
+_VOICE_SIZES = ("400min", "500min", "600min", "800min", "1000min")
+_CURRENT_SIZES = ("5GB", "10GB", "20GB", "100min", "200min", "300min")
+_PRICES = tuple(range(15, 65, 5))
+_FEES = tuple(fee for fee in range(20, 201, 10) if fee != 80)  # no wording has to choose between "a" and "an"
+
+TOOLS: tuple[Mapping[str, Any], ...] = (
+    {
+        "name": "change_order",
+        "description": "Carry out a change to another package or a cancellation.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "operation": {"type": "string", "enum": ["change", "cancel"]},
+                "package": {"type": "string"},
+            },
+            "required": ["operation", "package"],
+        },
+    },
+    {
+        "name": "transfer_human",
+        "description": "Hand the customer over to a human agent.",
+        "parameters": {
+            "type": "object",
+            "properties": {"reason": {"type": "string", "enum": ["penalty_dispute"]}},
+            "required": ["reason"],
+        },
+    },
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A package and its monthly price in dollars."""
+
+    package: str
+    price: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What one dialogue is about: the catalogue, the customer's package and the system variables."""
+
+    offers: Mapping[str, Offer]
+    current: str
+    contracted: bool
+    penalty: int
+
+    @property
+    def system(self) -> dict[str, Any]:
+        """The variables that the procedure reads."""
+        return {"PackageStatus": "Contracted" if self.contracted else "NoContract", "Penalty": self.penalty}
+
+    @property
+    def ticket(self) -> dict[str, Any]:
+        return {**self.system, "CurrentPackage": self.current}
+
+    @property
+    def policy(self) -> str:
+        """The procedure; every decision follows from it and the ticket."""
+        data, voice = self.offers["Data"], self.offers["Voice"]
+        return (
+            f"Enquiry: ask data or voice if unknown. Data: offer {data.package} ${data.price}. "
+            f"Voice: offer {voice.package} ${voice.price}.\n"
+            "Offer declined or undecided: goodbye.\n"
+            "Accepted, change or cancel: if Penalty=0 change_order, else name the fee, ask to go on.\n"
+            "Fee accepted: change_order. Angry at fee: transfer_human."
+        )
+
+
+def draw_setting(rng: Random, *, contracted: bool, penalised: bool) -> Setting:
+    """A random operator and customer in one of the three states of the system variables."""
+    data = Offer(package=f"{rng.choice(_DATA_NAMES)} {rng.choice(_DATA_SIZES)}", price=rng.choice(_PRICES))
+    voice = Offer(package=f"{rng.choice(_VOICE_NAMES)} {rng.choice(_VOICE_SIZES)}", price=rng.choice(_PRICES))
+    return Setting(
+        offers={"Data": data, "Voice": voice},
+        current=f"{rng.choice(_CURRENT_NAMES)} {rng.choice(_CURRENT_SIZES)}",
+        contracted=contracted,
+        penalty=rng.choice(_FEES) if penalised else 0,
+    )

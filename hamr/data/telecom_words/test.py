@@ -1,0 +1,213 @@
+"""Wording of the test split."""
+
+CUSTOMER = {
+    "opening": ("", "", "good afternoon, ", "hi team, ", "hello support, ", "good evening, "),
+    "lead": ("", "", "alright, ", "thanks, ", "I see, "),
+    "tail": ("", "", " as soon as possible", ", thank you", " this week"),
+    "enquiry": (
+        "what plans are available?",
+        "I'd like to hear about your packages.",
+        "can you advise me on a plan?",
+        "which tariff do you suggest?",
+        "my package is not right for me, what could I have?",
+        "are there any good deals besides {current}?",
+        "I want to find a plan that fits me.",
+    ),
+    "enquiry_data": (
+        "I watch a lot of videos online, which plan do you suggest?",
+        "what is your best package for internet?",
+        "I always run out of data, what could I take?",
+        "I play games online, do you have a plan for that?",
+        "{current} does not give me enough gigabytes, any ideas?",
+        "I need a plan with plenty of data, what is there?",
+    ),
+    "enquiry_voice": (
+        "I make a lot of calls, which plan do you suggest?",
+        "what is your best package for phone calls?",
+        "I always run out of minutes, what could I take?",
+        "I speak to my parents daily, do you have a plan for that?",
+        "{current} does not give me enough minutes, any ideas?",
+        "I need a plan with plenty of minutes, what is there?",
+    ),
+    "answer_data": (
+        "data, mainly.",
+        "I use the internet most.",
+        "I need data for videos.",
+        "mostly surfing the web.",
+        "internet matters most to me.",
+        "I hardly call, I use data.",
+    ),
+    "answer_voice": (
+        "calls, mainly.",
+        "I use the phone for talking most.",
+        "I need minutes for my job.",
+        "mostly calling my friends.",
+        "voice matters most to me.",
+        "I hardly surf, I make calls.",
+    ),
+    "change": (
+        "I'd like to change to {target}.",
+        "please switch me to {target}.",
+        "could you give me {target}?",
+        "I want {target} rather than {current}.",
+        "can my plan be changed to {target}?",
+        "move my number from {current} to {target}.",
+        "I choose {target} as my package.",
+    ),
+    "cancel": (
+        "I'd like to cancel my plan.",
+        "please end {current}.",
+        "could you cancel my subscription?",
+        "I want to leave {current}.",
+        "can my plan be cancelled?",
+        "stop my package {current}.",
+        "I no longer want {current}.",
+    ),
+    "agree": (
+        "yes, I want {target}.",
+        "sounds great, sign me up for it.",
+        "that works for me, I take it.",
+        "good, change me to {target}.",
+        "nice price, I will have that plan.",
+    ),
+    "accept": (
+        "yes, please go on.",
+        "okay, do that.",
+        "sure, that is fine.",
+        "yes, I agree to that.",
+    ),
+    "reject": (
+        "no, thank you.",
+        "I don't like {target}.",
+        "it is too much money, no.",
+        "I prefer to keep {current}.",
+        "no way, that offer is awful.",
+        "I do not need that.",
+    ),
+    "hesitate": (
+        "I need to think about that.",
+        "I don't know, maybe next month.",
+        "let me talk to my family first.",
+        "I can't say yet.",
+        "I want to compare {target} with others first.",
+    ),
+    "calm": (
+        "I accept the fee, go ahead.",
+        "okay, I will pay ${fee}.",
+        "that charge is fine, please continue.",
+        "${fee} is all right with me.",
+        "I understand the fee, proceed.",
+    ),
+    "discontent": (
+        "this is ridiculous, I am not paying ${fee}!",
+        "${fee} is a scam!",
+        "I am so angry, you never told me about this!",
+        "that fee is outrageous!",
+        "are you serious, ${fee} just to leave?",
+        "I hate this, your company is a fraud!",
+    ),
+}
+
+AGENT = {
+    "ask_profile": (
+        "Do you use data or voice more?",
+        "Is data or voice more important to you?",
+        "Do you mostly need internet or calls?",
+        "Could you tell me if you use more data or more calls?",
+        "Are calls or mobile data your main use?",
+        "First, do you mainly surf or mainly call?",
+    ),
+    "recommend": (
+        "I suggest {package} for ${price}. Would you like it?",
+        "{package} for ${price} is a good choice. Do you want to switch?",
+        "We can offer {package} at ${price}. Is that alright?",
+        "The plan for you is {package}, at ${price}. Shall I change it?",
+        "You would do well with {package}, it costs ${price}. Okay?",
+        "Would {package} at ${price} be something for you?",
+    ),
+    "penalty_notice": (
+        "There is a penalty of ${fee}. Shall I go on?",
+        "You would pay a fee of ${fee}. Do you want to continue?",
+        "Your contract costs ${fee} to end. Would you like to go ahead?",
+        "A ${fee} fee is due. May I proceed?",
+        "Please know that a ${fee} fee applies. Is this okay?",
+        "Because of your contract I must charge ${fee}. Do you agree to it?",
+    ),
+    "goodbye": (
+        "No worries. Goodbye and have a nice day!",
+        "I understand, thank you and bye!",
+        "Okay, thanks for your call and goodbye!",
+        "That is no problem, goodbye!",
+        "Thank you, we wish you a good day!",
+        "All right, take care, bye!",
+    ),
+    "confirm_change": (
+        "Your plan has been changed to {target}.",
+        "You now have {target}.",
+        "All done, you are on {target}.",
+        "I have set {target} for you.",
+    ),
+    "confirm_cancel": (
+        "Your plan {current} has been cancelled.",
+        "All done, {current} is cancelled.",
+        "I have stopped {current}.",
+        "{current} has now ended.",
+    ),
+    "hand_over": (
+        "I will transfer you to a human agent.",
+        "A person from our team will help you.",
+        "Let me pass you to a colleague.",
+        "I am connecting you with our staff.",
+    ),
+}
+
+PARTIAL = {
+    "ask_profile": (
+        "Do you use much data?",
+        "Do you call a lot?",
+        "What do you need most?",
+        "Is it data or voice, and which phone do you own?",
+    ),
+    "recommend": (
+        "I suggest {package}.",
+        "{package} is a good choice, do you want to switch?",
+        "We can offer you a plan at ${price}. Is that alright?",
+        "You would do well with {package}.",
+    ),
+    "penalty_notice": (
+        "There is a penalty of ${fee}.",
+        "You would pay a fee. Do you want to continue?",
+        "A ${fee} fee is due.",
+        "A penalty applies to your contract. May I proceed?",
+    ),
+    "goodbye": (
+        "No worries.",
+        "I understand, maybe you will like it later.",
+        "Goodbye, I will send you the offer by post.",
+    ),
+}
+
+NEGATED = {
+    "ask_profile": (
+        "It is not important if you use data or voice.",
+        "I don't have to ask about calls or data.",
+        "Data or calls, that is the same to us.",
+    ),
+    "recommend": (
+        "I don't suggest {package} for ${price}.",
+        "{package} is not a good choice for you.",
+        "We can't offer {package} at ${price}.",
+        "The plan for you is not {package}.",
+    ),
+    "penalty_notice": (
+        "There is no penalty of ${fee}.",
+        "You would pay no fee at all.",
+        "Your contract costs nothing to end.",
+        "A ${fee} fee is not due.",
+    ),
+    "goodbye": (
+        "Please stay, we are not done.",
+        "I don't accept that, let us discuss it.",
+        "Do not leave yet, think again.",
+    ),
+}
