@@ -198,7 +198,8 @@ def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:
 
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(str(file), "pt") as opened:
-            yield from ((key, opened.get_tensor(key)) for key in opened.keys())
+            names = list(opened.keys())  # a safetensors handle is no mapping: it has keys() but cannot be iterated
+            yield from ((name, opened.get_tensor(name)) for name in names)
 
 
 def _save_tensors(tensors: Mapping[str, Any], folder: Path) -> None:

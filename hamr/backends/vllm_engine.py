@@ -174,9 +174,13 @@ class VllmEngine:
         """
         return await self._call(lambda engine: self._swap(engine, str(path), version))
 
-    async def control(self, action: Callable[[Any], Any]) -> Any:
-        """Runs `action(engine)` in the stepping thread, between two steps."""
-        return await self._call(action)
+    async def worker_call(self, method: str, *args: Any) -> None:
+        """Calls `method` on every vLLM worker of this engine, between two steps."""
+        await self._call(lambda engine: engine.collective_rpc(method, args=args))
+
+    async def commit_version(self, version: int) -> None:
+        """Names the weights that arrived on another way than `load_weights`, and forgets the old ones' KV cache."""
+        await self._call(lambda engine: self._commit(engine, version))
 
     def close(self) -> None:
         """Stops the thread and frees the engine. Whoever still waits gets EngineDied."""
