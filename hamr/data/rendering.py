@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, render_action
@@ -68,7 +69,12 @@ def dialogue_text(sample: ServiceSample) -> str:
 
     Line breaks inside a turn become spaces, so that a turn cannot pose as another one. Empty history: "".
     """
-    return "\n".join(_line(turn) for turn in sample.history)
+    return turns_text(sample.history)
+
+
+def turns_text(turns: Sequence[Turn]) -> str:
+    """`dialogue_text` of a history that stands alone."""
+    return "\n".join(_line(turn) for turn in turns)
 
 
 def _line(turn: Turn) -> str:

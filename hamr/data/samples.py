@@ -158,6 +158,13 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
     )
 
 
+def history_from_json(rows: Any, *, where: str) -> tuple[Turn, ...]:
+    """A history that stands alone, outside a sample; its calls may name any tool. Raises DataError."""
+    if not isinstance(rows, list):
+        raise DataError(f"{where}: history", rows, "must be a list")
+    return tuple(_turn(row, f"{where}: history[{i}]", None) for i, row in enumerate(rows))
+
+
 def _get(row: Mapping[str, Any], field: str, kind: type, where: str, *, default: Any = None, dot: str = ": ") -> Any:
     """The field's value, checked. `default` None: the field is required."""
     place = f"{where}{dot}{field}"
@@ -191,7 +198,7 @@ def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]
     return schemas
 
 
-def _turn(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Turn:
+def _turn(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]] | None) -> Turn:
     if not isinstance(row, dict):
         raise DataError(where, row, "must be an object with role and content")
     role = _get(row, "role", str, where, dot=".")
@@ -221,13 +228,14 @@ def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -
     return Reference(action=action, source=_get(row, "source", str, where, default="logged", dot="."))
 
 
-def _action(row: Mapping[str, Any], where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Action:
+def _action(row: Mapping[str, Any], where: str, schemas: Mapping[str, Mapping[str, Any]] | None) -> Action:
+    """`schemas` None: any tool goes."""
     kind = _get(row, "action", str, where, dot=".")
     if kind == "reply":
         return Reply(content=_get(row, "content", str, where, dot="."))
     if kind != "call_tool":
         raise DataError(f"{where}.action", kind, "unknown action; use reply or call_tool")
     name = _get(row, "name", str, where, dot=".")
-    if name not in schemas:
+    if schemas is not None and name not in schemas:
         raise DataError(f"{where}.name", name, f"no such tool; the sample's tools are {sorted(schemas)}")
     return ToolCall(name=name, parameters=_get(row, "parameters", dict, where, dot="."))

@@ -1,0 +1,182 @@
+"""Labelled pairs of replies: what scorers are trained on and checked with.
+
+`statement_a` is always an acceptable reply, `statement_b` is to be judged against it:
+consistent: the same act with the same facts, mostly in other words (one in eight word for word, so that closeness
+in wording is no sign of inconsistency); partial: a detail is missing or too much; inconsistent: another act,
+another fact, the opposite, or no sensible reply.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Literal, cast, get_args
+
+from hamr.data.rendering import dialogue_text, turns_text
+from hamr.data.samples import history_from_json, read_rows
+from hamr.data.telecom import act_of
+from hamr.data.telecom_pairs import Candidate, candidate
+from hamr.errors import DataError
+from hamr.types import Reply, ServiceSample
+
+Label = Literal["consistent", "partial", "inconsistent"]
+LABELS: tuple[Label, ...] = get_args(Label)
+_TRIES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyPair:
+    """Two replies to one history. `thought`: a judge's reasoning in at most 16 words, "" where nobody wrote any."""
+
+    history: str
+    statement_a: str
+    statement_b: str
+    label: Label
+    thought: str = ""
+
+
+def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[ReplyPair]:
+    """At most `n` different pairs, the same for the same arguments, the labels in turn.
+
+    Generated telecom samples give all three labels. Others give `consistent` (two references of one sample) and
+    `inconsistent` (a reference of a sample that asks for something else), where there are such. Decision points
+    whose references are tool calls are passed over: no scorer is ever asked about them.
+    Raises DataError when no sample has a reply to start from.
+    """
+    rng = Random(f"pairs/{seed}")
+    sources: list[_Telecom | _Logged] = []
+    generated = [s for s in samples if "slots" in s.meta and _replies(s)]
+    logged = [s for s in samples if "slots" not in s.meta and _replies(s)]
+    if generated:
+        sources.append(_Telecom(generated, rng))
+    if logged:
+        sources.append(_Logged(logged, rng))
+    if not sources:
+        raise DataError("pairs", len(samples), "no sample has a reply among its references; give some that have")
+    weights = [len(source.samples) for source in sources]
+    pairs: dict[ReplyPair, None] = {}
+    for _ in range(n):
+        source = rng.choices(sources, weights)[0]
+        pair = next((p for _ in range(_TRIES) if (p := source.draw()) is not None and p not in pairs), None)
+        source.turn()
+        if pair is not None:
+            pairs[pair] = None
+    return list(pairs)
+
+
+def _replies(sample: ServiceSample) -> list[str]:
+    return [r.action.content for r in sample.references if isinstance(r.action, Reply)]
+
+
+class _Telecom:
+    """Pairs from generated samples, whose acts can be worded at will."""
+
+    def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
+        self.samples, self.rng = samples, rng
+        self.labels: Iterator[Label] = itertools.cycle(LABELS)
+        self.turn()
+
+    def turn(self) -> None:
+        self.label = next(self.labels)
+
+    def draw(self) -> ReplyPair | None:
+        sample = self.rng.choice(self.samples)
+        made: Candidate = candidate(act_of(sample), sample.meta["slots"], sample.meta["split"], self.label, self.rng)
+        return ReplyPair(
+            history=dialogue_text(sample),
+            statement_a=made.reference,
+            statement_b=made.text,
+            label=self.label,
+            thought=made.thought,
+        )
+
+
+class _Logged:
+    """Pairs from samples of any origin: only their own references are known to be acceptable.
+
+    Two samples ask for the same thing when their `meta["cluster"]` is the same or they share a reference, directly
+    or through others; only replies from elsewhere count as inconsistent.
+    """
+
+    def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
+        self.samples, self.rng = samples, rng
+        self.cluster = _clusters(samples)
+        self.labels: Iterator[Label] = itertools.cycle(("consistent", "inconsistent"))
+        self.turn()
+
+    def turn(self) -> None:
+        self.label = next(self.labels)
+
+    def draw(self) -> ReplyPair | None:
+        sample = self.rng.choice(self.samples)
+        replies = _replies(sample)
+        first = self.rng.choice(replies)
+        if self.label == "consistent":
+            others = [reply for reply in replies if _plain(reply) != _plain(first)]
+            thought = "B says the same as A."
+        else:
+            other = self.rng.choice(self.samples)
+            others = _replies(other) if self.cluster[other.id] != self.cluster[sample.id] else []
+            thought = "B says something else than A."
+        if not others:
+            return None
+        return ReplyPair(
+            history=dialogue_text(sample),
+            statement_a=first,
+            statement_b=self.rng.choice(others),
+            label=self.label,
+            thought=thought,
+        )
+
+
+def _plain(text: str) -> str:
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+def _clusters(samples: Sequence[ServiceSample]) -> dict[str, str]:
+    """Sample id -> name of its cluster: union-find over declared clusters and shared references."""
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        parent.setdefault(key, key)
+        while parent[key] != key:
+            parent[key] = parent[parent[key]]
+            key = parent[key]
+        return key
+
+    for sample in samples:
+        keys = [f"reference {_plain(reply)}" for reply in _replies(sample)]
+        if "cluster" in sample.meta:
+            keys.append(f"cluster {sample.meta['cluster']}")
+        for key in keys:
+            parent[root(key)] = root(f"sample {sample.id}")
+    return {sample.id: root(f"sample {sample.id}") for sample in samples}
+
+
+def read_pairs(path: str | Path) -> list[ReplyPair]:
+    """Labelled pairs from a JSONL of {"content_A", "content_B", "label"} and, if there is one, "history" (turns as
+    in a sample). Raises DataError at `file:line: field`."""
+    pairs = []
+    for number, row in read_rows(path):
+        where = f"{path}:{number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: line", row, "must be a JSON object")
+        for field in ("content_A", "content_B", "label"):
+            if field not in row:
+                raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
+            if not isinstance(row[field], str) or not row[field].strip():
+                raise DataError(f"{where}: {field}", row[field], "must be a text that is not empty")
+        if row["label"] not in LABELS:
+            raise DataError(f"{where}: label", row["label"], f"unknown label; use one of {list(LABELS)}")
+        pairs.append(
+            ReplyPair(
+                history=turns_text(history_from_json(row.get("history", []), where=where)),
+                statement_a=row["content_A"],
+                statement_b=row["content_B"],
+                label=cast(Label, row["label"]),
+            )
+        )
+    return pairs
