@@ -1,0 +1,198 @@
+"""Checkpoints that are whole or absent: written aside, flushed, renamed; the newest whole one counts.
+
+checkpoints/step_<n>/state.json     what the job needs beside the weights, and a manifest of the files
+checkpoints/step_<n>/...            whatever the `write` callback put there
+checkpoints/.step_<n>.tmp           being written, or left by a killed process
+checkpoints/.step_<n>.replaced      the former step_<n> while it is being replaced
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import HamrError
+
+log = logging.getLogger(__name__)
+
+_STATE = "state.json"
+_HASHED_BYTES = 4 << 20
+"""Larger files are checked by size only: a gigabyte of optimiser state takes seconds to hash at every look."""
+
+Write = Callable[[Path], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A whole checkpoint. `state` is what was given to `save`."""
+
+    step: int
+    path: Path
+    state: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run, the newest `keep` whole ones of them (at least 2)."""
+
+    def __init__(self, folder: Path | str, keep: int = 2) -> None:
+        assert keep >= 2, "with one checkpoint, a bad disk leaves none"
+        self.folder = Path(folder)
+        self.keep = keep
+
+    async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
+        """Lets `write` fill a folder and makes it the checkpoint of `step`; older ones go.
+
+        At every moment, whatever was whole before stays whole until its successor is. A failing `write`
+        leaves nothing behind; a full disk raises one HamrError that says so. `state` must be JSON.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._clean_up)
+        aside = self.folder / f".step_{step}.tmp"
+        aside.mkdir()
+        try:
+            await write(aside)
+            await asyncio.to_thread(_seal, aside, step, state)
+            await asyncio.to_thread(self._publish, aside, step)
+        except BaseException as e:
+            full = _disk_is_full(e, self.folder)
+            shutil.rmtree(aside, ignore_errors=True)
+            if full:
+                raise HamrError(
+                    f"checkpoint of step {step}: no space left on the disk of {self.folder}; free some, or set "
+                    "experiment.run_dir to a larger disk, then go on with resume=<run folder>"
+                ) from e
+            raise
+        await asyncio.to_thread(self._prune)
+        return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
+
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint; what is incomplete or corrupt is skipped with a warning."""
+        return next(self._whole(), None)
+
+    def all(self) -> list[Checkpoint]:
+        """Whole checkpoints, newest first."""
+        return list(self._whole())
+
+    def _whole(self) -> Iterator[Checkpoint]:
+        for step, path in sorted(self._candidates().items(), reverse=True):
+            state, problem = _check(path, step)
+            if problem:
+                log.warning("checkpoint %s is skipped: %s", path, problem)
+            else:
+                yield Checkpoint(step=step, path=path, state=state)
+
+    def _candidates(self) -> dict[int, Path]:
+        """Folder per step. One that was being replaced when the process died stands in for its successor."""
+        found: dict[int, Path] = {}
+        for pattern in (r"\.step_(\d+)\.replaced", r"step_(\d+)"):
+            for path in self.folder.iterdir() if self.folder.is_dir() else ():
+                if (m := re.fullmatch(pattern, path.name)) and path.is_dir():
+                    found[int(m[1])] = path
+        return found
+
+    def _publish(self, aside: Path, step: int) -> None:
+        final, former = self.folder / f"step_{step}", self.folder / f".step_{step}.replaced"
+        if final.exists():
+            final.rename(former)
+        aside.rename(final)
+        _fsync(self.folder)
+        shutil.rmtree(former, ignore_errors=True)
+
+    def _prune(self) -> None:
+        whole = self.all()
+        if len(whole) <= self.keep:
+            return
+        oldest_kept = whole[self.keep - 1].step
+        for step, path in self._candidates().items():
+            if step < oldest_kept:
+                # Renamed first: a folder half removed under its own name would look like a corrupt checkpoint.
+                gone = self.folder / f".step_{step}.gone"
+                path.rename(gone)
+                shutil.rmtree(gone)
+
+    def _clean_up(self) -> None:
+        """Removes what a killed process left, and brings back a checkpoint whose replacement never came."""
+        for path in list(self.folder.iterdir()):
+            if re.fullmatch(r"\.step_\d+\.(tmp|gone)", path.name):
+                shutil.rmtree(path)
+            elif m := re.fullmatch(r"\.(step_\d+)\.replaced", path.name):
+                final = self.folder / m[1]
+                if final.exists():
+                    shutil.rmtree(path)
+                else:
+                    path.rename(final)
+
+
+def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
+    """Writes state.json with the manifest, last, and flushes every file and folder to the disk."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    manifest = {str(p.relative_to(folder)): _fingerprint(p) for p in files}
+    body = {"step": step, "state": state, "files": manifest}
+    (folder / _STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False))
+    for path in [*files, folder / _STATE, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        _fsync(path)
+
+
+def _check(folder: Path, step: int) -> tuple[dict[str, Any], str]:
+    """The state of a checkpoint and what is wrong with it (nothing: an empty text)."""
+    try:
+        body = json.loads((folder / _STATE).read_text())
+        if body.pop("sha256") != _digest(body):
+            return {}, f"{_STATE} does not match its checksum"
+    except FileNotFoundError:
+        return {}, f"it has no {_STATE}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}, f"{_STATE} is damaged"
+    if body["step"] != step:
+        return {}, f"{_STATE} belongs to step {body['step']}"
+    for name, expected in body["files"].items():
+        path = folder / name
+        if not path.is_file():
+            return {}, f"{name} is missing"
+        if path.stat().st_size != expected["bytes"]:
+            return {}, f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
+        if _fingerprint(path) != expected:
+            return {}, f"{name} does not match its checksum"
+    return body["state"], ""
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    return {"bytes": size, "sha256": _sha256(path.read_bytes()) if size <= _HASHED_BYTES else None}
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    """Checksum of a JSON value, equal before it is written and after it is read."""
+    return _sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _disk_is_full(error: BaseException, folder: Path) -> bool:
+    """Whether an error comes from a full disk: torch and safetensors raise their own types without an errno."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if getattr(seen, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(seen):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return isinstance(error, Exception) and shutil.disk_usage(folder).free < 1 << 20

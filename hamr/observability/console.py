@@ -1,0 +1,232 @@
+"""What a person sees of a run: its phases, the last steps and the learning curve, live in the terminal.
+
+Where the output is no terminal (a log file, CI), the same news comes as plain lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import IO, Literal
+
+from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ROWS = 6
+_CURVE = 60
+
+
+def sparkline(values: list[float], width: int = _CURVE) -> str:
+    """The values as a row of blocks, lowest to highest; averaged into `width` buckets if there are more.
+
+    >>> sparkline([0.0, 0.5, 1.0])
+    '▁▅█'
+    """
+    if not values:
+        return ""
+    if len(values) > width:
+        cuts = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _BLOCKS[3] * len(values)
+    return "".join(_BLOCKS[int((v - low) / (high - low) * (len(_BLOCKS) - 1) + 0.5)] for v in values)
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+@dataclass
+class _Phase:
+    name: str
+    started: float
+    seconds: float | None = None
+    state: Literal["running", "done", "failed"] = "running"
+    step: int = 0
+    total: int = 0
+    first: tuple[int, float] | None = None
+    """Step and time of the first step seen: steps done before a resume don't count into the pace."""
+
+
+@dataclass
+class _Row:
+    phase: str
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Console:
+    """Progress of one run. Use as a context manager, or call `close()` at the end.
+
+    `enabled=False` shows nothing (`logging.console: false`), but still times the phases. `seconds` has the wall
+    time of every phase that ended, for `summary.json`.
+    """
+
+    def __init__(
+        self,
+        title: str = "hamr",
+        *,
+        enabled: bool = True,
+        file: IO[str] | None = None,
+        live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.title = title
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._start = clock()
+        self._enabled = enabled
+        self._out = RichConsole(file=file or sys.stdout, highlight=False)
+        self._phases: list[_Phase] = []
+        self._rows: list[_Row] = []
+        self._curve: list[float] = []
+        self._live: Live | None = None
+        if enabled and (self._out.is_terminal if live is None else live):
+            self._live = Live(get_renderable=self._render, console=self._out, refresh_per_second=4)
+            self._live.start()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times what is inside. An exception marks the phase as failed and goes on."""
+        phase = _Phase(name=name, started=self._clock())
+        self._phases.append(phase)
+        self._line(f"{name} ...")
+        try:
+            yield
+        except BaseException:
+            phase.state = "failed"
+            raise
+        else:
+            phase.state = "done"
+        finally:
+            phase.seconds = self._clock() - phase.started
+            self.seconds[name] = self.seconds.get(name, 0.0) + phase.seconds
+            self._line(f"{name}: {phase.state} in {duration(phase.seconds)}")
+
+    def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        """Step `step` of `total` of the running phase has ended (steps count from 1)."""
+        phase = self._running()
+        if phase is not None:
+            phase.step, phase.total = step, total
+            phase.first = phase.first or (step, self._clock())
+        row = _Row(phase=phase.name if phase else "", step=step, metrics=metrics)
+        self._rows = [*self._rows[-_ROWS + 1 :], row]
+        if "reward/total/mean" in metrics:
+            self._curve.append(metrics["reward/total/mean"])
+        cells = [f"{name} {value}" for name, value in _cells(metrics) if value]
+        left = f", about {duration(eta)} left" if phase and (eta := self._eta(phase)) else ""
+        self._line(f"{row.phase} step {step}/{total}: {', '.join(cells)}{left}")
+
+    def evaluation(self, name: str, metrics: Mapping[str, float]) -> None:
+        """Held-out figures of a stage; keys may carry their `eval/<stage>/` prefix."""
+        short = {k.split("/", 2)[2] if k.startswith("eval/") else k: v for k, v in metrics.items()}
+        figures = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in short.items())
+        self.note(f"held out, {name}: {figures}")
+
+    def note(self, text: str) -> None:
+        """A line that stays above the live display."""
+        if self._live:
+            self._live.console.print(Text(text))
+        else:
+            self._line(text)
+
+    def close(self) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _line(self, text: str) -> None:
+        if self._enabled and not self._live:
+            self._out.print(Text(f"[{duration(self._clock() - self._start):>12}] {text}"), soft_wrap=True)
+            self._out.file.flush()
+
+    def _running(self) -> _Phase | None:
+        return next((p for p in reversed(self._phases) if p.state == "running"), None)
+
+    def _eta(self, phase: _Phase) -> float | None:
+        """Seconds left at the pace so far; None until two steps are known."""
+        if phase.first is None or phase.step <= phase.first[0]:
+            return None
+        first_step, first_time = phase.first
+        return (self._clock() - first_time) / (phase.step - first_step) * (phase.total - phase.step)
+
+    def _render(self) -> RenderableType:
+        parts: list[RenderableType] = [self._phase_table()]
+        if self._rows:
+            parts += [Text(), self._step_table()]
+        if len(self._curve) > 1:
+            curve = Text("reward  ", style="bold")
+            curve.append(sparkline(self._curve), style="cyan")
+            curve.append(f"  {self._curve[0]:.3f} to {self._curve[-1]:.3f}", style="dim")
+            parts += [Text(), curve]
+        elapsed = duration(self._clock() - self._start)
+        return Panel(Group(*parts), title=Text(self.title, style="bold"), subtitle=elapsed, border_style="dim")
+
+    def _phase_table(self) -> Table:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        marks = {"running": ("●", "cyan"), "done": ("✓", "green"), "failed": ("✗", "red")}
+        for p in self._phases:
+            mark, style = marks[p.state]
+            seconds = p.seconds if p.seconds is not None else self._clock() - p.started
+            progress = f"{p.step}/{p.total}" if p.total else ""
+            if p.state == "running" and (eta := self._eta(p)):
+                progress += f"  about {duration(eta)} left"
+            table.add_row(Text(mark, style=style), p.name, Text(duration(seconds), style="dim"), progress)
+        return table
+
+    def _step_table(self) -> Table:
+        shown = [name for name, _ in _cells({}) if any(dict(_cells(r.metrics))[name] for r in self._rows)]
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("step", justify="right")
+        for name in shown:
+            table.add_column(name, justify="right")
+        for r in self._rows:
+            cells = dict(_cells(r.metrics))
+            table.add_row(f"{r.phase} {r.step}", *(cells[name] for name in shown))
+        return table
+
+
+def _cells(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Column and text of what a step's line shows; empty text where the step has no such figure."""
+
+    def text(key: str, form: str) -> str:
+        return format(metrics[key], form) if key in metrics else ""
+
+    return [
+        ("reward", text("reward/total/mean", ".3f")),
+        ("escalated", text("router/escalated_frac", ".0%")),
+        ("failed", text("reward/failed_frac", ".0%") if metrics.get("reward/failed_frac") else ""),
+        ("entropy", text("policy/entropy", ".3f")),
+        ("loss", text("sft/loss", ".3f")),
+        ("grad norm", text("policy/grad_norm", ".2f") or text("sft/grad_norm", ".2f")),
+        ("tokens/s", _tokens_per_second(metrics)),
+        ("seconds", text("timing/step/total", ".1f")),
+    ]
+
+
+def _tokens_per_second(metrics: Mapping[str, float]) -> str:
+    tokens = metrics.get("rollout/tokens", metrics.get("sft/tokens"))
+    seconds = metrics.get("timing/step/total")
+    return f"{tokens / seconds:.0f}" if tokens is not None and seconds else ""

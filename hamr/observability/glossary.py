@@ -1,0 +1,205 @@
+"""What every metric means: the one place that names them, for W&B, `metrics.jsonl` and the documentation.
+
+A name is `area/subject/stat`. `<...>` in a pattern stands for one lower-case word; `<stat>` for mean, std, min,
+max, sum or a percentile, `<percentile>` for p10 and the like.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from hamr.errors import HamrError
+
+log = logging.getLogger(__name__)
+
+Good = Literal["up", "down", "zero", "watch"]
+STRICT_ENV = "HAMR_STRICT_METRICS"
+
+_WORD = "[a-z0-9_]+"
+_WORDS = {"stat": r"(mean|std|min|max|sum|p\d+)", "percentile": r"p\d+"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One line of the glossary. `good`: up, down, zero (the nearer the better) or watch (no way is good as such)."""
+
+    pattern: str
+    meaning: str
+    unit: str
+    good: Good
+
+
+def _metric(pattern: str, meaning: str, unit: str, good: Good) -> Metric:
+    return Metric(pattern=pattern, meaning=meaning, unit=unit, good=good)
+
+
+METRICS: tuple[Metric, ...] = (
+    # Rewards: over the responses of a step that could be scored; failures are counted, never averaged in.
+    _metric("reward/total/mean", "Mean total reward: the learning curve", "reward", "up"),
+    _metric("reward/total/min", "Lowest total reward of the step", "reward", "up"),
+    _metric("reward/total/max", "Highest total reward of the step", "reward", "up"),
+    _metric(
+        "reward/total/std",
+        "Spread (population) of the total reward; near 0 there is nothing to learn",
+        "reward",
+        "watch",
+    ),
+    _metric("reward/total/<percentile>", "Percentile of the total reward (p10, p50, p90)", "reward", "up"),
+    _metric("reward/<component>/mean", "Mean value of one component before its weight", "reward", "up"),
+    _metric("reward/<component>/std", "Spread (population) of one component", "reward", "watch"),
+    _metric(
+        "reward/failed_frac", "Share of responses whose total is a failure; they carry no advantage", "share", "down"
+    ),
+    _metric("reward/outcome/<kind>", "Share of responses whose total ended as this kind of outcome", "share", "watch"),
+    # Router
+    _metric("router/escalated_frac", "Share of replies put to a scorer that went on to the judge", "share", "down"),
+    _metric("router/scored_frac", "Share of responses for which any scorer was asked", "share", "watch"),
+    _metric("router/band/<band>", "Share of responses that took this band of the cascade", "share", "watch"),
+    _metric("router/<pool>/calls", "Questions put to the pool", "count", "watch"),
+    _metric("router/<pool>/tokens", "Prompt and output tokens that the pool worked through", "tokens", "down"),
+    _metric("router/<pool>/cost", "What the pool's answers cost, in its own price", "cost", "down"),
+    _metric("router/<pool>/retries", "Further attempts after a replica failed", "count", "zero"),
+    _metric("router/<pool>/queue_s/<stat>", "Time a question waited before a replica took it", "s", "down"),
+    _metric("router/<pool>/service_s/<stat>", "Time a replica took to answer", "s", "down"),
+    _metric("router/seconds/<stat>", "Time from a response's end to its reward", "s", "down"),
+    # Policy
+    _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
+    _metric(
+        "policy/entropy",
+        "Mean entropy of the next-token distribution; a collapse to 0 ends exploration",
+        "nats",
+        "watch",
+    ),
+    _metric("policy/kl", "Estimated KL to the reference policy", "nats", "zero"),
+    _metric("policy/kl/<stat>", "Estimated KL to the reference policy", "nats", "zero"),
+    _metric("policy/approx_kl", "Estimated KL between the sampling and the updated policy", "nats", "zero"),
+    _metric("policy/clip_frac", "Share of tokens whose ratio was clipped", "share", "watch"),
+    _metric("policy/clip_frac/<side>", "Share of tokens clipped at this side", "share", "watch"),
+    _metric("policy/ratio/<stat>", "Probability ratio of the updated to the sampling policy", "ratio", "watch"),
+    _metric(
+        "policy/importance/<stat>",
+        "Truncated importance weight between trainer and rollout engine; 1 is agreement",
+        "ratio",
+        "watch",
+    ),
+    _metric("policy/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
+    _metric("policy/learning_rate", "Learning rate of the step", "rate", "watch"),
+    _metric("policy/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
+    _metric("policy/tokens", "Completion tokens that carried loss", "tokens", "watch"),
+    _metric("policy/advantage/<stat>", "Advantages of the step", "advantage", "watch"),
+    # Supervised fine-tuning
+    _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
+    _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
+    _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
+    _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
+    _metric("sft/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
+    _metric("sft/<figure>", "A figure of the supervised stage that mirrors policy/<figure>", "", "watch"),
+    # Rollout
+    _metric(
+        "rollout/logprob_diff/mean",
+        "Mean |log p(trainer) - log p(engine)| of the same tokens after a sync",
+        "nats",
+        "zero",
+    ),
+    _metric(
+        "rollout/logprob_diff/max",
+        "Largest |log p(trainer) - log p(engine)|; a jump means stale weights",
+        "nats",
+        "zero",
+    ),
+    _metric("rollout/tokens", "Tokens generated in the step", "tokens", "watch"),
+    _metric("rollout/tokens_per_s", "Generated tokens per second of rollout", "tokens/s", "up"),
+    _metric("rollout/truncated_frac", "Share of responses cut off at max_new_tokens", "share", "down"),
+    _metric("rollout/policy_age/max", "Most optimiser steps by which a token's policy was behind", "steps", "zero"),
+    _metric("rollout/response_tokens/<stat>", "Length of a response", "tokens", "watch"),
+    _metric("rollout/prompts", "Prompts the step trained on", "count", "watch"),
+    _metric("rollout/responses", "Responses generated in the step, dropped groups included", "count", "watch"),
+    _metric("rollout/groups_dropped", "Groups dropped because all their rewards were equal", "count", "down"),
+    _metric("rollout/rounds", "Rounds of generation until the batch was full", "count", "down"),
+    _metric(
+        "rollout/prompts_dropped", "Prompts too long for the context, dropped when the data was read", "count", "zero"
+    ),
+    _metric("rollout/redone", "Responses generated again because a worker died", "count", "zero"),
+    # Time
+    _metric("timing/step/total", "Wall time of the whole step", "s", "down"),
+    _metric("timing/step/rollout_score", "Generating and scoring, which overlap", "s", "down"),
+    _metric("timing/step/train", "Forward, backward and optimiser", "s", "down"),
+    _metric("timing/step/sync", "Bringing the new weights to the rollout engines", "s", "down"),
+    _metric("timing/step/<phase>", "Wall time of another phase of the step", "s", "down"),
+    _metric("timing/train/forward_backward", "Forward and backward passes", "s", "down"),
+    _metric("timing/train/optimizer", "Optimiser step", "s", "down"),
+    _metric("timing/train/<phase>", "Wall time of another part of training", "s", "down"),
+    _metric("timing/sync/write", "Trainer's part of the weight transfer", "s", "down"),
+    _metric("timing/sync/load", "Engines' part of the weight transfer", "s", "down"),
+    _metric("timing/sync/<phase>", "Wall time of another part of the weight transfer", "s", "down"),
+    # Held-out evaluation, per stage: base, sft, rl
+    _metric("eval/<stage>/action_accuracy", "Share of held-out decisions with the right action", "share", "up"),
+    _metric(
+        "eval/<stage>/tool_exact_match",
+        "Share of held-out tool decisions with name and parameters exact",
+        "share",
+        "up",
+    ),
+    _metric("eval/<stage>/format_error_rate", "Share of held-out responses that are no action", "share", "down"),
+    _metric("eval/<stage>/n", "Held-out decisions that were evaluated", "count", "watch"),
+    _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
+    _metric("eval/<stage>/<figure>", "A further held-out figure", "", "watch"),
+    # System
+    _metric("system/memory_gb", "Resident memory over all processes of the run", "GB", "down"),
+    _metric("system/<resource>", "A further resource figure of the machine", "", "watch"),
+)
+
+
+class UnknownMetric(HamrError):
+    """A metric that the glossary does not explain."""
+
+
+@cache
+def lookup(name: str) -> Metric | None:
+    """The glossary's entry for a name, or None. Earlier, more special patterns win."""
+    return next((m for m, regex in _compiled() if regex.fullmatch(name)), None)
+
+
+@cache
+def _compiled() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
+    def regex(pattern: str) -> re.Pattern[str]:
+        parts = re.split(r"<(\w+)>", pattern)  # text, placeholder, text, ...
+        return re.compile("".join(_WORDS.get(p, _WORD) if i % 2 else re.escape(p) for i, p in enumerate(parts)))
+
+    return tuple((m, regex(m.pattern)) for m in METRICS)
+
+
+_warned: set[str] = set()
+
+
+def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
+    """Holds names against the glossary.
+
+    Strict (tests; the default if `HAMR_STRICT_METRICS=1`) raises UnknownMetric; otherwise an unknown name is
+    recorded all the same and warned about once in the life of the process.
+    """
+    strict = os.environ.get(STRICT_ENV) == "1" if strict is None else strict
+    unknown = [n for n in names if lookup(n) is None and (strict or n not in _warned)]
+    if not unknown:
+        return
+    message = f"metrics that hamr/observability/glossary.py does not explain: {', '.join(sorted(unknown))}"
+    if strict:
+        raise UnknownMetric(message)
+    _warned.update(unknown)
+    log.warning(message)
+
+
+def markdown() -> str:
+    """The glossary as a table for the documentation."""
+    arrows = {"up": "higher", "down": "lower", "zero": "near 0", "watch": "-"}
+    lines = ["| metric | meaning | unit | better |", "|---|---|---|---|"]
+    for m in METRICS:
+        meaning = m.meaning.replace("|", "\\|")
+        lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {arrows[m.good]} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,234 @@
+"""Figures of a step: reduced once from raw values, named by the glossary, written as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from hamr.observability.glossary import check_names
+from hamr.observability.record_json import failure_kinds
+from hamr.types import Band, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
+
+ESCALATED_BANDS = ("below", "above", "judge_only")
+SCORED_BANDS = ("below", "inside", "above", "judge_only", "reranker_only")
+
+
+# --- reducing ----------------------------------------------------------------------------------
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The q-th percentile (0..100), linear between neighbours. Raises ValueError on no values.
+
+    >>> percentile([1.0, 2.0, 3.0, 5.0], 50)
+    2.5
+    """
+    if not values:
+        raise ValueError("percentile of no values")
+    ordered = sorted(values)
+    at = (len(ordered) - 1) * q / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def std(values: Sequence[float]) -> float:
+    """Population standard deviation; 0 for a single value."""
+    centre = mean(values)
+    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / len(values))
+
+
+_STATS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": mean,
+    "std": std,
+    "min": min,
+    "max": max,
+    "sum": math.fsum,
+}
+
+
+def reduce_stats(name: str, values: Iterable[float], stats: Sequence[str] = ("mean", "max")) -> dict[str, float]:
+    """`{name}/{stat}` over raw values; a percentile is called `p90`. Nothing for no values.
+
+    Call it once, where the raw values are: a mean of the means of unequal batches is the mean of nothing.
+    """
+    raw = list(values)
+    if not raw:
+        return {}
+    return {f"{name}/{s}": percentile(raw, float(s[1:])) if s[0] == "p" else float(_STATS[s](raw)) for s in stats}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """`counts[i]` values fell into [edges[i], edges[i+1]); the last bin has its right edge too.
+
+    Values outside the edges are put into the outermost bins, so that nothing vanishes.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, values: Iterable[float], *, bins: int = 20, low: float | None = None, high: float | None = None
+    ) -> Histogram:
+        """Equal bins between low and high (the extremes of the values if not given). No values: all counts 0."""
+        raw = [v for v in values if math.isfinite(v)]
+        low = min(raw, default=0.0) if low is None else low
+        high = max(raw, default=1.0) if high is None else high
+        high = high if high > low else low + 1.0
+        counts = [0] * bins
+        for v in raw:
+            counts[min(max(int((v - low) / (high - low) * bins), 0), bins - 1)] += 1
+        edges = tuple(low + (high - low) * i / bins for i in range(bins + 1))
+        return cls(edges=edges, counts=tuple(counts))
+
+
+# --- from records ------------------------------------------------------------------------------
+
+
+def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
+    """Total rewards of the responses that could be scored."""
+    return [r.total.value for r in records if not isinstance(r.total, Failure)]
+
+
+def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """reward/* of a step. Failures are left out of every mean and counted in `reward/failed_frac`.
+
+    Where all responses failed, there is no mean: only the shares are given. No records, no metrics.
+    """
+    if not records:
+        return {}
+    metrics = reduce_stats("reward/total", total_rewards(records), ("mean", "min", "max", "std", "p10", "p50", "p90"))
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for c in record.components:
+            if not isinstance(c.outcome, Failure):
+                values.setdefault(c.name, []).append(c.outcome.value)
+    for name, raw in values.items():
+        if name != "total":
+            metrics |= reduce_stats(f"reward/{name}", raw, ("mean", "std"))
+    kinds = Counter(r.total.kind for r in records)
+    metrics["reward/failed_frac"] = sum(isinstance(r.total, Failure) for r in records) / len(records)
+    for kind in (Scored.kind, MalformedResponse.kind, *failure_kinds()):
+        metrics[f"reward/outcome/{kind}"] = kinds[kind] / len(records)
+    return metrics
+
+
+def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """router/* of a step: bands, the share that went to the judge, and the work of each pool.
+
+    `router/escalated_frac` is over the replies put to a scorer; a step in which no scorer was asked has none.
+    """
+    if not records:
+        return {}
+    bands: Counter[str] = Counter(r.band for r in records)
+    asked = sum(bands[b] for b in SCORED_BANDS)
+    metrics = {f"router/band/{b}": bands[b] / len(records) for b in get_args(Band)}
+    metrics["router/scored_frac"] = asked / len(records)
+    if asked:
+        metrics["router/escalated_frac"] = sum(bands[b] for b in ESCALATED_BANDS) / asked
+    metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
+    calls: dict[str, list[ScorerCall]] = {}
+    for record in records:
+        for call in record.calls:
+            calls.setdefault(call.pool, []).append(call)
+    for pool, made in calls.items():
+        metrics |= _pool_metrics(f"router/{pool}", made)
+    return metrics
+
+
+def _pool_metrics(name: str, calls: Sequence[ScorerCall]) -> dict[str, float]:
+    return {
+        f"{name}/calls": float(len(calls)),
+        f"{name}/tokens": float(sum(c.prompt_tokens + c.output_tokens for c in calls)),
+        f"{name}/cost": math.fsum(c.cost for c in calls),
+        f"{name}/retries": float(sum(c.attempts - 1 for c in calls)),
+        **reduce_stats(f"{name}/queue_s", [c.queue_s for c in calls], ("mean", "p90")),
+        **reduce_stats(f"{name}/service_s", [c.service_s for c in calls], ("mean", "p90")),
+    }
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+class JsonlWriter:
+    """Appends one JSON object a line and flushes it. What a killed process left torn at the end is cut off."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        _cut_torn_tail(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MetricsWriter:
+    """metrics.jsonl: {"step", "stage", "time", <metrics>}; `time` in seconds since the epoch.
+
+    A metric that is not finite is written as null, which is what JSON has for it. A resumed run writes the
+    steps after its checkpoint again: readers take the last line of a (stage, step), as `read_metrics` does.
+    """
+
+    def __init__(self, path: Path | str, *, strict: bool | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._out = JsonlWriter(path)
+        self._strict = strict
+        self._clock = clock
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        """Raises UnknownMetric in strict mode for a name that the glossary does not have."""
+        check_names(values, strict=self._strict)
+        numbers = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
+        self._out.write({"step": step, "stage": stage, "time": self._clock(), **numbers})
+
+    def close(self) -> None:
+        self._out.close()
+
+
+def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Objects of a file that may still be written: a torn last line is left out. No file, no objects."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as f:
+        for line in f:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
+
+    Where a name was written twice for one step (a run that was resumed), the last value stands.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in read_jsonl(path):
+        rows.setdefault((row["stage"], row["step"]), {}).update(row)
+    return list(rows.values())
+
+
+def _cut_torn_tail(path: Path) -> None:
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb+") as f:
+        data = f.read()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            f.truncate(whole)
+            f.flush()
+            os.fsync(f.fileno())

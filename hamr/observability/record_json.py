@@ -1,0 +1,131 @@
+"""RewardRecord to JSON and back, without loss.
+
+Floats survive exactly (Python writes the shortest text that reads back as the same double). NaN and
+infinities are refused: a score that is not a number has to be a typed failure, not a value. Tool
+parameters are JSON-like by contract, so a tuple inside them comes back as a list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hamr.errors import HamrError
+from hamr.types import (
+    Action,
+    Component,
+    Failure,
+    MalformedResponse,
+    Outcome,
+    ReferenceScore,
+    Reply,
+    RewardRecord,
+    SampleKey,
+    Scored,
+    ScorerCall,
+    ToolCall,
+    VersionSpan,
+)
+
+
+def failure_kinds() -> dict[str, type[Failure]]:
+    """Every kind of failure that the vocabulary knows, by its `kind`."""
+
+    def walk(cls: type[Failure]) -> Iterator[type[Failure]]:
+        yield cls
+        for sub in cls.__subclasses__():
+            yield from walk(sub)
+
+    return {cls.kind: cls for cls in walk(Failure)}
+
+
+def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"kind": Scored.kind, "value": outcome.value}
+    return {"kind": outcome.kind, "detail": outcome.detail}
+
+
+def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
+    """Raises HamrError for a kind that this version of hamr does not know."""
+    kind = data["kind"]
+    if kind == Scored.kind:
+        return Scored(value=data["value"])
+    if kind == MalformedResponse.kind:
+        return MalformedResponse(detail=data["detail"])
+    kinds = failure_kinds()
+    if kind not in kinds:
+        raise HamrError(f"outcome kind {kind!r} is unknown; known: {sorted(kinds)}; written by a newer hamr?")
+    return kinds[kind](detail=data["detail"])
+
+
+def action_to_dict(action: Action | None) -> dict[str, Any] | None:
+    """The form that the sample format uses: {"action": "reply", ...} or {"action": "call_tool", ...}."""
+    if action is None:
+        return None
+    if isinstance(action, Reply):
+        return {"action": "reply", "content": action.content}
+    return {"action": "call_tool", "name": action.name, "parameters": dict(action.parameters)}
+
+
+def action_from_dict(data: Mapping[str, Any] | None) -> Action | None:
+    if data is None:
+        return None
+    if data["action"] == "reply":
+        return Reply(content=data["content"])
+    return ToolCall(name=data["name"], parameters=data["parameters"])
+
+
+def record_to_dict(record: RewardRecord) -> dict[str, Any]:
+    return {
+        "key": asdict(record.key),
+        "total": outcome_to_dict(record.total),
+        "components": [
+            {"name": c.name, "weight": c.weight, "outcome": outcome_to_dict(c.outcome)} for c in record.components
+        ],
+        "action": action_to_dict(record.action),
+        "band": record.band,
+        "reference_scores": [asdict(r) for r in record.reference_scores],
+        "calls": [asdict(c) for c in record.calls],
+        "s_r": record.s_r,
+        "s_j": record.s_j,
+        "response": record.response,
+        "response_tokens": record.response_tokens,
+        "versions": [asdict(v) for v in record.versions],
+        "seconds": record.seconds,
+    }
+
+
+def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
+    return RewardRecord(
+        key=SampleKey(**data["key"]),
+        total=outcome_from_dict(data["total"]),
+        components=tuple(
+            Component(name=c["name"], weight=c["weight"], outcome=outcome_from_dict(c["outcome"]))
+            for c in data["components"]
+        ),
+        action=action_from_dict(data["action"]),
+        band=data["band"],
+        reference_scores=tuple(ReferenceScore(**r) for r in data["reference_scores"]),
+        calls=tuple(ScorerCall(**c) for c in data["calls"]),
+        s_r=data["s_r"],
+        s_j=data["s_j"],
+        response=data["response"],
+        response_tokens=data["response_tokens"],
+        versions=tuple(VersionSpan(**v) for v in data["versions"]),
+        seconds=data["seconds"],
+    )
+
+
+def record_to_json(record: RewardRecord) -> str:
+    """One line of ASCII JSON. Raises HamrError, naming the response, if a number in it is not finite."""
+    try:
+        return json.dumps(record_to_dict(record), allow_nan=False, separators=(",", ":"))
+    except ValueError as e:
+        raise HamrError(f"the record of {record.key} holds a number that is not finite: {e}") from e
+
+
+def record_from_json(text: str) -> RewardRecord:
+    """Inverse of `record_to_json`."""
+    return record_from_dict(json.loads(text))

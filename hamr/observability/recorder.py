@@ -1,0 +1,162 @@
+"""One recorder for everything that watches a run: files, ledger, W&B and the terminal."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from hamr.observability.console import Console
+from hamr.observability.ledger import Ledger
+from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
+from hamr.observability.record_json import action_to_dict
+from hamr.observability.run_folder import RunFolder
+from hamr.observability.wandb_sink import WandbSink
+from hamr.types import Failure, RewardRecord, ServiceSample, ToolCall
+
+
+class RunRecorder:
+    """Implements `protocols.Recorder` over a run folder.
+
+    `records` of a step go into the ledger at once; their reward/* and router/* figures wait for the step's
+    `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
+
+    `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
+    `sample_rows` of them are kept a step.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        console: Console | None = None,
+        wandb: WandbSink | None = None,
+        prompts: Mapping[str, ServiceSample] | None = None,
+        sample_rows: int = 8,
+        strict: bool | None = None,
+    ) -> None:
+        self.stage = ""
+        self._total = 0
+        self._console = console
+        self._wandb = wandb
+        self._prompts = prompts or {}
+        self._sample_rows = sample_rows
+        self._ledger = Ledger(folder.ledger)
+        self._metrics = MetricsWriter(folder.metrics, strict=strict)
+        self._samples = JsonlWriter(folder.samples)
+        self._pending: dict[int, dict[str, float]] = {}
+
+    def begin(self, stage: str, total: int) -> None:
+        """What follows belongs to `stage` (sft, rl), which has `total` steps."""
+        self.stage, self._total = stage, total
+        self._pending.clear()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
+        merged = {**self._pending.pop(step, {}), **values}
+        self._metrics.write(step, self.stage, merged)
+        if self._wandb:
+            self._wandb.metrics(step, self.stage, merged)
+        if self._console:
+            self._console.step(step, self._total, merged)
+
+    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
+        """Every response of the step, dropped groups included; call once a step, so that means are of the whole."""
+        self._ledger.add(records)
+        self._pending[step] = {**reward_metrics(records), **router_metrics(records)}
+        if self._wandb:
+            self._wandb.records(step, records)
+        self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            self._samples.write({"step": step, "stage": self.stage, **row})
+        if self._wandb:
+            self._wandb.samples(step, rows)
+
+    def evaluation(
+        self, name: str, step: int, values: Mapping[str, float], records: Sequence[RewardRecord] = ()
+    ) -> None:
+        """Held-out figures (`eval/<stage>/*`) and the records behind them, apart from those of training.
+
+        The row of metrics.jsonl has `eval-<name>` as its stage.
+        """
+        self._ledger.add(records)
+        self._metrics.write(step, f"eval-{name}", values)
+        if self._wandb:
+            self._wandb.metrics(step, f"eval-{name}", values)
+        if self._console:
+            self._console.evaluation(name, values)
+        for row in pick_samples(records, self._prompts, self._sample_rows, seed=step):
+            self._samples.write({"step": step, "stage": f"eval-{name}", **row})
+
+    def close(self, *, failed: bool = False) -> None:
+        self._metrics.close()
+        self._samples.close()
+        self._ledger.close()
+        if self._wandb:
+            self._wandb.close(failed=failed)
+
+    def __enter__(self) -> RunRecorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close(failed=kind is not None)
+
+
+def pick_samples(
+    records: Sequence[RewardRecord], prompts: Mapping[str, ServiceSample], n: int, *, seed: int
+) -> list[dict[str, Any]]:
+    """Up to n responses with their reward breakdown: the best, the worst, a failure if any, the rest at random.
+
+    The draw depends on the seed alone; the rows keep the order of the records.
+    """
+    if len(records) <= n:
+        chosen = set(range(len(records)))
+    else:
+        scored = [(r.total.value, i) for i, r in enumerate(records) if not isinstance(r.total, Failure)]
+        failed = [i for i, r in enumerate(records) if isinstance(r.total, Failure)]
+        wanted = [max(scored)[1], min(scored)[1]] if scored else []
+        wanted += failed[:1]
+        chosen = set(wanted[:n])
+        rest = [i for i in range(len(records)) if i not in chosen]
+        chosen |= set(random.Random(seed).sample(rest, n - len(chosen)))
+    return [sample_row(records[i], prompts.get(records[i].key.prompt)) for i in sorted(chosen)]
+
+
+def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, Any]:
+    """One response and what made its reward, flat, with JSON values only; null where scoring failed."""
+    row: dict[str, Any] = {"prompt": record.key.prompt, "sample": record.key.sample}
+    if sample is not None:
+        said = [t for t in sample.history if t.role != "agent"]
+        row["customer"] = said[-1].content if said else ""
+        if sample.references:
+            row["reference"] = show_action(sample.references[_closest(record)].action)
+    row |= {
+        "response": record.response,
+        "action": action_to_dict(record.action),
+        "band": record.band,
+        "s_r": record.s_r,
+        "s_j": record.s_j,
+        "outcome": record.total.kind,
+        "total": None if isinstance(record.total, Failure) else record.total.value,
+    }
+    for c in record.components:
+        row[f"reward/{c.name}"] = None if isinstance(c.outcome, Failure) else c.outcome.value
+    return row
+
+
+def show_action(action: Any) -> str:
+    """An action as a person reads it: the words said, or `tool(name=value)`."""
+    if isinstance(action, ToolCall):
+        return f"{action.name}({', '.join(f'{k}={json.dumps(v)}' for k, v in action.parameters.items())})"
+    return action.content
+
+
+def _closest(record: RewardRecord) -> int:
+    """Index of the reference that scored best; the first if none was asked about."""
+    asked = [(s.s_j if s.s_j is not None else s.s_r, s.reference) for s in record.reference_scores]
+    known = [(score, -index) for score, index in asked if score is not None]
+    return -max(known)[1] if known else 0
