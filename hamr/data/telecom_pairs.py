@@ -64,9 +64,9 @@ def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tup
         facts = slots if slots["fee"] != "0" else {**slots, "fee": _other_number("0", rng)}
         return rng.choice(wordings(other, facts, split)), _GIST[other].format(**facts)
     if kind == "fact":
-        facts = _changed(act, slots, rng)
+        facts, what = _changed(act, slots, rng)
         texts = wordings(act, facts, split)
-        return texts[index] if rng.random() < 0.5 else rng.choice(texts), _GIST[act].format(**facts)
+        return texts[index] if rng.random() < 0.5 else rng.choice(texts), f"says {what}"
     if kind == "negation":
         return rng.choice(BANKS[split].negated[act]).format(**slots), "says the opposite"
     words = wordings(act, slots, split)[index].split()
@@ -74,14 +74,18 @@ def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tup
     return " ".join(words[: rng.randint(1, max(1, len(words) // 2))]), "makes no sense"
 
 
-def _changed(act: str, slots: Slots, rng: Random) -> dict[str, str]:
-    """The slots with one fact of the act replaced: the fee, the price, or the package for the other profile's."""
+def _changed(act: str, slots: Slots, rng: Random) -> tuple[dict[str, str], str]:
+    """The slots with one fact of the act replaced (the fee, the price, or the package for the other profile's),
+    and the wrong fact itself."""
     if act == "penalty_notice":
-        return {**slots, "fee": _other_number(slots["fee"], rng)}
+        fee = _other_number(slots["fee"], rng)
+        return {**slots, "fee": fee}, f"${fee}"
     if rng.random() < 0.5:
-        return {**slots, "price": _other_number(slots["price"], rng)}
-    return {**slots, "package": slots["other_package"], "price": slots["other_price"]}
+        price = _other_number(slots["price"], rng)
+        return {**slots, "price": price}, f"${price}"
+    return {**slots, "package": slots["other_package"], "price": slots["other_price"]}, slots["other_package"]
 
 
 def _other_number(number: str, rng: Random) -> str:
-    return str(rng.choice([n for n in range(15, 201, 5) if str(n) != number and n != 80 and n != 85]))
+    """Another amount in dollars that needs no "an" before it."""
+    return str(rng.choice([n for n in range(15, 201, 5) if str(n) != number and n not in (80, 85)]))

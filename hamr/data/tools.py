@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_LONGEST_ENUM = 8
+
 
 def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
     """(name, JSON schema of the parameters) of a bare or a {"type": "function", ...} tool; an absent schema is {}."""
@@ -38,7 +40,7 @@ def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) 
 
 
 def compact(tool: Mapping[str, Any]) -> str:
-    """One line for the prompt; a `?` marks an optional parameter, an enum is spelt out, text has no type.
+    """One line for the prompt; a `?` marks an optional parameter, text has no type, a long enum is cut short.
 
     >>> compact({"name": "f", "parameters": {"properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "integer"},
     ...                                      "c": {"type": "string"}}, "required": ["a", "c"]}})
@@ -48,7 +50,18 @@ def compact(tool: Mapping[str, Any]) -> str:
     required = schema.get("required", [])
     shown = []
     for parameter, spec in schema.get("properties", {}).items():
-        kind = "|".join(str(v) for v in spec["enum"]) if spec.get("enum") else spec.get("type", "any")
         optional = "" if parameter in required else "?"
-        shown.append(f"{parameter}{optional}" + ("" if kind == "string" else f": {kind}"))
+        shown.append(f"{parameter}{optional}{_kind(spec)}")
     return f"{name}({', '.join(shown)})"
+
+
+def _kind(spec: Mapping[str, Any]) -> str:
+    """ ": type" or ": a|b|c"; of alternatives (`anyOf`) the first, which is the plain one."""
+    spec = (spec.get("anyOf") or [spec])[0]
+    if "enum" in spec:
+        values = [str(value) for value in spec["enum"]]
+        if len(values) > _LONGEST_ENUM:
+            values = [*values[:2], "..", values[-1]]
+        return f": {'|'.join(values)}"
+    kind = spec.get("type", "any")
+    return "" if kind == "string" else f": {kind}"

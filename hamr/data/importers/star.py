@@ -1,0 +1,140 @@
+"""STAR (RasaHQ, MIT): conversations of human agents who followed a flow chart and queried a back end.
+
+A line of the input is a decision point: `ticket, policy_ref, tools_ref, history, gold, reference_candidates,
+privileged, window, source`. The policies' file maps a `policy_ref` to {"start", "edges", "nodes", "tool"}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hamr.data.importers.sop import policy_text
+from hamr.data.importers.widen import widened_tool
+from hamr.data.samples import from_json, read_rows
+from hamr.errors import DataError
+from hamr.types import ServiceSample
+
+MAX_REFERENCES = 6
+
+
+def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERENCES) -> list[ServiceSample]:
+    """One sample per decision point, in the file's order.
+
+    References are the logged action first and then the replies that other agents gave at the same step, each
+    wording once (case and punctuation ignored), at most `max_references`. Whether the customer was told to stay
+    on the happy path is nothing an agent knows: it moves from the ticket to `privileged`. Tool schemas are
+    widened to what the calls in the file use. Raises DataError at `file:line: field`.
+    """
+    tasks = _read_policies(policies)
+    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    for where, row in rows:
+        _check(row, tasks, where, policies)
+    calls: dict[str, list[Mapping[str, Any]]] = {}
+    for _, row in rows:
+        for call in _calls(row):
+            calls.setdefault(str(call.get("name")), []).append(call.get("parameters", {}))
+    texts = {ref: policy_text(task) for ref, task in tasks.items()}
+    tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
+    samples: dict[str, ServiceSample] = {}
+    for where, row in rows:
+        sample = from_json(_converted(row, texts, tools, max_references), where=where)
+        if sample.id in samples:
+            raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
+        samples[sample.id] = sample
+    return list(samples.values())
+
+
+def _read_policies(path: Path) -> dict[str, Any]:
+    try:
+        tasks = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            "policies", str(path), f"{(error.strerror or 'unreadable').lower()}; give a JSON file"
+        ) from error
+    except ValueError as error:
+        raise DataError("policies", str(path), f"bad JSON ({error})") from error
+    if not isinstance(tasks, dict) or not tasks:
+        raise DataError("policies", str(path), "must be a JSON object of procedures")
+    for ref, task in tasks.items():
+        for field in ("task", "start", "edges", "nodes", "tool"):
+            if not isinstance(task, dict) or field not in task:
+                raise DataError(f"{path}: {ref}.{field}", None, "missing field; is this the policies file of STAR?")
+    return tasks
+
+
+def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path) -> None:
+    """What `from_json` will not see, because the conversion needs it first."""
+    kinds = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: line", row, "must be a JSON object")
+    for field, kind in kinds.items():
+        if field not in row:
+            raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
+        if not isinstance(row[field], kind):
+            raise DataError(f"{where}: {field}", row[field], f"must be of type {kind.__name__}")
+    for field, refs in (("policy_ref", [row["policy_ref"]]), ("tools_ref", row["tools_ref"])):
+        for ref in refs:
+            if ref not in tasks:
+                raise DataError(f"{where}: {field}", ref, f"not in {policies}")
+
+
+def _calls(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Every tool call of a decision point, that of the history included."""
+    for action in (*row["history"], row["gold"]):
+        if isinstance(action, dict) and action.get("action") == "call_tool":
+            if isinstance(action.get("parameters"), dict):
+                action["parameters"] = {name: _single(value) for name, value in action["parameters"].items()}
+            yield action
+
+
+def _single(value: Any) -> Any:
+    """The corpus sometimes wraps the only choice of a menu in a list."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _converted(
+    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
+) -> dict[str, Any]:
+    gold = row["gold"]
+    ticket = {name: value for name, value in row["ticket"].items() if name != "happy_path"}
+    hidden = {name: value for name, value in row["ticket"].items() if name == "happy_path"}
+    source = row.get("source", {})
+    meta = {
+        "dataset": "star",
+        "dialogue": str(source.get("dialogue_id", row["id"])),
+        "point": row.get("point"),
+        "window": row.get("window"),
+    }
+    if gold.get("sop_node") not in (None, "custom"):
+        meta["cluster"] = gold["sop_node"]
+    return {
+        "id": row["id"],
+        "ticket": ticket,
+        "policy": texts[row["policy_ref"]],
+        "tools": [tools[ref] for ref in dict.fromkeys(row["tools_ref"])],
+        "history": row["history"],
+        "references": _references(gold, row.get("reference_candidates", []), max_references),
+        "privileged": {**row.get("privileged", {}), **hidden},
+        "meta": meta,
+    }
+
+
+def _references(gold: Mapping[str, Any], candidates: Iterable[Any], most: int) -> list[dict[str, Any]]:
+    first = {name: value for name, value in gold.items() if name != "sop_node"}
+    if gold.get("action") != "reply":
+        return [first]
+    content = " ".join(str(gold.get("content", "")).split())
+    found = {_wording(content): {"action": "reply", "content": content, "source": "logged"}}
+    for candidate in candidates:
+        content = " ".join(str(candidate["content"]).split())
+        entry = {"action": "reply", "content": content, "source": str(candidate.get("origin", "candidate"))}
+        if _wording(content):
+            found.setdefault(_wording(content), entry)
+    return list(found.values())[:most]
+
+
+def _wording(text: str) -> str:
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())

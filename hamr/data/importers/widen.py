@@ -1,0 +1,57 @@
+"""Makes a tool's schema admit the calls that its corpus has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_JSON_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The tool with every parameter of `calls` allowed and none of the ones they lack required.
+
+    A parameter whose values all fit keeps its schema. Otherwise it becomes `anyOf` the original and what was
+    seen: a condition {"op", "value"}, a list of choices, or a plain value of another type or outside the enum.
+    """
+    schema = tool["parameters"]
+    properties = dict(schema.get("properties", {}))
+    for name in {name: None for call in calls for name in call}:
+        values = [call[name] for call in calls if name in call]
+        properties[name] = _widened(properties.get(name), values)
+    required = [name for name in schema.get("required", []) if all(name in call for call in calls)]
+    return {**tool, "parameters": {**schema, "properties": properties, "required": required}}
+
+
+def _widened(spec: Mapping[str, Any] | None, values: Sequence[Any]) -> dict[str, Any]:
+    unfit = [value for value in values if spec is None or not _fits(value, spec)]
+    if not unfit:
+        return dict(spec or {})
+    alternatives = [] if spec is None else [{key: value for key, value in spec.items() if key != "description"}]
+    operators = sorted({str(value["op"]) for value in unfit if _is_condition(value)})
+    if operators:
+        condition = {"op": {"type": "string", "enum": operators}, "value": {}}
+        alternatives.append({"type": "object", "properties": condition, "required": ["op", "value"]})
+    for kind in sorted({_JSON_TYPES[type(value)] for value in unfit if not _is_condition(value)}):
+        alternatives.append({"type": kind})
+    described = {"description": spec["description"]} if spec and "description" in spec else {}
+    return {**described, "anyOf": alternatives}
+
+
+def _fits(value: Any, spec: Mapping[str, Any]) -> bool:
+    if "enum" in spec and value not in spec["enum"]:
+        return False
+    kind = _JSON_TYPES[type(value)]
+    return "type" not in spec or kind == spec["type"] or (kind, spec["type"]) == ("integer", "number")
+
+
+def _is_condition(value: Any) -> bool:
+    return isinstance(value, dict) and "op" in value and "value" in value
