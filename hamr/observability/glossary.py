@@ -1,6 +1,6 @@
 """What every metric means: the one place that names them, for W&B, `metrics.jsonl` and the documentation.
 
-A name is `area/subject/stat`. `<...>` in a pattern stands for one lower-case word; `<stat>` for mean, std, min,
+A name is `area/subject/stat`. `<...>` in a pattern stands for one word; `<stat>` for mean, std, min,
 max, sum or a percentile, `<percentile>` for p10 and the like.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Good = Literal["up", "down", "zero", "watch"]
 STRICT_ENV = "HAMR_STRICT_METRICS"
 
-_WORD = "[a-z0-9_]+"
+_WORD = r"[A-Za-z0-9_.-]+"
 _WORDS = {"stat": r"(mean|std|min|max|sum|p\d+)", "percentile": r"p\d+"}
 
 
@@ -58,16 +58,38 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("reward/outcome/<kind>", "Share of responses whose total ended as this kind of outcome", "share", "watch"),
     # Router
-    _metric("router/escalated_frac", "Share of replies put to a scorer that went on to the judge", "share", "down"),
-    _metric("router/scored_frac", "Share of responses for which any scorer was asked", "share", "watch"),
-    _metric("router/band/<band>", "Share of responses that took this band of the cascade", "share", "watch"),
-    _metric("router/<pool>/calls", "Questions put to the pool", "count", "watch"),
-    _metric("router/<pool>/tokens", "Prompt and output tokens that the pool worked through", "tokens", "down"),
-    _metric("router/<pool>/cost", "What the pool's answers cost, in its own price", "cost", "down"),
-    _metric("router/<pool>/retries", "Further attempts after a replica failed", "count", "zero"),
-    _metric("router/<pool>/queue_s/<stat>", "Time a question waited before a replica took it", "s", "down"),
-    _metric("router/<pool>/service_s/<stat>", "Time a replica took to answer", "s", "down"),
+    _metric("router/requests", "Responses scored since the last reading, evaluations included", "count", "watch"),
+    _metric("router/escalated_frac", "Share of the replies in the cascade that went on to the judge", "share", "down"),
+    _metric(
+        "router/band/<band>_frac", "Share of the replies in the cascade whose S_R lay in this band", "share", "watch"
+    ),
+    _metric(
+        "router/type_mismatch_frac",
+        "Share of responses that took the wrong kind of action: 0, no scorer asked",
+        "share",
+        "down",
+    ),
+    _metric("router/tool_match_frac", "Share of responses judged by exact match of a tool call", "share", "watch"),
+    _metric("router/malformed_frac", "Share of responses that were no action", "share", "down"),
+    _metric("router/reranker_calls", "Questions put to rerankers", "count", "watch"),
+    _metric("router/judge_calls", "Questions put to judges", "count", "down"),
+    _metric("router/cache_hit_frac", "Share of questions answered from memory", "share", "up"),
+    _metric("router/failures/<kind>", "Components that ended in this kind of failure", "count", "zero"),
+    _metric("router/queue_s/<pool>/<stat>", "Time a question waited before a replica took it", "s", "down"),
+    _metric("router/service_s/<pool>/<stat>", "Time a replica took to answer", "s", "down"),
     _metric("router/seconds/<stat>", "Time from a response's end to its reward", "s", "down"),
+    _metric("router/tokens/<pool>", "Prompt and output tokens that the pool worked through", "tokens", "down"),
+    _metric("router/cost/<pool>", "What the pool's answers cost, in its own price", "cost", "down"),
+    _metric(
+        "router/rescored", "Responses asked about again after the router restarted, since the start", "count", "zero"
+    ),
+    _metric("router/unrouted", "Responses for which the router gave no record, since the start", "count", "zero"),
+    _metric("pool/<pool>/asked", "Questions put to the pool since the start", "count", "watch"),
+    _metric("pool/<pool>/scored", "Questions that the pool answered with a score since the start", "count", "watch"),
+    _metric("pool/<pool>/retried", "Further attempts on another replica since the start", "count", "zero"),
+    _metric("pool/<pool>/timeout", "Questions that met their deadline since the start", "count", "zero"),
+    _metric("pool/<pool>/unparsable", "Answers without a verdict that can be read since the start", "count", "zero"),
+    _metric("pool/<pool>/unavailable", "Questions that no replica could take since the start", "count", "zero"),
     # Policy
     _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
     _metric(
@@ -76,30 +98,34 @@ METRICS: tuple[Metric, ...] = (
         "nats",
         "watch",
     ),
-    _metric("policy/kl", "Estimated KL to the reference policy", "nats", "zero"),
-    _metric("policy/kl/<stat>", "Estimated KL to the reference policy", "nats", "zero"),
-    _metric("policy/approx_kl", "Estimated KL between the sampling and the updated policy", "nats", "zero"),
-    _metric("policy/clip_frac", "Share of tokens whose ratio was clipped", "share", "watch"),
-    _metric("policy/clip_frac/<side>", "Share of tokens clipped at this side", "share", "watch"),
-    _metric("policy/ratio/<stat>", "Probability ratio of the updated to the sampling policy", "ratio", "watch"),
+    _metric("policy/kl_to_reference", "Estimated KL to the reference policy", "nats", "zero"),
     _metric(
-        "policy/importance/<stat>",
-        "Truncated importance weight between trainer and rollout engine; 1 is agreement",
+        "policy/approx_kl", "Estimated KL (k3) between the policy before the step's updates and after", "nats", "zero"
+    ),
+    _metric(
+        "policy/ratio",
+        "Mean probability ratio of the updated to the former policy; 1 at the first update",
         "ratio",
         "watch",
     ),
+    _metric("policy/clipped", "Share of tokens whose gain was clipped", "share", "watch"),
+    _metric(
+        "policy/importance_weight",
+        "Mean truncated importance weight of trainer over engine; 1 is agreement",
+        "ratio",
+        "watch",
+    ),
+    _metric("policy/importance_clipped", "Share of tokens whose importance weight met its cap", "share", "down"),
+    _metric("policy/tokens", "Completion tokens that carried loss", "tokens", "watch"),
     _metric("policy/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("policy/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric("policy/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
-    _metric("policy/tokens", "Completion tokens that carried loss", "tokens", "watch"),
-    _metric("policy/advantage/<stat>", "Advantages of the step", "advantage", "watch"),
     # Supervised fine-tuning
     _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
     _metric("sft/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
-    _metric("sft/<figure>", "A figure of the supervised stage that mirrors policy/<figure>", "", "watch"),
     # Rollout
     _metric(
         "rollout/logprob_diff/mean",
@@ -138,7 +164,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("timing/sync/write", "Trainer's part of the weight transfer", "s", "down"),
     _metric("timing/sync/load", "Engines' part of the weight transfer", "s", "down"),
     _metric("timing/sync/<phase>", "Wall time of another part of the weight transfer", "s", "down"),
-    # Held-out evaluation, per stage: base, sft, rl
+    # Held-out evaluation, per stage: base, sft, rl, and rl-<step> in between
     _metric("eval/<stage>/action_accuracy", "Share of held-out decisions with the right action", "share", "up"),
     _metric(
         "eval/<stage>/tool_exact_match",
@@ -147,12 +173,11 @@ METRICS: tuple[Metric, ...] = (
         "up",
     ),
     _metric("eval/<stage>/format_error_rate", "Share of held-out responses that are no action", "share", "down"),
+    _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Held-out decisions that were evaluated", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
-    _metric("eval/<stage>/<figure>", "A further held-out figure", "", "watch"),
     # System
     _metric("system/memory_gb", "Resident memory over all processes of the run", "GB", "down"),
-    _metric("system/<resource>", "A further resource figure of the machine", "", "watch"),
 )
 
 

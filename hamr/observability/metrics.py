@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from hamr.observability.glossary import check_names
 from hamr.observability.record_json import failure_kinds
-from hamr.types import Band, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
+from hamr.types import Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
 
-ESCALATED_BANDS = ("below", "above", "judge_only")
-SCORED_BANDS = ("below", "inside", "above", "judge_only", "reranker_only")
+CASCADE_BANDS = ("below", "inside", "above")
 
 
 # --- reducing ----------------------------------------------------------------------------------
@@ -126,37 +125,33 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
 
 def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """router/* of a step: bands, the share that went to the judge, and the work of each pool.
+    """router/* of a step, as far as its records tell: where replies lay, who went to the judge, what it cost.
 
-    `router/escalated_frac` is over the replies put to a scorer; a step in which no scorer was asked has none.
+    Shares of bands and escalation are over the replies in the cascade; a share of nothing is left out.
     """
     if not records:
         return {}
     bands: Counter[str] = Counter(r.band for r in records)
-    asked = sum(bands[b] for b in SCORED_BANDS)
-    metrics = {f"router/band/{b}": bands[b] / len(records) for b in get_args(Band)}
-    metrics["router/scored_frac"] = asked / len(records)
-    if asked:
-        metrics["router/escalated_frac"] = sum(bands[b] for b in ESCALATED_BANDS) / asked
+    metrics = {f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match")}
+    cascaded = sum(bands[b] for b in CASCADE_BANDS)
+    if cascaded:
+        metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded
+        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADE_BANDS}
     metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
     calls: dict[str, list[ScorerCall]] = {}
     for record in records:
         for call in record.calls:
             calls.setdefault(call.pool, []).append(call)
     for pool, made in calls.items():
-        metrics |= _pool_metrics(f"router/{pool}", made)
+        metrics[f"router/tokens/{pool}"] = float(sum(c.prompt_tokens + c.output_tokens for c in made))
+        metrics[f"router/cost/{pool}"] = math.fsum(c.cost for c in made)
     return metrics
 
 
-def _pool_metrics(name: str, calls: Sequence[ScorerCall]) -> dict[str, float]:
-    return {
-        f"{name}/calls": float(len(calls)),
-        f"{name}/tokens": float(sum(c.prompt_tokens + c.output_tokens for c in calls)),
-        f"{name}/cost": math.fsum(c.cost for c in calls),
-        f"{name}/retries": float(sum(c.attempts - 1 for c in calls)),
-        **reduce_stats(f"{name}/queue_s", [c.queue_s for c in calls], ("mean", "p90")),
-        **reduce_stats(f"{name}/service_s", [c.service_s for c in calls], ("mean", "p90")),
-    }
+def escalated(record: RewardRecord) -> bool:
+    """Whether the cascade put this reply to the judge, for whichever of its references."""
+    asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
+    return record.band in CASCADE_BANDS and asked
 
 
 # --- the file ----------------------------------------------------------------------------------

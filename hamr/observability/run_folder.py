@@ -43,14 +43,14 @@ class RunFolder:
         Raises RunFolderError if the folder has anything in it, is in use, or cannot be made.
         """
         path = Path(path).absolute()
-        _refuse_if_used(path)
+        cls.refuse_if_used(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             _take_lock(path)
             folder = cls(path, locked=True)
             try:
                 # Once more under the lock: another run may have come and gone since the first look.
-                _refuse_if_used(path)
+                cls.refuse_if_used(path)
                 folder.plots.mkdir()
                 folder.checkpoints.mkdir()
                 write_atomic(folder.config, _redacted_yaml(config_yaml))
@@ -62,6 +62,19 @@ class RunFolder:
                 "experiment.run_dir", str(path), f"cannot be made ({e.strerror}); give a folder that can be written"
             ) from e
         return folder
+
+    @staticmethod
+    def refuse_if_used(path: Path | str) -> None:
+        """Raises RunFolderError if a new run cannot have this folder; makes nothing, so it can be asked early."""
+        path = Path(path).absolute()
+        if path.exists() and not path.is_dir():
+            raise RunFolderError("experiment.run_dir", str(path), "is a file; give a folder")
+        if path.is_dir() and any(p.name != _LOCK for p in path.iterdir()):
+            raise RunFolderError(
+                "experiment.run_dir",
+                str(path),
+                f"exists and is not empty; give another folder, or go on with that run by resume={path}",
+            )
 
     @classmethod
     def resume(cls, path: Path | str) -> RunFolder:
@@ -148,17 +161,6 @@ def write_atomic(path: Path, text: str) -> None:
 
 def _redacted_yaml(text: str) -> str:
     return yaml.safe_dump(redact(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=120)
-
-
-def _refuse_if_used(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise RunFolderError("experiment.run_dir", str(path), "is a file; give a folder")
-    if path.is_dir() and any(p.name != _LOCK for p in path.iterdir()):
-        raise RunFolderError(
-            "experiment.run_dir",
-            str(path),
-            f"exists and is not empty; give another folder, or go on with that run by resume={path}",
-        )
 
 
 # --- the lock ----------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""summary.json: what was trained, how good it was before and after, how long it took, on what."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from hamr.errors import HamrError
+from hamr.observability.redact import redact
+from hamr.observability.run_folder import RunFolder, write_atomic
+
+STAGES = ("base", "sft", "rl")
+
+
+class StageSummary(TypedDict, total=False):
+    """Held-out figures of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
+
+    `tool_exact_match` is None where the split has no tool decisions; `by_act` is accuracy per kind of decision.
+    """
+
+    n: int
+    action_accuracy: float
+    tool_exact_match: float | None
+    format_error_rate: float
+    failed_frac: float
+    reward: dict[str, float]
+    by_act: dict[str, float]
+
+
+class ScorerSummary(TypedDict, total=False):
+    """Does a scorer carry signal? AUC per set of labelled pairs (`held_out`, `labelled_pairs`), 0.5 is chance."""
+
+    auc: dict[str, float]
+    word_overlap_auc: dict[str, float]
+    finetuned: bool
+
+
+class Summary(TypedDict, total=False):
+    """Everything in summary.json. `timing`: seconds per phase of the run; memory in GB over all processes."""
+
+    name: str
+    stages: dict[str, StageSummary]
+    scorers: dict[str, ScorerSummary]
+    timing: dict[str, float]
+    steps: int
+    seed: int
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    memory_gb_peak: float
+
+
+def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Path:
+    """Writes summary.json, whole or not at all, without secrets; numbers that are not finite become null."""
+    write_atomic(folder.summary, json.dumps(_finite(redact(summary)), indent=2) + "\n")
+    return folder.summary
+
+
+def read_summary(folder: RunFolder) -> Summary:
+    """The summary, or an empty one where the run has not come to its end. Raises HamrError if it is damaged."""
+    if not folder.summary.is_file():
+        return {}
+    try:
+        return json.loads(folder.summary.read_text())
+    except ValueError as e:
+        raise HamrError(f"{folder.summary}: is no JSON ({e}); was it edited?") from e
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
