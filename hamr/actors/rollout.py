@@ -153,7 +153,7 @@ class RolloutWorkers:
         self, slot: _Slot, requests: list[GenerationRequest], arrived: asyncio.Queue[Rollout | BaseException]
     ) -> None:
         """Streams one worker's share into `arrived`; if the worker dies, the rest of it goes to its replacement."""
-        from ray.exceptions import RayActorError
+        from ray.exceptions import RayActorError, RayTaskError
 
         pending = {key for request in requests for key in request.keys}
         deaths = 0
@@ -173,6 +173,8 @@ class RolloutWorkers:
                     if deaths > MAX_REPLACEMENTS:
                         raise EngineDied(f"a rollout worker died {deaths} times in a row: {error}") from error
                     await self._replace(slot, life)
+        except RayTaskError as error:  # the worker's own exception, without Ray's trace of it
+            arrived.put_nowait(error.cause)
         except Exception as error:
             arrived.put_nowait(error)
         finally:

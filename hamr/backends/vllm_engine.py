@@ -60,6 +60,8 @@ def engine_env(engine: EngineConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if engine.num_gpus:
         return env
@@ -177,6 +179,10 @@ class VllmEngine:
     async def worker_call(self, method: str, *args: Any) -> None:
         """Calls `method` on every vLLM worker of this engine, between two steps."""
         await self._call(lambda engine: engine.collective_rpc(method, args=args))
+
+    async def unfinished(self) -> int:
+        """Requests that the engine still works on."""
+        return await self._call(lambda engine: engine.get_num_unfinished_requests())
 
     async def commit_version(self, version: int) -> None:
         """Names the weights that arrived on another way than `load_weights`, and forgets the old ones' KV cache."""
@@ -419,6 +425,7 @@ def _engine_args(
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "hamr.backends.vllm_worker.WeightFileWorker",
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "seed": seed,
     }
     if engine.num_gpus:

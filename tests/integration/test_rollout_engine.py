@@ -1,0 +1,225 @@
+"""The engine against transformers: what it samples, what it says about it, and what a weight update does to both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.errors import BadInput
+from hamr.protocols import GenerationRequest, SamplingConfig
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+TOLERANCE = 1e-3
+"""float32 engine against float32 transformers (nats); a stale head or KV cache is off by far more."""
+
+
+@pytest.fixture(scope="module")
+def host(start_engine: Callable[..., Any], tiny: Path) -> Iterator[Any]:
+    import ray
+
+    actor = start_engine(tiny)
+    ray.get(actor.ready.remote(), timeout=300)
+    return actor
+
+
+@pytest.fixture
+def fresh(host: Any, tiny: Path, oracle: Any, tmp_path: Path) -> Any:
+    """The engine on tiny's own weights, whatever an earlier test loaded."""
+    import ray
+
+    ray.get(host.load_weights.remote(str(oracle(tiny).save(tmp_path / "original.safetensors")), 0), timeout=120)
+    return host
+
+
+def ask(reference: Any) -> Any:
+    import ray
+
+    return ray.get(reference, timeout=240)
+
+
+def gap(rollouts: list[Any], model: Any, temperature: float = 1.0) -> float:
+    return max(
+        abs(said - true)
+        for r in rollouts
+        for said, true in zip(r.logprobs, model.logprobs(r.prompt_ids, r.token_ids, temperature), strict=True)
+    )
+
+
+def test_seeds_reproduce_and_differ(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    request = request_of(prompt_ids, samples=6, tokens=12)
+    first, second = ({r.key: r.token_ids for r in ask(fresh.generate.remote([request]))} for _ in range(2))
+    assert first == second
+    assert len(set(first.values())) == 6
+
+
+def test_response_is_whole(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    for rollout in ask(fresh.generate.remote([request_of(prompt_ids, samples=3, tokens=10)])):
+        assert len(rollout.logprobs) == len(rollout.token_ids)
+        assert rollout.finish_reason == ("length" if len(rollout.token_ids) == 10 else "stop")
+        [span] = rollout.versions
+        assert (span.version, span.start, span.end) == (0, 0, len(rollout.token_ids))
+        assert rollout.prompt_ids == prompt_ids
+        assert rollout.seed == rollout.key.sample
+
+
+def test_end_of_sequence_is_among_the_tokens(
+    fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
+) -> None:
+    """A head that strongly prefers the end-of-sequence token, so that it comes at once."""
+    import torch
+
+    from hamr.backends.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(tiny)
+    model = oracle(tiny)
+    weights = {k: v.clone() for k, v in model.model.state_dict().items()}
+    last = model.model.model(torch.tensor([list(prompt_ids)])).last_hidden_state[0, -1]
+    weights["lm_head.weight"][tokenizer.eos_id] = last / last.norm() * 10
+    path = Path(fresh_file(weights))
+    ask(fresh.load_weights.remote(str(path), 1))
+    [rollout] = ask(fresh.generate.remote([request_of(prompt_ids, samples=1, tokens=10)]))
+    path.unlink()
+    assert rollout.token_ids == (tokenizer.eos_id,)
+    assert (rollout.finish_reason, rollout.text) == ("stop", "")
+
+
+def fresh_file(weights: dict[str, Any]) -> str:
+    import tempfile
+
+    from safetensors.torch import save_file
+
+    with tempfile.NamedTemporaryFile(suffix=".safetensors", delete=False) as file:
+        save_file(weights, file.name)
+    return file.name
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_sampling_distribution(
+    fresh: Any,
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    temperature: float,
+) -> None:
+    rollouts = ask(fresh.generate.remote([request_of(prompt_ids, samples=4, tokens=24, temperature=temperature)]))
+    assert gap(rollouts, oracle(tiny), temperature) < TOLERANCE
+
+
+def test_classify_gives_the_labels_logprobs(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], oracle: Any) -> None:
+    from hamr.backends.tokenizer import load_tokenizer
+
+    labels = [load_tokenizer(tiny).single_token(word) for word in ("Yes", "Part", "No")]
+    said = ask(fresh.classify.remote(prompt_ids, labels))
+    expected = oracle(tiny).distributions(prompt_ids, ())[0]
+    assert said == pytest.approx({label: expected[label].item() for label in labels}, abs=TOLERANCE)
+
+
+def test_samples_of_a_prompt_share_its_prefill(fresh: Any, prompt_ids: tuple[int, ...]) -> None:
+    """Of N requests that arrive together one computes the prompt; the others find all its full blocks."""
+    unseen = (*prompt_ids[::-1], 5, 6)
+    answers = ask(fresh.complete_all.remote([unseen] * 8, SamplingConfig(max_new_tokens=4), []))
+    blocks = (len(unseen) - 1) // 32 * 32
+    assert blocks >= 64
+    assert sorted(answer.cached_tokens for answer in answers) == [0, *[blocks] * 7]
+
+
+def test_stop_string_ends_the_text(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...]) -> None:
+    from hamr.backends.tokenizer import load_tokenizer
+
+    greedy = SamplingConfig(temperature=0.0, max_new_tokens=24)
+    [whole] = ask(fresh.complete_all.remote([prompt_ids], greedy, []))
+    stop = load_tokenizer(tiny).decode(whole.token_ids[5:7])
+    [cut] = ask(fresh.complete_all.remote([prompt_ids], greedy, [stop]))
+    assert whole.text == load_tokenizer(tiny).decode(whole.token_ids)
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole.text[: whole.text.index(stop)]
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny_untied"])
+def test_new_weights_reach_head_and_cache(
+    model: str,
+    request: pytest.FixtureRequest,
+    start_engine: Callable[..., Any],
+    host: Any,
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    tmp_path: Path,
+) -> None:
+    path = request.getfixturevalue(model)
+    engine = host if model == "tiny" else start_engine(path)
+    asked = [request_of(prompt_ids, samples=4, tokens=16)]
+    ask(engine.generate.remote(asked))  # the prompt is in the prefix cache, under the old weights
+    new = oracle(path, noise=0.02)
+    ask(engine.load_weights.remote(str(new.save(tmp_path / "new.safetensors")), 3))
+    rollouts = ask(engine.generate.remote(asked))
+    assert gap(rollouts, new) < TOLERANCE
+    assert gap(rollouts, oracle(path)) > 10 * TOLERANCE, "the new weights must differ, or the test shows nothing"
+    assert {span.version for r in rollouts for span in r.versions} == {3}
+
+
+def test_update_in_flight_says_where(
+    fresh: Any,
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    tmp_path: Path,
+) -> None:
+    old, new = oracle(tiny), oracle(tiny, noise=0.02)
+    path = str(new.save(tmp_path / "new.safetensors"))
+    asked = [request_of(prompt_ids, "short", 1, 4), request_of(prompt_ids[::-1], "long", 2, 300)]
+    rollouts = ask(fresh.generate_across.remote(asked, path, 5))
+    spanning = [r for r in rollouts if len(r.versions) == 2]
+    assert spanning, "no response was in flight at the update"
+    for rollout in spanning:
+        before, after = rollout.versions
+        assert (before.version, after.version, before.start, after.end) == (0, 5, 0, len(rollout.token_ids))
+        assert before.end == after.start
+        old_says, new_says = (m.logprobs(rollout.prompt_ids, rollout.token_ids) for m in (old, new))
+        expected = [*old_says[: before.end], *new_says[before.end :]]
+        assert rollout.logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_weights_without_a_head_are_refused(fresh: Any, tiny: Path, oracle: Any) -> None:
+    weights = {k: v.clone() for k, v in oracle(tiny).model.state_dict().items() if k != "lm_head.weight"}
+    path = Path(fresh_file(weights))
+    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+        ask(fresh.load_weights.remote(str(path), 1))
+    path.unlink()
+
+
+@pytest.mark.parametrize("length", [0, 512])
+def test_prompt_without_room_is_refused(fresh: Any, length: int, request_of: Callable[..., GenerationRequest]) -> None:
+    with pytest.raises(BadInput, match="max_context"):
+        ask(fresh.generate.remote([request_of((7,) * length)]))
+
+
+def test_leaving_early_aborts_the_rest(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    asked = [request_of(prompt_ids, "short", 1, 2), request_of(prompt_ids, "long", 6, 300)]
+    assert ask(fresh.leave_early.remote(asked)) == 0
+
+
+def test_a_dead_thread_tells_everyone(
+    start_engine: Callable[..., Any],
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+) -> None:
+    told = ask(start_engine(tiny).die_while_generating.remote([request_of(prompt_ids)]))
+    assert len(told) == 3
+    for words in told:
+        assert words.startswith("EngineDied")
+        assert "the step broke" in words

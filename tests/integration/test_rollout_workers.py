@@ -1,0 +1,149 @@
+"""Rollout workers on Ray: streaming, sharing out, death, and weight sync. Order evidence only, no clocks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.actors.rollout import RolloutWorkers, _check_capacity, _rest
+from hamr.actors.weights import SharedMemorySync
+from hamr.config.schema import EngineConfig, ModelConfig, RolloutConfig
+from hamr.errors import BadInput, CapacityError, EngineDied
+from hamr.protocols import GenerationRequest
+from hamr.types import TrainGroup
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
+
+ENGINE = EngineConfig(threads=1, kv_cache_mb=32)
+MODEL = ModelConfig(path="tiny", dtype="float32", max_context=512)
+
+
+@pytest.fixture
+async def workers(local_ray: None, tiny: Path) -> Any:
+    started = await RolloutWorkers.start(RolloutConfig(workers=2, deadline_s=240, engine=ENGINE), MODEL, tiny, seed=0)
+    yield started
+    started.shutdown()
+
+
+class HostedTrainers:
+    """What the sync needs of trainers, around one transformers model in this process."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    async def write_weights(self, path: Path) -> None:
+        self.model.save(path)
+
+    async def logprobs(self, groups: Sequence[TrainGroup]) -> list[list[list[float]]]:
+        return [[self.model.logprobs(g.prompt_ids, s.token_ids) for s in g.sequences] for g in groups]
+
+
+async def test_stream_death_and_sync(
+    workers: RolloutWorkers,
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    tmp_path: Path,
+) -> None:
+    """One story on one pair of workers, since starting them is what costs: each paragraph is a claim."""
+    # Every response is handed over when it ends: the weights that are loaded on the arrival of the first one are
+    # found in the last one's tokens.
+    new = oracle(tiny, noise=0.02)
+    path = new.save(tmp_path / "new.safetensors")
+    asked = [request_of(prompt_ids, "short", 2, 3), request_of(prompt_ids[::-1], "long", 4, 300)]
+    seen = []
+    async for rollout in workers.generate(asked):
+        if not seen:
+            await workers.load_weights(path, 1)
+        seen.append(rollout)
+    assert sorted(r.key.sample for r in seen if r.key.prompt == "short") == [0, 1]
+    assert sorted(r.key.sample for r in seen if r.key.prompt == "long") == [0, 1, 2, 3]
+    assert any(span.version == 1 for span in seen[-1].versions)
+
+    # A worker that is killed in the middle: every key arrives exactly once, and what its replacement generates comes
+    # from the newest weights, not from those on disk.
+    killed = await workers.pids()
+    asked = [request_of(prompt_ids, f"g{i}", 4, 200) for i in range(4)]
+    asked.append(request_of(prompt_ids, "first", 1, 2))
+    seen = []
+    async for rollout in workers.generate(asked):
+        if not seen:
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        seen.append(rollout)
+    assert len(seen) == 17
+    assert {r.key for r in seen} == {key for request in asked for key in request.keys}
+    assert workers.replaced == 2
+    assert not set(killed) & set(await workers.pids())
+    assert {span.version for r in seen for span in r.versions} == {1}
+    for rollout in seen[-3:]:
+        assert rollout.logprobs == pytest.approx(new.logprobs(prompt_ids, rollout.token_ids), abs=1e-3)
+
+    # A sync brings the trainer's weights into every engine and measures that they agree; the file of the version
+    # before goes, the newest stays for replacements until the end.
+    newer = oracle(tiny, noise=0.03)
+    sync = SharedMemorySync(HostedTrainers(newer), workers, directory=tmp_path)
+    first = await sync.sync(2)
+    second = await sync.sync(3)
+    for metrics in (first, second):
+        assert set(metrics) == {
+            "timing/sync/write",
+            "timing/sync/load",
+            "rollout/logprob_diff/mean",
+            "rollout/logprob_diff/max",
+        }
+        assert metrics["rollout/logprob_diff/mean"] <= metrics["rollout/logprob_diff/max"] < 1e-3
+    assert workers.version == 3
+    assert [file.name.rpartition("-")[2] for file in tmp_path.glob("hamr-weights-*")] == ["3.safetensors"]
+    both = [request_of(prompt_ids, f"v{i}", 2, 4) for i in range(2)]
+    assert {s.version async for r in workers.generate(both) for s in r.versions} == {3}
+    sync.close()
+    assert not list(tmp_path.glob("hamr-weights-*"))
+
+    # The check would notice trainers that disagree with the engines.
+    stale = SharedMemorySync(HostedTrainers(newer), workers, directory=tmp_path)
+    stale._trainers.logprobs = HostedTrainers(new).logprobs  # type: ignore[method-assign]
+    assert (await stale.sync(4))["rollout/logprob_diff/max"] > 1e-2
+    stale.close()
+
+    # A request that cannot be served is refused with the reason, and takes nothing down.
+    with pytest.raises(BadInput, match=r"^prompt: '512 tokens': must have 1 to 511 tokens"):
+        _ = [r async for r in workers.generate([request_of((5,) * 512)])]
+    assert len([r async for r in workers.generate([request_of(prompt_ids)])]) == 4
+
+    # Workers that hang: no answer before the deadline is an error, not a wait for ever.
+    workers.config = workers.config.model_copy(update={"deadline_s": 3.0})
+    for pid in await workers.pids():
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(EngineDied, match=r"rollout\.deadline_s"):
+        _ = [r async for r in workers.generate([request_of(prompt_ids)])]
+
+
+def test_rest_keeps_seeds_beside_their_keys(request_of: Callable[..., GenerationRequest]) -> None:
+    one, two = request_of((1, 2), "one"), request_of((3,), "two")
+    [left] = _rest([one, two], {one.keys[1], one.keys[3]})
+    assert (left.prompt_ids, left.keys, left.seeds) == ((1, 2), (one.keys[1], one.keys[3]), (1, 3))
+
+
+def test_groups_go_whole_to_the_least_loaded(request_of: Callable[..., GenerationRequest]) -> None:
+    from hamr.actors.rollout import _Slot
+
+    slots = [_Slot(seed=0, actor=None, load=5), _Slot(seed=1, actor=None, load=0)]  # type: ignore[arg-type]
+    crew = RolloutWorkers(RolloutConfig(workers=2), slots, spawn=lambda seed: None)  # type: ignore[arg-type]
+    requests = [request_of((1,), name, 4) for name in "abc"]
+    shared = {slot.seed: [r.keys[0].prompt for r in share] for slot, share in crew._assign(requests)}
+    assert shared == {1: ["a", "b"], 0: ["c"]}
+    assert [slot.load for slot in slots] == [9, 8]
+
+
+def test_too_many_workers_are_refused_before_they_start() -> None:
+    config = RolloutConfig(workers=5, engine=EngineConfig(num_cpus=2.0))
+    with pytest.raises(CapacityError, match="need 10 CPUs but the cluster has 8"):
+        _check_capacity(config, {"CPU": 8.0})
+    _check_capacity(config, {"CPU": 10.0})

@@ -1,0 +1,42 @@
+"""What an engine is told, without starting one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from hamr.backends.vllm_engine import _engine_args, engine_env
+from hamr.config.schema import EngineConfig
+
+
+def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
+    engine = EngineConfig(threads=2, kv_cache_mb=96, block_size=16, max_num_seqs=48)
+    env = engine_env(engine)
+    assert env["OMP_NUM_THREADS"] == "2"
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    args = _engine_args("/m", engine, "bfloat16", 1024, 7, "file")
+    assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 16, 48)
+    assert (args["max_model_len"], args["seed"], args["logprobs_mode"]) == (1024, 7, "processed_logprobs")
+    assert "gpu_memory_utilization" not in args
+
+
+def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
+    engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
+    args = _engine_args("/m", engine, "bfloat16", 4096, 0, "nccl")
+    assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
+    assert args["enforce_eager"] is False
+    assert args["weight_transfer_config"] == {"backend": "nccl"}
+    assert "kv_cache_memory_bytes" not in args
+    assert "OMP_NUM_THREADS" not in engine_env(engine)
+
+
+def test_modules_stay_light() -> None:
+    """The router and the driver import these for their tokenizers and types; seconds of imports would be theirs."""
+    code = (
+        "import sys, hamr.backends.models, hamr.backends.tokenizer, hamr.backends.vllm_engine, hamr.backends.weights, "
+        "hamr.actors.rollout, hamr.actors.weights; print([m for m in ('torch', 'vllm', 'ray', 'transformers') "
+        "if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert said.stdout.strip() == "[]"

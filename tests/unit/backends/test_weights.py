@@ -1,0 +1,64 @@
+"""Files in shared memory, the comparison of log-probabilities, and the ranks of independent engines."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.backends.weights import NcclAddress, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+
+LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
+
+
+def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
+    own = weight_file(tmp_path, "ab", 3)
+    others = [tmp_path / "psm_123", tmp_path / "hamr-weights-x-1.safetensors", tmp_path / "hamr-weights-1-a-0.txt"]
+    for file in (dead, own, *others):
+        file.write_text("w")
+    assert sweep_stale(tmp_path) == [dead]
+    assert sorted(tmp_path.iterdir()) == sorted([own, *others])
+
+
+def test_file_says_whose_and_which_it_is(tmp_path: Path) -> None:
+    assert weight_file(tmp_path, "ab", 7).name == f"hamr-weights-{os.getpid()}-ab-7.safetensors"
+
+
+def test_gap_by_hand() -> None:
+    assert logprob_gap([-1.0, -2.0, -math.inf], [-1.5, -2.0, -math.inf]) == (pytest.approx(0.5 / 3), 0.5)
+    assert logprob_gap([], []) == (0.0, 0.0)
+    assert logprob_gap([-math.inf], [-1.0]).max == math.inf
+    with pytest.raises(ValueError, match="one text"):
+        logprob_gap([-1.0], [])
+
+
+@given(LOGPROBS, st.floats(min_value=-3, max_value=3))
+def test_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], shift: float) -> None:
+    shifted = [x + shift for x in logprobs]
+    gap = logprob_gap(logprobs, shifted)
+    assert gap.mean == pytest.approx(abs(shift), abs=1e-9)
+    assert gap.max == pytest.approx(abs(shift), abs=1e-9)
+    assert gap == logprob_gap(shifted, logprobs)
+
+
+@given(engines=st.integers(1, 6), tensor_parallel=st.integers(1, 4))
+def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> None:
+    """The sender is 0; vLLM adds a worker's rank within its engine to the offset."""
+    address = nccl_address(engines, tensor_parallel, host="10.0.0.1")
+    ranks = [
+        engine_init({"rank_offset": 1, "packed": True}, engine, tensor_parallel)["rank_offset"] + within
+        for engine in range(engines)
+        for within in range(tensor_parallel)
+    ]
+    assert [0, *ranks] == list(range(address.world_size))
+    assert isinstance(address, NcclAddress)
+    assert 0 < address.port < 65536
