@@ -1,0 +1,156 @@
+"""One micro-batch as tensors: which tokens go through the model, where log-probabilities are read, what they are for.
+
+A completion's last token is never an input: nothing is predicted from it. Its first token is predicted from the last
+token of the prompt, so in the shared layout one hidden state of the prompt serves all completions of the group.
+
+Shape legend: B rows, T tokens of a row (B = 1 where sequences are packed), N completion tokens of the micro-batch,
+in the order of the pieces, their sequences, their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hamr.algorithms.packing import Layout, Microbatch
+from hamr.backends.policy_attention import Segment, segment
+from hamr.types import TrainGroup, TrainSequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyBatch:
+    """`read_N` are positions in the flattened [B * T] row(s) whose hidden state predicts `targets_N`.
+
+    `owner_N` is the index of the sequence (in the micro-batch) that a token belongs to, `lengths` how many tokens each
+    has. `behaviour_N` holds the engine's log-probabilities, or None if any sequence lacks them. `mask_N` is all False
+    in the stand-in for an empty micro-batch.
+    """
+
+    input_ids_BT: Tensor
+    position_ids_BT: Tensor
+    attention_mask_BT: Tensor | None
+    segments: tuple[Segment, ...] | None
+    read_N: Tensor
+    targets_N: Tensor
+    owner_N: Tensor
+    advantages_N: Tensor
+    mask_N: Tensor
+    behaviour_N: Tensor | None
+    lengths: tuple[int, ...]
+
+
+_EMPTY = TrainGroup(prompt_ids=(0,), sequences=(TrainSequence(token_ids=(0,), mask=(False,), old_logprobs=(0.0,)),))
+
+
+def build_batch(
+    groups: Sequence[TrainGroup], microbatch: Microbatch, layout: Layout, device: torch.device | str = "cpu"
+) -> PolicyBatch:
+    """Tensors of the pieces of `groups` in `microbatch`.
+
+    An empty micro-batch becomes one masked token, since a rank without work must still take part in the collective
+    operations. Raises ValueError for an empty prompt or completion, or for log-probabilities or a mask of another
+    length than the tokens.
+    """
+    chosen = [(groups[p.group].prompt_ids, [groups[p.group].sequences[i] for i in p.sequences]) for p in microbatch]
+    if not chosen:
+        chosen = [(_EMPTY.prompt_ids, list(_EMPTY.sequences))]
+    for prompt, sequences in chosen:
+        for s in sequences:
+            _check(prompt, s)
+    shape = {"shared_prompt": _shared, "packed": _packed, "padded": _padded}[layout]
+    flat = [s for _, sequences in chosen for s in sequences]
+    lengths = tuple(len(s.token_ids) for s in flat)
+    with_behaviour = all(s.old_logprobs for s in flat)
+    columns = dict(
+        targets_N=torch.tensor([t for s in flat for t in s.token_ids]),
+        owner_N=torch.repeat_interleave(torch.arange(len(flat)), torch.tensor(lengths)),
+        advantages_N=torch.tensor([s.advantage for s in flat], dtype=torch.float32).repeat_interleave(
+            torch.tensor(lengths)
+        ),
+        mask_N=torch.tensor([m for s in flat for m in (s.mask or (True,) * len(s.token_ids))]),
+        behaviour_N=torch.tensor([x for s in flat for x in s.old_logprobs]) if with_behaviour else None,
+        **shape(chosen, device),
+    )
+    on_device = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in columns.items()}
+    return PolicyBatch(lengths=lengths, **on_device)  # type: ignore[arg-type]
+
+
+def _check(prompt: tuple[int, ...], sequence: TrainSequence) -> None:
+    count = len(sequence.token_ids)
+    if not prompt or not count:
+        raise ValueError(f"prompt of {len(prompt)} and completion of {count} tokens: both need at least one")
+    for name, values in (("old_logprobs", sequence.old_logprobs), ("mask", sequence.mask)):
+        if values and len(values) != count:
+            raise ValueError(f"{name} has {len(values)} entries for {count} tokens")
+
+
+_Chosen = Sequence[tuple[tuple[int, ...], list[TrainSequence]]]
+
+
+def _shared(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row: each prompt once, its completions' inputs behind it; positions continue from the prompt."""
+    ids: list[int] = []
+    positions: list[int] = []
+    read: list[int] = []
+    segments: list[Segment] = []
+    for prompt, sequences in chosen:
+        start = len(ids)
+        segments.append(segment(start, len(prompt), tuple(len(s.token_ids) - 1 for s in sequences), device))
+        ids += prompt
+        positions += range(len(prompt))
+        last = start + len(prompt) - 1
+        for s in sequences:
+            own = len(s.token_ids) - 1
+            read += [last, *range(len(ids), len(ids) + own)]
+            ids += s.token_ids[:-1]
+            positions += range(len(prompt), len(prompt) + own)
+    return _one_row(ids, positions, read, segments)
+
+
+def _packed(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row: each sequence behind its own copy of the prompt."""
+    ids: list[int] = []
+    positions: list[int] = []
+    read: list[int] = []
+    segments: list[Segment] = []
+    for prompt, sequences in chosen:
+        for s in sequences:
+            row = prompt + s.token_ids[:-1]
+            segments.append(segment(len(ids), len(row), ()))
+            read += range(len(ids) + len(prompt) - 1, len(ids) + len(row))
+            ids += row
+            positions += range(len(row))
+    return _one_row(ids, positions, read, segments)
+
+
+def _one_row(ids: list[int], positions: list[int], read: list[int], segments: list[Segment]) -> dict[str, object]:
+    return dict(
+        input_ids_BT=torch.tensor([ids]),
+        position_ids_BT=torch.tensor([positions]),
+        attention_mask_BT=None,
+        segments=tuple(segments),
+        read_N=torch.tensor(read),
+    )
+
+
+def _padded(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row per sequence, padded on the right: the plain oracle that every model can run."""
+    rows = [(prompt, prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
+    width = max(len(row) for _, row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    read: list[int] = []
+    for i, (prompt, row) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+        read += range(i * width + len(prompt) - 1, i * width + len(row))
+    return dict(
+        input_ids_BT=ids,
+        position_ids_BT=torch.arange(width).expand(len(rows), -1),
+        attention_mask_BT=mask,
+        segments=None,
+        read_N=torch.tensor(read),
+    )
