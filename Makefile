@@ -1,0 +1,45 @@
+# make train   set up .venv and run the main job        make test    set up and run every test
+# make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
+# make lock    regenerate the lock files                 make clean   remove .venv and caches
+#
+# ARGS goes to the command:  make train ARGS="experiment.seed=1"    make test ARGS="-k cascade"
+
+VENV ?= .venv
+# Where to look for the CPU build of torch if pip's own index has none.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+ARGS ?=
+
+export VENV TORCH_INDEX
+ifdef PYTHON
+export PYTHON
+endif
+# Kernels that compile at first use look for ninja on the PATH.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check lock clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
+
+setup:
+	@scripts/setup.sh
+
+train: setup
+	@$(VENV)/bin/hamr train experiment=quickstart $(ARGS)
+
+test: setup
+	@$(VENV)/bin/python -m pytest tests $(ARGS)
+
+check: setup
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/python -m pytest tests/unit -q $(ARGS)
+
+lock:
+	@scripts/lock.sh
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

