@@ -1,0 +1,89 @@
+"""Reading a generated rubric (second paper, Algorithm 1): which items are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_LINE = re.compile(
+    r"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?P<title>[^\n:(（]+?)[ \t*]*[(（][ \t$]*(?:w|weight)[ \t]*[=:：][ \t]*"
+    r"(?P<weight>[-+]?\d+(?:\.\d+)?)[ \t$]*[)）][ \t*]*[:：]?[ \t*]*(?P<description>[^\n]*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RubricItem:
+    """One behaviour to look for. `weight` says how much it matters: [1, 5] is good, -1 or -2 is an error."""
+
+    title: str
+    description: str
+    weight: float
+
+
+def keeps_weight(weight: float, *, strict_integers: bool = False) -> bool:
+    """Algorithm 1, line 6: w in [1, 5] or w in {-2, -1}.
+
+    As written it lets 2.5 pass, while the prompt that generates the items asks for integers: `strict_integers`
+    decides. 0, -3 and 6 are dropped either way, and so is NaN.
+    """
+    kept = 1 <= weight <= 5 or weight in (-2, -1)
+    return kept and (not strict_integers or float(weight).is_integer())
+
+
+def parse_rubric(text: str, *, strict_integers: bool = False) -> tuple[RubricItem, ...]:
+    """The valid items that a generator wrote, in its order. Never raises; nothing readable gives no items.
+
+    Read are JSON items with `title`, `description` and `weight` (the last list of them wins: what comes before it
+    is the analysis), JSON objects one after the other, or else lines such as `- Title (w = 5): Description.`.
+    Only the weight is checked, as in Algorithm 1; an item without a title or a readable weight is none.
+
+    >>> [item.weight for item in parse_rubric("- Be kind (w = 5): Is kind.\\n- Lies (w = -3): Lies.")]
+    [5.0]
+    """
+    raw = _json_items(text) or [found.groupdict() for found in _LINE.finditer(text)]
+    items = (_item(fields) for fields in raw)
+    return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
+
+
+def _item(fields: dict[str, Any]) -> RubricItem | None:
+    title, description, weight = fields.get("title"), fields.get("description", ""), fields.get("weight")
+    if not isinstance(title, str) or not title.strip(" *") or isinstance(weight, bool):
+        return None
+    try:
+        value = float(weight) if isinstance(weight, (int, float, str)) else None
+    except (ValueError, OverflowError):
+        return None
+    if value is None:
+        return None
+    return RubricItem(title=title.strip(" *"), description=str(description).strip(), weight=value)
+
+
+def _json_items(text: str) -> list[dict[str, Any]]:
+    lists: list[list[dict[str, Any]]] = []
+    single: list[dict[str, Any]] = []
+    for value in _json_values(text):
+        if isinstance(value, dict) and "title" in value:
+            single.append(value)
+            continue
+        for inner in value.values() if isinstance(value, dict) else [value]:
+            items = [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
+            if any("title" in item for item in items):
+                lists.append(items)
+    return lists[-1] if lists else single
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """Every outermost JSON object or array in a text, in order."""
+    decoder = json.JSONDecoder()
+    position = 0
+    while (found := re.compile(r"[\[{]").search(text, position)) is not None:
+        try:
+            value, position = decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            position = found.start() + 1
+            continue
+        yield value

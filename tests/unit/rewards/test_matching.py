@@ -1,0 +1,154 @@
+"""Types and parameters: what is scored without a model."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.errors import DataError
+from hamr.rewards.matching import MatchRules, canonical, match_action, same_call
+from hamr.types import Reference, Reply, ToolCall
+
+
+def call(name="book", **parameters):
+    return ToolCall(name=name, parameters=parameters)
+
+
+def refs(*actions):
+    return [Reference(action=action) for action in actions]
+
+
+def agrees(given_value, wanted, rules=None):
+    return same_call(call(p=given_value), call(p=wanted), rules)
+
+
+@pytest.mark.parametrize(("action", "other"), [(Reply(content="Hi"), call(day=1)), (call(day=1), Reply(content="Hi"))])
+def test_a_type_mismatch_is_exactly_zero_and_asks_nobody(action, other):
+    match = match_action(action, refs(other))
+    assert (match.kind, match.score, match.ask) == ("type_mismatch", 0.0, ())
+
+
+def test_a_reply_asks_about_the_reply_references_only():
+    match = match_action(Reply(content="x"), refs(call(), Reply(content="a"), call(day=2), Reply(content="b")))
+    assert (match.kind, match.score, match.ask) == ("reply", None, (1, 3))
+
+
+def test_a_tool_call_meets_the_best_reference_of_mixed_ones():
+    match = match_action(call(day=2), refs(Reply(content="a"), call(day=1), call(day=2)))
+    assert (match.kind, match.score, match.reference) == ("tool_call", 1.0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [call(day=3), call("cancel", day=2), call(), call(day=2, hour=1), call(Day=2), call(day=None)]
+)
+def test_a_wrong_tool_call_is_zero_but_no_type_mismatch(wrong):
+    match = match_action(wrong, refs(call(day=2)))
+    assert (match.kind, match.score, match.reference) == ("tool_call", 0.0, None)
+
+
+def test_no_references_is_an_error():
+    with pytest.raises(DataError, match="at least one reference"):
+        match_action(Reply(content="x"), [])
+
+
+@pytest.mark.parametrize(
+    ("given_value", "wanted"),
+    [
+        (7, "7"), ("7.0", 7), (7.0, 7), ("1.50", 1.5), (-0.0, 0), (" Ben ", "Ben"), ([1, "2"], ["1", 2]),
+        ({"a": 1, "b": {"c": "x "}}, {"b": {"c": "x"}, "a": 1}), (12345678901234567890, "12345678901234567890"),
+    ],
+)  # fmt: skip
+def test_values_that_are_the_same(given_value, wanted):
+    assert agrees(given_value, wanted)
+
+
+@pytest.mark.parametrize(
+    ("given_value", "wanted"),
+    [
+        (True, 1), (False, 0), (None, ""), ("007", 7), ("007", "7"), ("ben", "Ben"), ([1, 2], [2, 1]), ([1], 1),
+        ({"a": 1}, {"a": 1, "b": 2}), ("true", True), ("1e3", 1000), (12345678901234567890, 12345678901234567891),
+    ],
+)  # fmt: skip
+def test_values_that_are_not(given_value, wanted):
+    assert not agrees(given_value, wanted)
+
+
+def test_numeric_strings_can_be_kept_apart():
+    strict = MatchRules(numeric_strings=False)
+    assert not agrees("7", 7, strict)
+    assert agrees("7", "7", strict)
+    assert agrees(7, 7.0, strict)
+
+
+CONSTRAINTS = [
+    ("eq", 3, [3, "3"], [4, None]),
+    ("ne", 3, [4, "x"], [3, "3.0"]),
+    ("lt", 5, [4.999, "4"], [5, 6, "many", None, True]),
+    ("is_less_than", 5, [4], [5]),
+    ("le", 5, [5, 4], [5.001]),
+    ("is_at_most", 3200, [3200, "1500"], [3201]),
+    ("gt", 2, [3], [2]),
+    ("is_greater_than", 2, [2.5], [2]),
+    ("ge", 2, [2, 9], [1]),
+    ("is_at_least", "2", [2], [1]),
+    ("in", ["Yes", 1], ["Yes", " Yes", "1"], ["No", 2]),
+    ("is_one_of", ["Yes"], ["Yes"], ["yes"]),
+    ("contains", "Train", ["TrainStation", "Train"], ["train", 5]),
+    ("contains", 2, [[1, "2"]], [[1], "22"]),
+    ("any", None, [0, "", None, []], []),
+]
+
+
+@pytest.mark.parametrize(("op", "bound", "good", "bad"), CONSTRAINTS)
+def test_constraints(op, bound, good, bad):
+    wanted = {"op": op, "value": bound}
+    assert all(agrees(value, wanted) for value in good)
+    assert not any(agrees(value, wanted) for value in bad)
+
+
+def test_any_value_still_has_to_be_there():
+    assert same_call(call(p=1), call(p={"op": "any"}))
+    assert not same_call(call(), call(p={"op": "any"}))
+
+
+def test_the_same_constraint_by_another_name_agrees():
+    assert agrees({"op": "ge", "value": "2"}, {"op": "is_at_least", "value": 2})
+    assert agrees({"op": "in", "value": ["b", "a"]}, {"op": "is_one_of", "value": ["a", "b"]})
+    assert not agrees({"op": "ge", "value": 3}, {"op": "is_at_least", "value": 2})
+    assert not agrees({"op": "gt", "value": 2}, {"op": "is_at_least", "value": 2})
+
+
+def test_values_may_be_barred_from_meeting_constraints():
+    stated = MatchRules(values_satisfy=False)
+    assert not agrees(3, {"op": "ge", "value": 2}, stated)
+    assert agrees({"op": "ge", "value": 2}, {"op": "ge", "value": 2}, stated)
+    assert agrees(3, {"op": "eq", "value": 3}, stated)
+
+
+def test_a_response_cannot_buy_a_match_with_a_constraint_of_its_own():
+    assert not agrees({"op": "any"}, 7)
+    assert not agrees({"op": "ne", "value": -1}, {"op": "is_at_least", "value": 2})
+
+
+def test_an_object_with_another_op_is_an_ordinary_value():
+    assert agrees({"op": "add", "value": 3}, {"value": "3", "op": "add"})
+    assert not agrees(3, {"op": "add", "value": 3})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+def test_a_call_matches_itself_whatever_the_order_of_its_keys(parameters):
+    turned = dict(reversed(parameters.items()))
+    reference = refs(ToolCall(name="t", parameters=parameters))
+    assert match_action(ToolCall(name="t", parameters=turned), reference).score == 1.0
+
+
+@given(json_values, json_values)
+def test_agreement_is_equality_of_canonical_forms(a, b):
+    if not any(isinstance(x, dict) and "op" in x for x in (a, b)):
+        assert agrees(a, b) == (canonical(a) == canonical(b)) == agrees(b, a)

@@ -1,0 +1,149 @@
+"""Length, format, rules and the mix."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.errors import ConfigError
+from hamr.rewards.format import format_reward
+from hamr.rewards.length import length_reward
+from hamr.rewards.mix import mix
+from hamr.rewards.rules import load_rules, rule_match
+from hamr.types import Component, JudgeTimeout, JudgeUnparsable, MalformedResponse, Scored
+
+# --- length ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "reference", "ratio", "expected"),
+    [
+        (0, 100, 0.5, 0.0), (100, 100, 0.5, 0.0), (101, 100, 0.5, -0.02), (125, 100, 0.5, -0.5),
+        (149, 100, 0.5, -0.98), (150, 100, 0.5, -1.0), (151, 100, 0.5, -1.0), (10**6, 100, 0.5, -1.0),
+        (15, 10, 2.0, -0.25), (0, 0, 1.0, 0.0), (1, 0, 1.0, -1.0),
+    ],
+)  # fmt: skip
+def test_length_by_hand(length, reference, ratio, expected):
+    assert length_reward(length, reference, ratio) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.integers(0, 500), st.integers(0, 200), st.floats(0.01, 5))
+def test_length_is_in_range_and_never_rises_with_length(length, reference, ratio):
+    value = length_reward(length, reference, ratio)
+    assert -1.0 <= length_reward(length + 1, reference, ratio) <= value <= 0.0
+
+
+@pytest.mark.parametrize("bad", [(-1, 1, 1.0), (1, -1, 1.0), (1, 1, 0.0), (1, 1, -1.0), (1, 1, math.nan)])
+def test_length_refuses_nonsense(bad):
+    with pytest.raises(ValueError, match=r"has to be|have to be"):
+        length_reward(*bad)
+
+
+# --- format ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("Hello", "plain", 1.0), ("", "plain", 0.0), ("<tool_call>{", "plain", 0.0),
+        ("<think>a</think><answer>b</answer>", "think_answer", 1.0),
+        ("<answer>b</answer><think>cut o", "think_answer", 1.0),
+        ("<answer>b</answer>", "think_answer", 0.0),
+    ],
+)  # fmt: skip
+def test_format_is_zero_or_one(text, kind, expected):
+    assert format_reward(text, kind) == expected
+
+
+# --- rules -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "As an AI  language model I cannot.", "That is STUPID!", "Please send me your password.",
+        "What is your CVV?", "I promise you this will work.", "Dear [customer name], hello", "See {{ link }}.",
+        "请加我微信聊", "请提供您的登录密码",
+    ],
+)  # fmt: skip
+def test_the_shipped_rules_catch(text):
+    assert rule_match(text, load_rules()) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "May I have your name, please?", "You can reset your password in the settings.", "Stupidly high? No.",
+        "We never ask for a password.", "请问您的订单号是多少？",
+    ],
+)  # fmt: skip
+def test_the_shipped_rules_let_pass(text):
+    assert load_rules().violations(text) == ()
+    assert rule_match(text, load_rules()) == 1.0
+
+
+def test_a_file_of_ones_own_names_what_was_broken(tmp_path):
+    file = tmp_path / "rules.yaml"
+    file.write_text("name: mine\nversion: 3\nterms: [Free lunch]\npatterns: {digits: '\\d{4}'}\n")
+    rules = load_rules(str(file))
+    assert rules.version == 3
+    assert rules.violations("a FREE  lunch for 1234") == ("Free lunch", "digits")
+    assert rules.violations("carefree lunches") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[1, 2", "is not YAML"), ("- a", "needs exactly the keys"),
+        ("name: a\nversion: 1\nterms: []", "needs exactly the keys"),
+        ("name: a\nversion: one\nterms: []\npatterns: {}", "integer"),
+        ("name: a\nversion: 1\nterms: [3]\npatterns: {}", "terms[0]"),
+        ("name: a\nversion: 1\nterms: x\npatterns: {}", "list of texts"),
+        ("name: a\nversion: 1\nterms: []\npatterns: {p: '('}", "not a regular expression"),
+        ("name: a\nversion: 1\nterms: []\npatterns: []", "map names"),
+    ],
+)  # fmt: skip
+def test_a_bad_rule_file_is_one_clear_line(tmp_path, content, said):
+    file = tmp_path / "rules.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        load_rules(str(file))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_rule_file_is_named():
+    with pytest.raises(ConfigError, match="No such file"):
+        load_rules("/nowhere/rules.yaml")
+
+
+# --- mix ---------------------------------------------------------------------------------------
+
+
+def part(name, outcome, weight):
+    return Component(name=name, outcome=outcome, weight=weight)
+
+
+def test_the_mix_by_hand():
+    parts = [
+        part("a", Scored(value=0.5), 2.0),
+        part("b", Scored(value=-1.0), 0.25),
+        part("c", MalformedResponse(), 3.0),
+    ]
+    assert mix(parts) == Scored(value=0.75)
+
+
+def test_the_first_failure_with_a_weight_is_the_total():
+    parts = [
+        part("a", Scored(value=1.0), 1.0),
+        part("b", JudgeUnparsable(detail="unweighted"), 0.0),
+        part("c", JudgeTimeout(detail="first"), 0.5),
+        part("d", JudgeUnparsable(detail="second"), 1.0),
+    ]
+    assert mix(parts) == JudgeTimeout(detail="first")
+    assert mix(parts[:2]) == Scored(value=1.0)
+
+
+def test_nothing_weighted_is_zero():
+    assert mix([]) == mix([part("a", Scored(value=1.0), 0.0)]) == Scored(value=0.0)

@@ -1,0 +1,105 @@
+"""Labels, soft and hard scores, and verdicts read from text."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.errors import VerdictUnparsable
+from hamr.rewards.verdict import canonical_label, hard_score, parse_verdict, soft_score
+
+
+def test_soft_score_is_yes_plus_half_part():
+    assert soft_score({"Yes": 0.6, "Part": 0.3, "No": 0.1}) == pytest.approx(0.75)
+
+
+def test_mass_on_other_tokens_is_divided_out_unless_told_otherwise():
+    assert soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}) == pytest.approx(0.4 / 0.6)
+    assert soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}, renormalise=False) == pytest.approx(0.4)
+
+
+def test_every_name_of_a_label_is_understood():
+    assert soft_score({"consistent": 0.5, "partially": 0.5, "inconsistent": 0.0}) == pytest.approx(0.75)
+    assert soft_score({" 是": 0.2, "部分": 0.2, "否": 0.6}) == pytest.approx(0.3)
+
+
+def test_two_levels_give_p_yes():
+    assert soft_score({"yes": 0.2, "no": 0.2}) == pytest.approx(0.5)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=3), st.floats(0.01, 1.0))
+def test_soft_score_ignores_the_scale_and_stays_in_range(masses, scale):
+    total = sum(masses)
+    p = {label: mass / total for label, mass in zip(("yes", "part", "no"), masses, strict=True)}
+    full = soft_score(p)
+    assert 0.0 <= full <= 1.0
+    assert soft_score({label: mass * scale for label, mass in p.items()}) == pytest.approx(full)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"Yes": 0.5, "Maybe": 0.5}, {"Yes": 0.5, "yes": 0.5, "no": 0.0}, {"Yes": -0.1, "No": 0.5},
+        {"Yes": math.nan, "No": 0.5}, {"Yes": 0.9, "No": 0.9}, {"Yes": 0.3, "Part": 0.1}, {"Part": 0.2, "No": 0.2},
+    ],
+)  # fmt: skip
+def test_soft_score_refuses_what_is_no_distribution_over_labels(bad):
+    with pytest.raises(ValueError, match=r"label|probabilit"):
+        soft_score(bad)
+
+
+def test_a_label_may_be_absent_if_the_others_are_all_there_is():
+    assert soft_score({"Yes": 0.75, "Part": 0.25}) == pytest.approx(0.875)
+
+
+@pytest.mark.parametrize("empty", [{}, {"Yes": 0.0, "Part": 0.0, "No": 0.0}])
+def test_no_mass_is_a_failure_and_not_zero(empty):
+    with pytest.raises(VerdictUnparsable):
+        soft_score(empty)
+
+
+@pytest.mark.parametrize(("said", "value"), [("Yes", 1.0), ("partially consistent", 0.5), ("不一致", 0.0)])
+def test_hard_score(said, value):
+    assert hard_score(said) == value
+
+
+def test_hard_score_refuses_other_words():
+    with pytest.raises(VerdictUnparsable, match="maybe"):
+        hard_score("maybe")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("Verdict: Yes", "yes"),
+        ("They differ a little.\nVerdict: Part.", "part"),
+        ("**Verdict:** No", "no"),
+        ("**Verdict**: no", "no"),
+        ("Verdict: Yes\nOn reflection:\nVerdict: No", "no"),
+        ('{"detailed_consistency": {}, "judge_result": "Partially consistent"}', "part"),
+        ("```json\n{\n \"judge_result\": \"inconsistent\"\n}\n```", "no"),
+        ("分析如下。\n结论：部分一致。", "part"),
+        ("  Yes.\n", "yes"),
+        ("<think>Verdict: Yes?</think>\n\nVerdict: No", "no"),
+    ],
+)  # fmt: skip
+def test_verdicts_that_can_be_read(text, label):
+    assert parse_verdict(text) == label
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "I think so", "Yes, they agree", "Verdict:", "Verdict: maybe", "Verdict: Yes and No",
+        "Verdict: Yes\nVerdict: unsure", "<think>Verdict: Yes</think>", "Verdict: Yes/Part/No", "Consistent or not?",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_none(text):
+    assert parse_verdict(text) is None
+
+
+@given(st.text())
+def test_parsing_never_raises(text):
+    assert parse_verdict(text) in ("yes", "part", "no", None)
+    assert canonical_label(text) in ("yes", "part", "no", None)
