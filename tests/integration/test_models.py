@@ -1,0 +1,97 @@
+"""The bundled models, read back by transformers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hamr.backends.models import describe, resolve_model, truncated_copy
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.errors import BadInput
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+
+CHAT = [
+    {"role": "system", "content": "You are polite.\n\nKeep it short."},
+    {"role": "user", "content": "  Hi, ünïcode & <tags>! My bill is $12.50 too high… "},
+    {"role": "assistant", "content": "Sorry to hear that."},
+    {"role": "user", "content": "And now?"},
+]
+
+
+@pytest.mark.parametrize("name", ["tiny", "smollm2-135m"])
+def test_light_tokenizer_equals_transformers(name: str) -> None:
+    from transformers import AutoTokenizer
+
+    path = resolve_model(name)
+    light, full = load_tokenizer(path), AutoTokenizer.from_pretrained(path)
+    for messages in (CHAT, CHAT[1:], CHAT[:2]):
+        for prompt in (True, False):
+            expected = full.apply_chat_template(
+                messages, add_generation_prompt=prompt, tokenize=True, return_dict=False
+            )
+            assert light.chat_ids(messages, add_generation_prompt=prompt) == expected
+    ids = full.encode(CHAT[1]["content"], add_special_tokens=False)
+    assert light.encode(CHAT[1]["content"]) == ids
+    assert light.decode([*ids, full.eos_token_id]) == full.decode([*ids, full.eos_token_id], skip_special_tokens=True)
+    assert light.eos_id == full.eos_token_id
+
+
+def test_tiny_is_what_it_says(tiny: Path) -> None:
+    said = describe(tiny)
+    assert 500_000 < said["parameters"] < 2_000_000
+    assert (said["architecture"], said["context"]) == ("Qwen3ForCausalLM", 4096)
+    tokenizer = load_tokenizer(tiny)
+    labels = [f"{space}{word}" for space in ("", " ") for word in ("yes", "no", "Yes", "Part", "No")]
+    assert len({tokenizer.single_token(label) for label in labels}) == 10
+    assert tokenizer.decode(tokenizer.encode('{"name": "été"} ☎')) == '{"name": "été"} ☎'
+    assert len(tokenizer) == said["vocabulary"]
+
+
+def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> None:
+    """Two processes that build at once agree on one whole folder, equal to any other machine's."""
+    code = "from hamr.backends.models import resolve_model; print(resolve_model('tiny'))"
+    env = os.environ | {"HAMR_CACHE": str(tmp_path)}
+    builders = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(2)]
+    said = {builder.communicate(timeout=200)[0].decode().splitlines()[-1] for builder in builders}
+    assert len(said) == 1
+    [built] = [Path(line) for line in said]
+    assert [p for p in built.parent.iterdir() if p.is_dir()] == [built]
+    for file in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        assert (built / file).read_bytes() == (tiny / file).read_bytes()
+
+
+def test_bundled_smollm2_speaks() -> None:
+    """The conversion kept the weights, the head and the chat template: greedy, it answers a simple question."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = resolve_model("smollm2-135m")
+    assert describe(path)["parameters"] == 134_515_008
+    tokenizer = load_tokenizer(path)
+    prompt = torch.tensor([tokenizer.chat_ids([{"role": "user", "content": "What is the capital of France?"}])])
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        answer = model.generate(prompt, max_new_tokens=12, do_sample=False)
+    assert "Paris" in tokenizer.decode(answer[0, prompt.shape[1] :].tolist())
+
+
+def test_truncated_copy_is_the_model_without_its_upper_layers(tiny: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    cut = truncated_copy(tiny, 2, tmp_path / "cut")
+    assert describe(cut)["layers"] == 2
+    whole, small = (AutoModelForCausalLM.from_pretrained(p, dtype=torch.float32) for p in (tiny, cut))
+    whole.model.layers = whole.model.layers[:2]
+    ids = torch.tensor([load_tokenizer(cut).chat_ids(CHAT)])
+    with torch.no_grad():
+        torch.testing.assert_close(small(ids).logits, whole(ids, use_cache=False).logits)
+    assert truncated_copy(tiny, 2, tmp_path / "cut") == cut
+    with pytest.raises(BadInput, match="3 decoder layers"):
+        truncated_copy(tiny, 4, tmp_path / "more")
+    assert not (tmp_path / "more").exists()

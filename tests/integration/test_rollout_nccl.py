@@ -1,0 +1,88 @@
+"""NCCL itself needs GPUs; what can be held without them is that our settings fit vLLM's own interface."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hamr.actors.weights import RolloutClient
+from hamr.backends.weights import NcclAddress, engine_init, trainer_info, weight_source
+
+pytestmark = pytest.mark.integration
+
+ADDRESS = NcclAddress("10.0.0.1", 4321, 5)
+
+
+def test_trainer_settings_are_vllms() -> None:
+    info = trainer_info(ADDRESS, rank=0)
+    assert (info.master_address, info.master_port, info.world_size) == ADDRESS
+    assert info.is_sender
+    assert not trainer_info(ADDRESS, rank=1).is_sender
+
+
+def test_engine_settings_are_vllms() -> None:
+    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
+
+    sent = NCCLWeightTransferInitInfo(master_address="10.0.0.1", master_port=4321, rank_offset=1, world_size=5)
+    received = NCCLWeightTransferInitInfo(**engine_init(worker_init_payload(sent), engine=1, tensor_parallel_size=2))
+    assert dataclasses.replace(received, rank_offset=1) == sent
+    assert received.rank_offset == 3
+
+
+def test_engine_accepts_the_transfer_setting() -> None:
+    from vllm.config.weight_transfer import WeightTransferConfig
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    from hamr.backends.vllm_engine import _engine_args
+    from hamr.config.schema import EngineConfig
+
+    args = _engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, "nccl")
+    assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry
+
+
+def test_source_streams_what_it_declares() -> None:
+    import torch
+
+    weights = {"model.embed.weight": torch.ones(3, 2), "lm_head.weight": torch.zeros(3, 2)}
+    source = weight_source(
+        lambda: [(name, tensor.dtype, tensor.shape) for name, tensor in weights.items()], lambda: iter(weights.items())
+    )
+    declared = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
+    for _ in range(2):  # every round is a fresh pass
+        assert [(name, t.dtype, tuple(t.shape)) for name, t in source] == declared
+
+
+def test_client_has_vllms_calls_and_gives_each_engine_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient
+
+    class Handle:
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+            self.worker_call = self
+
+        def remote(self, *call: Any) -> None:
+            self.calls.append(call)
+
+    monkeypatch.setattr(ray, "get", lambda references: references)
+    handles = [Handle(), Handle()]
+    client = RolloutClient(handles, tensor_parallel_size=2)
+    wanted = [name for name in vars(VLLMWeightSyncClient) if not name.startswith("_")]
+    assert wanted
+    assert all(callable(getattr(client, name)) for name in wanted)
+    client.init_weight_transfer_engine({"rank_offset": 1, "world_size": 5})
+    client.start_weight_update()
+    client.update_weights({"names": ["w"]})
+    client.finish_weight_update()
+    offsets = [handle.calls[0][1]["rank_offset"] for handle in handles]
+    assert offsets == [1, 3]
+    for handle in handles:
+        assert [call[0] for call in handle.calls] == [
+            "init_weight_transfer_engine",
+            "start_weight_update",
+            "update_weights",
+            "finish_weight_update",
+        ]
+        assert handle.calls[2][1] == {"names": ["w"]}
