@@ -1,0 +1,228 @@
+"""The router's side of a pool: questions in, answers out, failures typed.
+
+Questions that arrive within `batch_wait_ms` travel together, because a Serve call costs about 2 ms however much it
+carries. With several replicas only questions of one group share a request, so that a group's common prompt prefix is
+computed on one replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+from hamr.config.schema import PoolConfig
+from hamr.types import Answer, Question, ScorerCall
+
+log = logging.getLogger(__name__)
+
+DEPLOYMENT = "scorer"
+"""Name of the one deployment in a pool's application."""
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 5.0
+STATUS_TIMEOUT_S = 5.0
+
+
+def app_name(run: str, pool: str) -> str:
+    """Serve application of a pool; runs that share a cluster do not collide."""
+    return f"hamr-{run}--{pool}"
+
+
+def split_app_name(app: str) -> tuple[str, str]:
+    """(run, pool) of an application; ("", "") if it is not one of hamr's pools."""
+    run, mark, pool = app.removeprefix("hamr-").rpartition("--")
+    return (run, pool) if mark and app.startswith("hamr-") else ("", "")
+
+
+def import_serve() -> ModuleType:
+    """Ray Serve with its chatter turned off: on import it makes every process log each handle and each busy replica."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    return serve
+
+
+@dataclass(kw_only=True, eq=False)
+class _Waiting:
+    """One asked question, until its future has an answer. Times are of the event loop's clock, in seconds."""
+
+    question: Question
+    answer: asyncio.Future[Answer]
+    asked: float
+    attempts: int = 0
+
+
+class _Again(Exception):
+    """Some questions of a request got no answer; another try may."""
+
+
+class PoolClient:
+    """Asks one pool. Lives in one event loop. `ask` never raises for a scorer's failure and never invents a score."""
+
+    def __init__(self, name: str, config: PoolConfig, run: str) -> None:
+        serve = import_serve()
+        self.name, self.config, self.run = name, config, run
+        # A pool that is not there (yet) is a failure of its questions, not of the router.
+        self._handle = serve.get_deployment_handle(DEPLOYMENT, app_name=app_name(run, name), _check_exists=False)
+        most = config.autoscaling.max_replicas if config.autoscaling else config.replicas
+        self._by_group = most > 1
+        self._gathering: dict[str, list[_Waiting]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._counts: Counter[str] = Counter()
+        self._status: asyncio.Task[int] | None = None
+
+    async def ask(self, question: Question) -> Answer:
+        """The pool's answer within `deadline_s`, else a failure: `timeout` or, when no replica runs, `unavailable`."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(question=question, answer=loop.create_future(), asked=loop.time())
+        group = question.affinity if self._by_group else ""
+        gathering = self._gathering.setdefault(group, [])
+        gathering.append(waiting)
+        if len(gathering) >= self.config.batch_size:
+            self._flush(group)
+        elif len(gathering) == 1:
+            self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
+        answer = await waiting.answer
+        self._counts["asked"] += 1
+        self._counts[answer.failure or "scored"] += 1
+        self._counts["retried"] += waiting.attempts > 1
+        return answer
+
+    def metrics(self) -> dict[str, float]:
+        """Questions so far: asked, scored, retried, and each kind of failure."""
+        kinds = ("asked", "scored", "retried", "timeout", "unparsable", "unavailable")
+        return {kind: float(self._counts[kind]) for kind in kinds}
+
+    async def close(self) -> None:
+        """Give up on what is under way; whoever still waits is cancelled."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in tuple(self._sending):
+            task.cancel()
+        for waiting in (w for batch in self._gathering.values() for w in batch):
+            waiting.answer.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    # --- one request -----------------------------------------------------------------------
+
+    def _flush(self, group: str) -> None:
+        batch = self._gathering.pop(group)
+        if timer := self._timers.pop(group, None):
+            timer.cancel()
+        task = asyncio.get_running_loop().create_task(self._serve(batch, group))
+        self._sending.add(task)
+        task.add_done_callback(lambda done: self._sent(done, batch))
+
+    def _sent(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
+        """A bug in here must reach whoever asked, not leave them waiting for ever."""
+        self._sending.discard(task)
+        for waiting in batch:
+            if waiting.answer.done():
+                continue
+            if task.cancelled() or task.exception() is None:
+                waiting.answer.cancel()
+            else:
+                waiting.answer.set_exception(task.exception())
+
+    async def _serve(self, batch: list[_Waiting], group: str) -> None:
+        """Bring every question of a batch to an answer: retries within the first one's deadline, then failures."""
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+        left = list(batch)
+        tries = AsyncRetrying(
+            stop=stop_after_attempt(self.config.attempts),
+            wait=wait_random_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
+            retry=retry_if_exception_type(_Again),
+            reraise=True,
+        )
+        try:
+            async with asyncio.timeout_at(batch[0].asked + self.config.deadline_s):
+                async for attempt in tries:
+                    with attempt:
+                        await self._try(left, group, first=attempt.retry_state.attempt_number == 1)
+        except TimeoutError:
+            failure, detail = await self._why_late()
+            self._fail(left, failure, detail)
+        except _Again as e:
+            self._fail(left, "unavailable", str(e))
+
+    async def _try(self, left: list[_Waiting], group: str, *, first: bool) -> None:
+        """One request with the questions in `left`; the answered ones leave the list. Raises _Again if some stay."""
+        from ray.exceptions import RayError
+        from ray.serve.exceptions import RayServeException
+
+        for waiting in left:
+            waiting.attempts += 1
+        # A second try drops the affinity: the replica it points to is dead or full.
+        handle = self._handle.options(session_id=group if first and self._by_group else "")
+        response = handle.score.remote([w.question for w in left])
+        try:
+            answers = await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except (RayError, RayServeException) as e:
+            reason = f"{type(e).__name__}: {_first_line(e)}"
+            log.warning("pool %s: attempt %d failed: %s", self.name, left[0].attempts, reason)
+            raise _Again(reason) from e
+        again = []
+        for waiting, answer in zip(tuple(left), answers, strict=True):
+            if answer.failure == "unavailable" and waiting.attempts < self.config.attempts:
+                again.append((waiting, answer.detail))
+                continue
+            left.remove(waiting)
+            self._resolve(waiting, answer)
+        if again:
+            raise _Again(again[0][1])
+
+    # --- answers ---------------------------------------------------------------------------
+
+    def _resolve(self, waiting: _Waiting, answer: Answer) -> None:
+        if waiting.answer.done():  # whoever asked has been cancelled
+            return
+        elapsed = asyncio.get_running_loop().time() - waiting.asked
+        call = answer.call or ScorerCall(
+            pool=self.name,
+            model=self.config.model,
+            prompt_version="",
+            replica="",
+            queue_s=0.0,
+            service_s=0.0,
+            prompt_tokens=0,
+            output_tokens=0,
+        )
+        call = dataclasses.replace(call, queue_s=max(0.0, elapsed - call.service_s), attempts=max(1, waiting.attempts))
+        waiting.answer.set_result(dataclasses.replace(answer, call=call))
+
+    def _fail(self, left: Sequence[_Waiting], failure: Literal["timeout", "unavailable"], detail: str) -> None:
+        for waiting in left:
+            self._resolve(waiting, Answer(failure=failure, detail=f"pool {self.name!r}: {detail}"))
+
+    async def _why_late(self) -> tuple[Literal["timeout", "unavailable"], str]:
+        """At the deadline: is nobody there, or is somebody slow? Many questions may ask at once; one looks."""
+        if self._status is None or self._status.done():
+            self._status = asyncio.get_running_loop().create_task(self._running())
+        try:
+            running = await asyncio.wait_for(asyncio.shield(self._status), STATUS_TIMEOUT_S)
+        except TimeoutError:
+            return "unavailable", f"no answer within {self.config.deadline_s:g} s, and Serve's controller is silent"
+        if not running:
+            return "unavailable", f"no replica was running within {self.config.deadline_s:g} s"
+        return "timeout", f"no answer from {running} running replicas within {self.config.deadline_s:g} s"
+
+    async def _running(self) -> int:
+        serve = import_serve()
+        app = (await asyncio.to_thread(serve.status)).applications.get(app_name(self.run, self.name))
+        deployment = app.deployments.get(DEPLOYMENT) if app else None
+        return deployment.replica_states.get("RUNNING", 0) if deployment else 0
+
+
+def _first_line(error: BaseException) -> str:
+    lines: list[Any] = str(error).strip().splitlines()
+    return str(lines[-1] if lines and "Traceback" in str(error) else lines[0] if lines else "")

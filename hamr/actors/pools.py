@@ -1,0 +1,194 @@
+"""Pools of scorers: each one a Ray Serve application with a single deployment.
+
+Replicas, their restarts, health checks, back-pressure, draining and autoscaling are Serve's. Only handles talk to the
+pools, so Serve runs without an HTTP proxy and takes no fixed port. An `openai` pool is an application too: it then
+shares retries, back-pressure, status and scaling with the others, and the endpoint's key is read only where it is
+used, from the environment of the replica's node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
+from hamr.actors.session import least_replicas, replica_resources
+from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
+from hamr.config.schema import PoolConfig
+from hamr.errors import ScorerUnavailable
+from hamr.types import Answer, Question
+
+__all__ = ["PoolClient", "ScorerFactory", "pool_status", "start_pools", "stop_pools"]
+
+ScorerFactory = Callable[[str, PoolConfig, Path], Scorer]
+"""Makes a replica's scorer, in the replica's process: (pool's name, its section, model folder)."""
+
+HEALTH_PERIOD_S = 2.0
+HEALTH_TIMEOUT_S = 30.0
+"""A replica whose event loop or engine has not answered for so long is replaced."""
+DRAIN_S = 5.0
+POLL_S = 0.2
+
+
+class ScorerReplica:
+    """Shell around one scorer: says who answered and how long it took. `ray.serve` is applied in `_application`."""
+
+    def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> None:
+        from ray import serve
+
+        self.scorer = factory(pool, config, model)
+        self.replica = serve.get_replica_context().replica_tag
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        answers = await self.scorer.score(questions)
+        if len(answers) != len(questions):
+            raise RuntimeError(f"the scorer gave {len(answers)} answers to {len(questions)} questions")
+        return [
+            dataclasses.replace(a, call=dataclasses.replace(a.call, replica=self.replica)) if a.call else a
+            for a in answers
+        ]
+
+    async def check_health(self) -> None:
+        await self.scorer.check()
+
+    def __del__(self) -> None:
+        # Serve calls this when it drains a replica; a constructor that failed has left no scorer.
+        if hasattr(self, "scorer"):
+            self.scorer.close()
+
+
+async def start_pools(
+    pools: Mapping[str, PoolConfig],
+    model_paths: Mapping[str, Path],
+    *,
+    run: str,
+    timeout_s: float,
+    scorer_factory: ScorerFactory = build_scorer,
+) -> None:
+    """Deploy all pools of `run` at once and wait until each is healthy.
+
+    `model_paths[name]` is the model's folder; an `openai` pool needs none. Before Ray is asked for anything, labels
+    and templates are checked here (BadInput). Raises ScorerUnavailable with the pool's name and the reason as soon
+    as a replica cannot start, or after `timeout_s`; nothing of the run stays deployed then.
+    """
+    paths = {name: model_paths.get(name, Path()) for name in pools}
+    if scorer_factory is build_scorer:
+        for name, config in pools.items():
+            await asyncio.to_thread(check_scorer, name, config, paths[name])
+    apps = {name: _application(name, config, paths[name], scorer_factory) for name, config in pools.items()}
+    try:
+        await asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
+        await _all_healthy({app_name(run, name): name for name in pools}, timeout_s)
+    except BaseException:
+        await stop_pools(run)
+        raise
+
+
+async def stop_pools(run: str) -> None:
+    """Drain and remove the pools of `run`; other runs' pools on the same cluster stay."""
+    serve = import_serve()
+    mine = [app for app in (await asyncio.to_thread(serve.status)).applications if split_app_name(app)[0] == run]
+    await asyncio.gather(*(asyncio.to_thread(serve.delete, app) for app in mine))
+
+
+def pool_status(run: str) -> dict[str, dict[str, Any]]:
+    """What stands of each pool of `run`: `replicas` (wanted), `running`, their `pids`, `status` and `message`.
+
+    The public `serve.status()` has no process ids and the state API needs the dashboard, so this asks the controller
+    for the same details as the `serve status` command.
+    """
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    applications = client.get_serve_details()["applications"] if client else {}
+    found = {}
+    for app, details in applications.items():
+        owner, pool = split_app_name(app)
+        if owner != run:
+            continue
+        deployment = details["deployments"].get(DEPLOYMENT, {})
+        replicas = deployment.get("replicas", [])
+        running = [r for r in replicas if r["state"] == "RUNNING"]
+        found[pool] = {
+            "replicas": deployment.get("target_num_replicas", 0),
+            "running": len(running),
+            "pids": [r["pid"] for r in running],
+            "status": str(getattr(details["status"], "value", details["status"])),
+            "message": deployment.get("message", "") or details.get("message", ""),
+        }
+    return found
+
+
+def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> Any:
+    from ray.serve.config import RequestRouterConfig
+
+    serve = import_serve()
+    share = replica_resources(config)
+    scale = config.autoscaling
+    deployment = serve.deployment(
+        ScorerReplica,
+        name=DEPLOYMENT,
+        num_replicas=None if scale else config.replicas,
+        autoscaling_config=scale.model_dump() | {"initial_replicas": least_replicas(config)} if scale else None,
+        max_ongoing_requests=config.max_ongoing_requests,
+        max_queued_requests=config.max_queued_requests,
+        # The same group, hence the same prompt prefix, on the same replica until that one is full; then the next.
+        request_router_config=RequestRouterConfig(
+            request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+        ),
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_wait_loop_s=0.1,
+        # A first start that fails will fail again: say so at once. Restarts of a pool that once ran are unlimited.
+        max_constructor_retry_count=1,
+        ray_actor_options={
+            "num_cpus": share["cpus"],
+            "num_gpus": share["gpus"],
+            "runtime_env": {"env_vars": scorer_env(config)},
+        },
+        logging_config={"enable_access_log": False},
+    )
+    return deployment.bind(pool, config, model, factory)
+
+
+def _deploy(apps: Mapping[str, Any]) -> None:
+    serve = import_serve()
+    serve.start(proxy_location="Disabled")
+    serve.run_many(
+        [serve.RunTarget(app, name=name, route_prefix=None) for name, app in apps.items()],
+        wait_for_applications_running=False,
+    )
+
+
+async def _all_healthy(pools: Mapping[str, str], timeout_s: float) -> None:
+    """Wait for the applications `{app: pool}`. A failed start is reported with the last line of its traceback."""
+    serve = import_serve()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        applications = (await asyncio.to_thread(serve.status)).applications
+        waiting = {}
+        for app, pool in pools.items():
+            status = applications[app]
+            message = "\n".join([status.message, *(d.message for d in status.deployments.values())])
+            if status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
+                raise ScorerUnavailable(f"pool {pool!r} could not start: {_last_line(message.splitlines())}")
+            if status.status != "RUNNING":
+                waiting[pool] = _last_line([str(status.status.value), *message.splitlines()])
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            states = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items()))
+            raise ScorerUnavailable(
+                f"pools not ready within {timeout_s:g} s ({states}); "
+                "raise cluster.start_timeout_s or give the cluster room"
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _last_line(lines: Iterable[str]) -> str:
+    return [line.strip() for line in lines if line.strip()][-1]

@@ -1,0 +1,188 @@
+"""The router as an actor, and the driver's side of it.
+
+All decisions are in `hamr.routing`; here are transport and survival. The actor keeps nothing that cannot be asked for
+again, so when it dies Ray restarts it and the client puts what was in flight to its successor. A response may then be
+scored twice, and is recorded once: records carry their key, and the ledger takes each key once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamr.actors.pool_client import PoolClient
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.schema import PoolConfig, RewardsConfig, RouterConfig
+from hamr.data.actions import ResponseFormat
+from hamr.errors import HamrError
+from hamr.protocols import Metrics
+from hamr.routing.router import RewardRouter
+from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+CONCURRENT_CALLS = 10_000
+"""Responses that may wait for their reward at once; an async actor's default of 1,000 is less than one large batch."""
+GRACE_S = 15.0
+"""The router enforces `deadline_s` itself; the client's own clock only ends the wait for a router that is gone."""
+LONGEST_BACKOFF_S = 2.0
+ENV = {
+    # Serve asks a replica for its queue's length before it sends. An engine that shares two cores with others may take
+    # longer than the default 0.1 s to say so, and a replica that is merely busy would be passed over.
+    "RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S": "1.0",
+}
+
+
+class RouterActor:
+    """Shell around one RewardRouter, whose pools are Serve handles."""
+
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        pools: Mapping[str, PoolConfig],
+        router: RouterConfig,
+        model_path: Path,
+        response_format: ResponseFormat,
+        run: str,
+    ) -> None:
+        self.pools = {name: PoolClient(name, config, run) for name, config in pools.items()}
+        self.router = RewardRouter(
+            rewards,
+            {name: pool.ask for name, pool in self.pools.items()},
+            count_tokens=load_tokenizer(model_path).count,
+            response_format=response_format,
+            deadline_s=router.deadline_s,
+        )
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        return await self.router.score(sample, rollout)
+
+    async def metrics(self) -> dict[str, float]:
+        """The router's counts since the last call, and per pool those of its client since the start."""
+        clients = {f"pool/{name}/{k}": v for name, pool in self.pools.items() for k, v in pool.metrics().items()}
+        return self.router.metrics() | clients
+
+    async def forget(self) -> None:
+        self.router.forget()
+
+    async def ready(self) -> None:
+        """Answers once the constructor is through."""
+
+
+class RouterClient:
+    """The router as the controller sees it (protocols.Rewarder)."""
+
+    def __init__(self, actor: ActorHandle, router: RouterConfig, *, grace_s: float = GRACE_S) -> None:
+        self.actor, self._wait_s = actor, router.deadline_s + grace_s
+        self._asked_again = 0
+        self._failed = 0
+
+    @classmethod
+    async def start(
+        cls,
+        rewards: RewardsConfig,
+        pools: Mapping[str, PoolConfig],
+        router: RouterConfig,
+        model_path: Path,
+        response_format: ResponseFormat,
+        run: str,
+        *,
+        timeout_s: float = 60.0,
+    ) -> RouterClient:
+        """Start the actor; the pools it asks may come up later. Raises ConfigError for rewards that do not fit the
+        pools, HamrError when the actor does not come up within `timeout_s`."""
+        import ray
+        from ray.exceptions import RayError
+
+        # Once here, without Ray: a mistake in the configuration is then one clear error and not an actor's obituary.
+        RewardRouter(
+            rewards,
+            dict.fromkeys(pools, _never_asked),
+            count_tokens=load_tokenizer(model_path).count,
+            response_format=response_format,
+            deadline_s=router.deadline_s,
+        )
+        actor = (
+            ray.remote(RouterActor)
+            .options(
+                num_cpus=router.num_cpus,
+                max_restarts=-1,
+                max_task_retries=0,
+                max_concurrency=CONCURRENT_CALLS,
+                runtime_env={"env_vars": ENV},
+            )
+            .remote(rewards, dict(pools), router, model_path, response_format, run)
+        )
+        try:
+            await asyncio.wait_for(actor.ready.remote(), timeout_s)
+        except (TimeoutError, RayError) as e:
+            ray.kill(actor)
+            reason = str(e).strip().splitlines()
+            why = reason[-1] if reason else f"no sign of life within {timeout_s:g} s"
+            raise HamrError(f"the router did not start: {why}") from e
+        return cls(actor, router)
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        """The response's record. While the router restarts this waits; past the deadline the record is a failure."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                return await self._call("score", sample, rollout)
+        except TimeoutError:
+            self._failed += 1
+            return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")
+
+    async def metrics(self) -> Metrics:
+        """The router's metrics, and how often this side had to ask again (/rescored) or gave up (/unrouted) so far."""
+        async with asyncio.timeout(self._wait_s):
+            metrics = await self._call("metrics")
+        return metrics | {"router/rescored": float(self._asked_again), "router/unrouted": float(self._failed)}
+
+    async def forget(self) -> None:
+        """Drop answers that the router remembers; for a change of a scorer's model or prompt."""
+        async with asyncio.timeout(self._wait_s):
+            await self._call("forget")
+
+    async def shutdown(self) -> None:
+        """End the actor for good. What is in flight ends at its deadline."""
+        import ray
+
+        ray.kill(self.actor)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        """One call, again after every death of the actor. Runs until it is cancelled."""
+        import ray
+        from ray.exceptions import RayActorError
+        from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+
+        wait = wait_random_exponential(multiplier=0.1, max=LONGEST_BACKOFF_S)
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RayActorError), wait=wait):
+            again = attempt.retry_state.attempt_number > 1
+            self._asked_again += again and method == "score"
+            with attempt:
+                call = getattr(self.actor, method).remote(*args)
+                try:
+                    return await call
+                except asyncio.CancelledError:
+                    ray.cancel(call)
+                    raise
+        raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
+
+
+def _unrouted(rollout: Rollout, detail: str) -> RewardRecord:
+    """A record for a response that no router has seen to the end: no components, no reward, counted as a failure."""
+    return RewardRecord(
+        key=rollout.key,
+        total=Failure(detail=detail),
+        components=(),
+        action=None,
+        band="none",
+        response=rollout.text,
+        response_tokens=len(rollout.token_ids),
+        versions=rollout.versions,
+    )
+
+
+async def _never_asked(question: Question) -> Answer:
+    raise AssertionError("stands in for a pool while the configuration is checked")

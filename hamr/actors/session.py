@@ -1,0 +1,216 @@
+"""Ray for the length of one run: check that it fits, start or join, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hamr.config.schema import ClusterConfig, Config, EngineConfig, PoolConfig
+from hamr.errors import BadInput, CapacityError
+
+MIN_LOGICAL_CPUS = 8
+"""Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
+
+OPENAI_POOL_CPUS = 0.1
+"""A replica of an `openai` pool only waits for the endpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySession:
+    """A Ray that this process may use. `temp_dir` is None when Ray was joined, not started."""
+
+    local: bool
+    resources: Mapping[str, float] = field(default_factory=dict)
+    temp_dir: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """`count` actors of one kind, each with so many logical CPUs and GPUs. `key` is the setting to change."""
+
+    key: str
+    count: int
+    cpus: float
+    gpus: float = 0.0
+
+
+def demands(config: Config) -> list[Demand]:
+    """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
+    trainer = config.trainer
+    wanted = [
+        Demand(key="trainer.ranks", count=trainer.ranks, cpus=trainer.num_cpus, gpus=trainer.num_gpus),
+        Demand(key="rollout.workers", count=config.rollout.workers, **_engine_share(config.rollout.engine)),
+        Demand(key="router.num_cpus", count=1, cpus=config.router.num_cpus),
+    ]
+    for name, pool in config.pools.items():
+        key = f"pools.{name}.autoscaling.min_replicas" if pool.autoscaling else f"pools.{name}.replicas"
+        wanted.append(Demand(key=key, count=least_replicas(pool), **replica_resources(pool)))
+    return wanted
+
+
+def least_replicas(pool: PoolConfig) -> int:
+    """Replicas that must run before the pool counts as started."""
+    return pool.autoscaling.min_replicas if pool.autoscaling else pool.replicas
+
+
+def replica_resources(pool: PoolConfig) -> dict[str, float]:
+    """Logical CPUs and GPUs of one replica of `pool`."""
+    return {"cpus": OPENAI_POOL_CPUS, "gpus": 0.0} if pool.type == "openai" else _engine_share(pool.engine)
+
+
+def _engine_share(engine: EngineConfig) -> dict[str, float]:
+    return {"cpus": engine.num_cpus, "gpus": engine.num_gpus}
+
+
+def check_capacity(config: Config, available: Mapping[str, float]) -> None:
+    """Refuse a configuration that the cluster cannot hold, before anything is started.
+
+    `available` has Ray's resource names (`CPU`, `GPU`; logical units). The error names the largest consumer of
+    the short resource, both numbers, and the count that would fit. Ray itself would wait for ever instead.
+    """
+    wanted = demands(config)
+    for resource, unit, remedy in (("CPU", "cpus", "cluster.num_cpus"), ("GPU", "gpus", "the cluster's GPUs")):
+        have = available.get(resource, 0.0)
+        need = sum(d.count * getattr(d, unit) for d in wanted)
+        if need <= have + 1e-9:
+            continue
+        largest = max(wanted, key=lambda d: d.count * getattr(d, unit))
+        each = getattr(largest, unit)
+        fits = max(0, int((have - (need - largest.count * each)) / each + 1e-9))
+        reduce = f"lower it to {fits} or less" if fits else "lower it and what else the run asks for"
+        raise CapacityError(
+            largest.key,
+            largest.count,
+            f"{largest.count} x {each:g} {resource} of the {need:g} that the run asks for, and the cluster has {have:g}"
+            f"; {reduce}, or raise {remedy} to {need:g}",
+        )
+
+
+def local_cpus(cluster: ClusterConfig) -> int:
+    """Logical CPUs that a local Ray of this run offers."""
+    return cluster.num_cpus or max(MIN_LOGICAL_CPUS, os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
+    """Ray for the body of a `with`: a private local one, or the cluster at `cluster.address`.
+
+    A local Ray listens behind a token of its own, lives in a short private folder (socket paths hold 107 bytes) and
+    is taken down on every way out: return, exception, SIGINT, SIGTERM (turned into `SystemExit(143)` while the
+    session lasts). Worker logs are kept in `logs` if given, else in the folder when `cluster.temp_dir` names one or
+    the body failed; otherwise they go with it. A joined cluster is only left: its pools are for `stop_pools`.
+
+    Raises CapacityError when Ray cannot be reached or started.
+    """
+    import ray
+
+    with _sigterm_as_exit():
+        if cluster.address is not None:
+            _init(cluster.address, address=cluster.address)
+            try:
+                yield RaySession(local=False, resources=ray.cluster_resources())
+            finally:
+                ray.shutdown()
+            return
+        _guard_with_token()
+        with _private_folder(cluster, logs) as folder:
+            _init(
+                "a local Ray",
+                num_cpus=local_cpus(cluster),
+                object_store_memory=cluster.object_store_mb << 20,
+                include_dashboard=False,
+                _temp_dir=str(folder),
+            )
+            try:
+                yield RaySession(local=True, resources=ray.cluster_resources(), temp_dir=folder)
+            finally:
+                _stop_local()
+
+
+def _init(what: str, **options: Any) -> None:
+    import ray
+
+    # Without this, Ray announces that future releases will treat num_gpus=0 differently, on every start.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as e:
+        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        raise BadInput("cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}") from e
+    # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
+    ray._private.worker._worker_logs_enabled = False
+    _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code
+
+
+def _stop_local() -> None:
+    """Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
+    import ray
+    from ray import serve
+
+    try:
+        if ray.is_initialized():
+            serve.shutdown()
+    finally:
+        ray.shutdown()
+
+
+def _guard_with_token() -> None:
+    """A local Ray answers only to holders of this process's token, unless `RAY_AUTH_MODE` says otherwise.
+
+    Given a token in the environment, Ray turns the check on by itself and writes none into the home folder. The token
+    stays for the life of the process, because Ray reads it once.
+    """
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]:
+    given = cluster.temp_dir is not None
+    root = Path(cluster.temp_dir).absolute() if cluster.temp_dir else Path(tempfile.gettempdir())
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="hamr-", dir=root))
+    keep = True
+    try:
+        yield folder
+        keep = given
+    finally:
+        if logs is not None:
+            for session in folder.glob("session_2*/logs"):
+                shutil.copytree(session, logs / session.parent.name, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        if logs is not None or not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """SIGTERM as an ordinary exception, so that `finally` runs. The former handler comes back afterwards."""
+    before = signal.getsignal(signal.SIGTERM)
+    _raise_on_sigterm()
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _raise_on_sigterm() -> None:
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

@@ -1,0 +1,182 @@
+"""A scorer behind any OpenAI-compatible endpoint.
+
+The model answers freely (reasoning if it wants, then the template's verdict prefix and a label). With log-probabilities
+in the reply, the score is soft: the labels' probabilities at the token where the verdict begins. A server returns only
+the k most likely tokens there; a label that is not among them has *some* probability, at most that of the k-th. It is
+counted as 0 only when that bound cannot move the score by more than `TOLERANCE`; otherwise the answer is unparsable,
+because guessing would bias the reward. Without log-probabilities the written verdict counts, read strictly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hamr.backends.scorer_prompt import Reading, read_labels
+from hamr.config.schema import PoolConfig
+from hamr.errors import ConfigError, VerdictUnparsable
+from hamr.rewards.prompting import PromptTemplate
+from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
+from hamr.types import Answer, Question, ScorerCall
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+TOP_LOGPROBS = 20
+VERDICT_TOKENS = 16
+"""Room for the verdict's line after the reasoning."""
+TOLERANCE = 0.01
+NO_KEY = "none"
+"""What is sent as a key where the configuration names none: the client insists on one, local servers do not."""
+
+
+class OpenAIScorer:
+    """Asks an endpoint. Errors of the transport become failures of the one question; the pool decides on retries."""
+
+    def __init__(self, pool: str, config: PoolConfig) -> None:
+        from openai import AsyncOpenAI
+
+        self.check_config(pool, config)
+        self.pool, self.config = pool, config
+        self.template = PromptTemplate.load(config.prompt)
+        key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
+        # Retries belong to the pool: it counts them and knows the deadline.
+        self._client = AsyncOpenAI(base_url=config.endpoint, api_key=key, timeout=config.deadline_s, max_retries=0)
+
+    @staticmethod
+    def check_config(pool: str, config: PoolConfig) -> None:
+        """Raises ConfigError when the key's variable is not set where the scorer runs."""
+        if config.api_key_env and not os.environ.get(config.api_key_env):
+            raise ConfigError(
+                f"pools.{pool}.api_key_env",
+                config.api_key_env,
+                "no such environment variable, or it is empty; export the endpoint's key under this name on every node",
+            )
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
+
+    async def check(self) -> None:
+        """An endpoint's outages are typed failures of its questions; restarting a replica would not cure them."""
+
+    def close(self) -> None:
+        """Connections end with the process."""
+
+    async def _answer(self, question: Question) -> Answer:
+        import openai
+
+        started = time.monotonic()
+        try:
+            reply = await self._client.chat.completions.create(
+                model=self.config.model,
+                messages=self.template.render(question.variables),  # type: ignore[arg-type]
+                temperature=0.0,
+                max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
+                logprobs=True,
+                top_logprobs=TOP_LOGPROBS,
+            )
+        except openai.APITimeoutError as e:
+            return Answer(failure="timeout", detail=_told(e), call=self._call(started, None))
+        except openai.APIError as e:
+            return Answer(failure="unavailable", detail=_told(e), call=self._call(started, None))
+        call = self._call(started, reply)
+        if not reply.choices:
+            return Answer(failure="unparsable", detail="the endpoint's reply has no choices", call=call)
+        choice = reply.choices[0]
+        text = choice.message.content or ""
+        try:
+            reading = read_reply(text, _positions(choice), self.template)
+        except VerdictUnparsable as e:
+            return Answer(failure="unparsable", detail=str(e), reasoning=text, call=call)
+        return Answer(
+            score=reading.score,
+            verdict=reading.verdict,
+            probabilities=reading.probabilities,
+            label_mass=reading.label_mass,
+            reasoning=getattr(choice.message, "reasoning_content", None) or text,
+            call=call,
+        )
+
+    def _call(self, started: float, reply: ChatCompletion | None) -> ScorerCall:
+        usage = reply.usage if reply else None
+        asked, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        return ScorerCall(
+            pool=self.pool,
+            model=(reply.model if reply else "") or self.config.model,
+            prompt_version=self.template.id,
+            replica="",
+            queue_s=0.0,
+            service_s=time.monotonic() - started,
+            prompt_tokens=asked,
+            output_tokens=said,
+            cost=self.config.price_per_1k_tokens * (asked + said) / 1000,
+        )
+
+
+def read_reply(text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate) -> Reading:
+    """The score of a written answer. `positions`: each token's text with the likeliest {token: log-probability (nats)}.
+
+    Without positions the written verdict is a hard score (label_mass 1). Raises VerdictUnparsable when there is no
+    verdict at the end, or when a label that the server left out could matter.
+    """
+    verdict = parse_verdict(text)
+    if verdict is None or verdict not in template.labels:
+        raise VerdictUnparsable(f"no verdict at the end of {text[-120:]!r}")
+    if not positions:
+        return Reading(score=LABEL_VALUES[verdict], verdict=verdict, probabilities={verdict: 1.0}, label_mass=1.0)
+    top = positions[_verdict_position(text, positions, template, verdict)][1]
+    return _read_top(top, template)
+
+
+def _verdict_position(
+    text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate, verdict: str
+) -> int:
+    """Index of the token in which the last written label begins."""
+    word = template.labels[verdict].token.strip()  # type: ignore[index]
+    places = [m.start() for m in re.finditer(re.escape(word), text, re.IGNORECASE)]
+    start = 0
+    found = None
+    for index, (token, _) in enumerate(positions):
+        end = start + len(token)
+        if places and start <= places[-1] < end:
+            found = index
+        start = end
+    if found is None or "".join(token for token, _ in positions) != text:
+        raise VerdictUnparsable(f"the verdict in {text[-120:]!r} cannot be found among the tokens of the reply")
+    return found
+
+
+def _read_top(top: Mapping[str, float], template: PromptTemplate) -> Reading:
+    """Labels among the likeliest tokens; a label counts in every spelling that differs only by white space and case."""
+    mass: dict[str, float] = {}
+    for label, said in template.labels.items():
+        word = said.token.strip().lower()
+        mass[label] = math.fsum(math.exp(lp) for token, lp in top.items() if token.strip().lower() == word)
+    missing = [label for label, p in mass.items() if p == 0.0]
+    found = math.fsum(mass.values())
+    bound = len(missing) * math.exp(min(top.values(), default=0.0))
+    if missing and bound > TOLERANCE * found:
+        raise VerdictUnparsable(
+            f"{', '.join(missing)} not among the {len(top)} likeliest tokens and may hold up to {bound:.3f}; "
+            f"the other labels hold {found:.3f}"
+        )
+    return read_labels(mass)
+
+
+def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
+    """(token, {token: log-probability}) of each position; empty if the server gave none."""
+    content = choice.logprobs.content if choice.logprobs else None
+    if not content or not content[-1].top_logprobs:
+        return []
+    return [(entry.token, {top.token: top.logprob for top in entry.top_logprobs}) for entry in content]
+
+
+def _told(error: Exception) -> str:
+    """One line without the request: neither the key nor the customer's text belongs into a record's detail."""
+    status = getattr(error, "status_code", None)
+    return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}"

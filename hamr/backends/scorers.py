@@ -1,0 +1,183 @@
+"""Scorers: a question in, the probabilities of a few labels out. One per replica of a pool.
+
+`RerankerScorer` reads P(yes) at the first token of the answer. `JudgeScorer` lets the model reason within a budget,
+closes the reasoning itself and reads the label at the verdict position. Both speak to one vLLM engine, in which all
+questions of a call run together. `OpenAIScorer` (its own file) asks an endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hamr.backends.scorer_openai import OpenAIScorer
+from hamr.backends.scorer_prompt import ScorerPrompt
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.schema import PoolConfig
+from hamr.errors import BadInput, EngineDied, VerdictUnparsable
+from hamr.protocols import SamplingConfig
+from hamr.rewards.prompting import PromptTemplate
+from hamr.types import Answer, Question, ScorerCall
+
+if TYPE_CHECKING:
+    from hamr.backends.vllm_engine import VllmEngine
+
+
+class Scorer(Protocol):
+    """What a pool's replica runs."""
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        """One answer per question, in order. What the model said wrong is a failure in its answer; raises EngineDied
+        when the questions have to be put to somebody else."""
+        ...
+
+    async def check(self) -> None:
+        """Raises EngineDied when this scorer cannot answer any more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _EngineScorer:
+    """What the two scorers on a local engine share: the prompt, the bill, and running a call's questions together."""
+
+    def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
+        self.pool, self.config, self.engine, self.prompt, self.model = pool, config, engine, prompt, model
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
+
+    async def check(self) -> None:
+        if not self.engine.alive:
+            raise EngineDied("the engine's thread has ended")
+        # Passes through the stepping thread: a step that never ends fails the health check by its time-out.
+        await self.engine.control(lambda engine: None)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    async def _answer(self, question: Question) -> Answer:
+        raise NotImplementedError
+
+    async def _verdict(
+        self, ids: Sequence[int], started: float, *, reasoning: str = "", spent: tuple[int, int]
+    ) -> Answer:
+        """Ask for the label after `ids`. `spent`: prompt and output tokens of this question before it."""
+        logprobs = await self.engine.classify(ids, list(self.prompt.labels.values()))
+        call = self._call(started, spent[0], spent[1] + 1)
+        try:
+            reading = self.prompt.read(logprobs)
+        except VerdictUnparsable as e:
+            return Answer(failure="unparsable", detail=str(e), reasoning=reasoning, call=call)
+        return Answer(
+            score=reading.score,
+            verdict=reading.verdict,
+            probabilities=reading.probabilities,
+            label_mass=reading.label_mass,
+            reasoning=reasoning,
+            call=call,
+        )
+
+    def _too_long(self, tokens: int, started: float) -> Answer:
+        detail = f"the question has {tokens} tokens, which leaves no room in max_context={self.config.max_context}"
+        return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
+
+    def _call(self, started: float, prompt_tokens: int, output_tokens: int) -> ScorerCall:
+        return ScorerCall(
+            pool=self.pool,
+            model=self.model,
+            prompt_version=self.prompt.template.id,
+            replica="",
+            queue_s=0.0,
+            service_s=time.monotonic() - started,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
+        )
+
+
+class RerankerScorer(_EngineScorer):
+    """S_R = P(yes) at the first token of the answer, without reasoning, over the template's labels."""
+
+    async def _answer(self, question: Question) -> Answer:
+        started = time.monotonic()
+        ids = self.prompt.question_ids(question.variables) + self.prompt.verdict_ids(after_thinking=False)
+        if len(ids) + 1 > self.config.max_context:
+            return self._too_long(len(ids), started)
+        return await self._verdict(ids, started, spent=(len(ids), 0))
+
+
+class JudgeScorer(_EngineScorer):
+    """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
+
+    The reasoning is greedy. It shrinks where the context is short; a question that leaves no room even for a bare
+    verdict is a failure. With `thinking_tokens` 0 the reasoning is empty and the verdict is asked at once.
+    """
+
+    async def _answer(self, question: Question) -> Answer:
+        started = time.monotonic()
+        asked = self.prompt.question_ids(question.variables)
+        opened = asked + self.prompt.thinking_ids()
+        closing = self.prompt.verdict_ids(after_thinking=self.prompt.template.thinks)
+        room = self.config.max_context - len(opened) - len(closing) - 1
+        if room < 0:
+            return self._too_long(len(asked), started)
+        budget = min(self.config.thinking_tokens, room) if self.prompt.template.thinks else 0
+        if not budget:
+            return await self._verdict(opened + closing, started, spent=(len(opened) + len(closing), 0))
+        thought = await self.engine.complete(
+            opened, SamplingConfig(temperature=0.0, max_new_tokens=budget), stop=(self.prompt.stop,)
+        )
+        # After a stop the ids hold the stop text itself or the end of the turn: keep what was said before it.
+        stopped = thought.finish_reason != "length"
+        said = self.prompt.tokenizer.encode(thought.text.rstrip()) if stopped else list(thought.token_ids)
+        return await self._verdict(
+            opened + said[:budget] + closing,
+            started,
+            reasoning=thought.text.strip(),
+            spent=(len(opened) + len(closing), len(thought.token_ids)),
+        )
+
+
+def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
+    """The scorer that `config` describes, ready to answer. `model` is its folder (unused by `openai` pools)."""
+    if config.type == "openai":
+        return OpenAIScorer(pool, config)
+    from hamr.backends.vllm_engine import VllmEngine
+
+    prompt = check_scorer(pool, config, model)
+    engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
+    kind = RerankerScorer if config.role == "reranker" else JudgeScorer
+    return kind(pool, config, engine, prompt, model_name(config, model))
+
+
+def check_scorer(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt | None:
+    """Read the template and fit its labels to the model's tokens: milliseconds, no weights, no torch.
+
+    Raises BadInput that names the pool. None for an `openai` pool, whose tokens are not known here.
+    """
+    template = PromptTemplate.load(config.prompt)
+    if config.type == "openai":
+        OpenAIScorer.check_config(pool, config)
+        return None
+    try:
+        return ScorerPrompt(template, load_tokenizer(model))
+    except BadInput as e:
+        raise BadInput(f"pools.{pool}: {e.where}", e.value, e.remedy) from e
+
+
+def model_name(config: PoolConfig, model: Path) -> str:
+    """What a record calls the model; a fine-tuned one is told from its base by the name of its folder."""
+    return f"{config.model}@{model.name}" if config.finetune else config.model
+
+
+def scorer_env(config: PoolConfig) -> Mapping[str, str]:
+    """Environment variables of a replica's process."""
+    if config.type == "openai":
+        return {}
+    from hamr.backends.vllm_engine import engine_env
+
+    return engine_env(config.engine)
