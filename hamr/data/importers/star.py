@@ -18,6 +18,9 @@ from hamr.errors import DataError
 from hamr.types import ServiceSample
 
 MAX_REFERENCES = 6
+_FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
+_OPTIONAL = {"reference_candidates": list, "privileged": dict, "source": dict}
+_TASK_FIELDS = {"task": str, "start": str, "edges": dict, "nodes": dict, "tool": dict}
 
 
 def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERENCES) -> list[ServiceSample]:
@@ -35,7 +38,7 @@ def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERE
     calls: dict[str, list[Mapping[str, Any]]] = {}
     for _, row in rows:
         for call in _calls(row):
-            calls.setdefault(str(call.get("name")), []).append(call.get("parameters", {}))
+            calls.setdefault(str(call.get("name")), []).append(call["parameters"])
     texts = {ref: policy_text(task) for ref, task in tasks.items()}
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
     samples: dict[str, ServiceSample] = {}
@@ -59,34 +62,40 @@ def _read_policies(path: Path) -> dict[str, Any]:
     if not isinstance(tasks, dict) or not tasks:
         raise DataError("policies", str(path), "must be a JSON object of procedures")
     for ref, task in tasks.items():
-        for field in ("task", "start", "edges", "nodes", "tool"):
-            if not isinstance(task, dict) or field not in task:
-                raise DataError(f"{path}: {ref}.{field}", None, "missing field; is this the policies file of STAR?")
+        for field, kind in _TASK_FIELDS.items():
+            if not isinstance(task, dict) or not isinstance(task.get(field), kind):
+                raise DataError(f"{path}: {ref}.{field}", None, f"missing or no {kind.__name__}; is this STAR's file?")
+        if not isinstance(task["tool"].get("name"), str) or not isinstance(task["tool"].get("parameters"), dict):
+            raise DataError(f"{path}: {ref}.tool", task["tool"], "must have a name and an object of parameters")
     return tasks
 
 
 def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path) -> None:
     """What `from_json` will not see, because the conversion needs it first."""
-    kinds = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
-    for field, kind in kinds.items():
-        if field not in row:
+    for field, kind in {**_FIELDS, **_OPTIONAL}.items():
+        if field not in row and field in _FIELDS:
             raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
-        if not isinstance(row[field], kind):
+        if not isinstance(row.get(field, kind()), kind):
             raise DataError(f"{where}: {field}", row[field], f"must be of type {kind.__name__}")
     for field, refs in (("policy_ref", [row["policy_ref"]]), ("tools_ref", row["tools_ref"])):
         for ref in refs:
-            if ref not in tasks:
+            if not isinstance(ref, str) or ref not in tasks:
                 raise DataError(f"{where}: {field}", ref, f"not in {policies}")
+    for i, candidate in enumerate(row.get("reference_candidates", [])):
+        if not isinstance(candidate, dict) or not isinstance(candidate.get("content"), str):
+            raise DataError(
+                f"{where}: reference_candidates[{i}]", candidate, "must be an object with a text as content"
+            )
 
 
 def _calls(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Every tool call of a decision point, that of the history included."""
+    """Every tool call of a decision point, those of the history included, its parameters unwrapped in place.
+    Calls that are malformed are passed over: `from_json` names them."""
     for action in (*row["history"], row["gold"]):
-        if isinstance(action, dict) and action.get("action") == "call_tool":
-            if isinstance(action.get("parameters"), dict):
-                action["parameters"] = {name: _single(value) for name, value in action["parameters"].items()}
+        if isinstance(action, dict) and isinstance(action.get("parameters"), dict):
+            action["parameters"] = {name: _single(value) for name, value in action["parameters"].items()}
             yield action
 
 
@@ -129,7 +138,7 @@ def _references(gold: Mapping[str, Any], candidates: Iterable[Any], most: int) -
     content = " ".join(str(gold.get("content", "")).split())
     found = {_wording(content): {"action": "reply", "content": content, "source": "logged"}}
     for candidate in candidates:
-        content = " ".join(str(candidate["content"]).split())
+        content = " ".join(candidate["content"].split())
         entry = {"action": "reply", "content": content, "source": str(candidate.get("origin", "candidate"))}
         if _wording(content):
             found.setdefault(_wording(content), entry)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hamr.cli import main as hamr
+from hamr.data.samples import read_samples
+
+NAMES = ("train", "validation", "test")
+
+
+def _sage(folder, *more):
+    sizes = [f"data.sage.{name}={size}" for name, size in zip(NAMES, (30, 10, 12), strict=True)]
+    return hamr(["data", "sage", f"output={folder}", *sizes, *more])
+
+
+def test_generated_splits_are_written_and_shown(tmp_path, capsys):
+    assert _sage(tmp_path / "out") == 0
+    assert [len(read_samples(tmp_path / "out" / f"{name}.jsonl")) for name in NAMES] == [30, 10, 12]
+    shown = capsys.readouterr().out
+    assert "call change_order" in shown
+    assert str(tmp_path / "out" / "test.jsonl") in shown.replace("\n", "")
+
+
+def test_files_are_replaced_only_on_request(tmp_path, capsys):
+    assert _sage(tmp_path) == 0
+    before = (tmp_path / "train.jsonl").read_bytes()
+    assert _sage(tmp_path, "data.sage.seed=1") == 2
+    assert "overwrite=true" in capsys.readouterr().err
+    assert (tmp_path / "train.jsonl").read_bytes() == before
+    assert _sage(tmp_path, "data.sage.seed=1", "overwrite=true") == 0
+    assert (tmp_path / "train.jsonl").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "sage, import"),
+        (["cook"], "sage, import"),
+        (["sage"], "give output="),
+        (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
+        (["sage", "output={out}", "data.sage.train=0"], "greater than 0"),
+        (["sage", "outptu={out}"], "did you mean output"),
+        (["sage", "output={out}", "overwrite=yes"], "true or false"),
+        (["import"], "there are: star"),
+        (["import", "moon"], "there are: star"),
+        (["import", "star", "output={out}"], "give input="),
+        (["import", "star", "input=/none", "policies=/none", "output={out}"], "no such file"),
+        (["import", "star", "input=/x", "policies=/x", "output={out}", "held_out_frac=0.9"], "between 0 and 0.5"),
+        (["import", "star", "input=/x", "policies=/x", "output={out}", "seed=one"], "must be a number"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, args, said):
+    out = tmp_path / "out"
+    assert hamr(["data", *(arg.format(out=out) for arg in args)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_an_imported_corpus_is_split_by_dialogue(tmp_path):
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    task = {"task": "t", "start": "hello", "edges": {}, "nodes": {"hello": "Hi"}, "tool": tool}
+    rows = [
+        {
+            "id": f"{dialogue}-{turn}",
+            "source": {"dialogue_id": dialogue},
+            "ticket": {},
+            "policy_ref": "star/t",
+            "tools_ref": ["star/t"],
+            "history": [{"role": "customer", "content": "Hi"}],
+            "gold": {"action": "reply", "content": f"Answer {turn}."},
+        }
+        for dialogue in range(10)
+        for turn in range(3)
+    ]
+    (tmp_path / "p.json").write_text(json.dumps({"star/t": task}))
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    args = ["data", "import", "star", f"input={tmp_path / 'in.jsonl'}", f"policies={tmp_path / 'p.json'}"]
+    assert hamr([*args, f"output={out}", "held_out_frac=0.2"]) == 0
+    dialogues = [{s.meta["dialogue"] for s in read_samples(out / f"{name}.jsonl")} for name in NAMES]
+    assert [len(d) for d in dialogues] == [6, 2, 2]
+    assert len(set().union(*dialogues)) == 10

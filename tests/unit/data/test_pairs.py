@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.pairs import LABELS, read_pairs, reply_pairs
+from hamr.data.rendering import dialogue_text
+from hamr.data.telecom import act_of, generate, wordings
+from hamr.data.telecom_pairs import candidate
+from hamr.data.telecom_words import BANKS
+from hamr.errors import DataError
+from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+
+SLOTS = {
+    "package": "Surf 40GB",
+    "target": "Surf 40GB",
+    "price": "30",
+    "other_package": "Talk 500min",
+    "other_price": "25",
+    "current": "Lite 5GB",
+    "fee": "50",
+}
+REPLY_ACTS = ("ask_profile", "recommend", "penalty_notice", "goodbye")
+
+
+@pytest.fixture(scope="module")
+def train():
+    return generate(SageDataConfig()).train
+
+
+@pytest.fixture(scope="module")
+def pairs(train):
+    return reply_pairs(train, 900, 3)
+
+
+def test_pairs_are_balanced_different_and_repeatable(train, pairs):
+    assert len(pairs) == len(set(pairs)) == 900
+    assert Counter(p.label for p in pairs) == dict.fromkeys(LABELS, 300)
+    assert reply_pairs(train, 900, 3) == pairs
+    assert reply_pairs(train, 900, 4) != pairs
+
+
+def test_a_thought_is_short_and_every_history_is_a_samples(train, pairs):
+    histories = {dialogue_text(s) for s in train}
+    for pair in pairs:
+        assert 3 <= len(pair.thought.split()) <= 16
+        assert pair.history in histories
+
+
+@pytest.mark.parametrize("act", REPLY_ACTS)
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_labels_mean_what_they_say(act, split):
+    rng = Random(5)
+    known = wordings(act, SLOTS, split)
+    partial = [t.format(**SLOTS) for t in BANKS[split].partial[act]]
+    for _ in range(200):
+        good = candidate(act, SLOTS, split, "consistent", rng)
+        assert good.reference in known
+        assert good.text in known
+        assert candidate(act, SLOTS, split, "partial", rng).text in partial
+        bad = candidate(act, SLOTS, split, "inconsistent", rng)
+        assert bad.reference in known
+        assert bad.text not in known
+        assert bad.text not in partial
+
+
+def test_consistent_pairs_are_mostly_in_other_words(pairs):
+    consistent = [p for p in pairs if p.label == "consistent"]
+    verbatim = sum(p.statement_a == p.statement_b for p in consistent) / len(consistent)
+    assert 0.05 < verbatim < 0.25
+
+
+def test_a_wrong_amount_comes_in_the_references_own_words_too():
+    rng = Random(0)
+    near = 0
+    for _ in range(300):
+        made = candidate("penalty_notice", SLOTS, "train", "inconsistent", rng)
+        a, b = made.reference.split(), made.text.split()
+        near += len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
+    assert near > 20
+
+
+def test_wording_banks_of_wrong_replies_are_disjoint_from_right_ones():
+    for bank in BANKS.values():
+        for act in REPLY_ACTS:
+            assert not set(bank.agent[act]) & (set(bank.partial[act]) | set(bank.negated[act]))
+            assert len(set(bank.agent[act])) == len(bank.agent[act]) >= 5
+
+
+def _logged(identity, *replies, cluster=None):
+    return ServiceSample(
+        id=identity,
+        ticket={},
+        policy="",
+        tools=(),
+        history=(Turn(role="customer", content=f"question {identity}"),),
+        references=tuple(Reference(action=Reply(content=r)) for r in replies),
+        meta={"cluster": cluster} if cluster else {},
+    )
+
+
+def test_logged_samples_pair_their_own_references_and_contrast_other_clusters():
+    samples = [
+        _logged("a", "Your name?", "What is your name?", cluster="name"),
+        _logged("b", "Who are you?", cluster="name"),
+        _logged("c", "Goodbye!", "Bye."),
+        _logged("d", "bye", "See you."),
+    ]
+    made = reply_pairs(samples, 60, 0)
+    farewell, naming = {"Goodbye!", "Bye.", "bye", "See you."}, {"Your name?", "What is your name?", "Who are you?"}
+    assert {p.label for p in made} == {"consistent", "inconsistent"}
+    for pair in made:
+        together = any({pair.statement_a, pair.statement_b} <= group for group in (farewell, naming))
+        assert together == (pair.label == "consistent")
+    assert ("Who are you?", "Your name?") not in {(p.statement_a, p.statement_b) for p in made}
+
+
+def test_few_samples_give_fewer_pairs_than_asked():
+    assert len(reply_pairs([_logged("a", "One.", "Two.")], 50, 0)) == 2
+
+
+def test_no_reply_to_start_from_is_an_error(train):
+    calls = [s for s in train if act_of(s) == "transfer_human"]
+    assert all(isinstance(s.references[0].action, ToolCall) for s in calls)
+    for nothing in ([], calls):
+        with pytest.raises(DataError, match="no sample has a reply"):
+            reply_pairs(nothing, 5, 0)
+
+
+def test_reading_labelled_pairs(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    history = [{"role": "customer", "content": "Hi"}]
+    row = {"content_A": "Yes.", "content_B": "No.", "label": "inconsistent", "history": history, "why": "?"}
+    path.write_text(json.dumps(row))
+    [pair] = read_pairs(path)
+    assert (pair.history, pair.statement_a, pair.statement_b) == ("Customer: Hi", "Yes.", "No.")
+    assert pair.label == "inconsistent"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"label": "same"}, "label"), ({"content_A": 3}, "content_A"), ({"content_B": ""}, "content_B"),
+     ({"history": "Hi"}, "history"), ({"history": [{"role": "boss"}]}, "history[0].role")],
+)  # fmt: skip
+def test_malformed_pairs_name_line_and_field(tmp_path, change, field):
+    good = {"content_A": "Yes.", "content_B": "No.", "label": "partial"}
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(good) + "\n" + json.dumps({**good, **change}))
+    with pytest.raises(DataError) as caught:
+        read_pairs(path)
+    assert caught.value.where == f"{path}:2: {field}"
+
+
+def test_the_public_pairs_can_be_read():
+    folder = os.environ.get("HAMR_PUBLIC_DATA")
+    if not folder:
+        pytest.skip("HAMR_PUBLIC_DATA is not set")
+    pairs = read_pairs(Path(folder) / "consistency_pairs.jsonl")
+    assert Counter(p.label for p in pairs) == {"consistent": 250, "inconsistent": 250}
