@@ -6,6 +6,7 @@ step, and three of its methods are timed from outside.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -134,10 +135,8 @@ def main() -> None:
     trainer.add_callback(StepByStep())
     versions = {"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__}
     channel.send(ready=True, versions=versions)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         trainer.train()
-    except KeyboardInterrupt:
-        pass
 
 
 if __name__ == "__main__":

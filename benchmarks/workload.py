@@ -101,12 +101,13 @@ def prepare_model(source: Path, target: Path) -> Path:
             _edit(target / name, lambda c: {**c, "eos_token_id": unreachable})
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     if (used := _largest_id(tokenizer)) >= unreachable:
-        raise SystemExit(f"{source}: the tokenizer uses id {used}, past the embedding of {unreachable} rows; use another model")
+        raise SystemExit(
+            f"{source}: the tokenizer uses id {used}, past the embedding of {unreachable} rows; use another model"
+        )
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokenizer["added_tokens"].append({"id": unreachable, "content": NEVER, **flags})
     # Ids of added tokens are given out in order by the library, so the vocabulary is filled up to the last row.
-    fill = [i for i in range(used + 1, unreachable)]
-    tokenizer["model"]["vocab"].update({f"<|fill{i}|>": i for i in fill})
+    tokenizer["model"]["vocab"].update({f"<|fill{i}|>": i for i in range(used + 1, unreachable)})
     (target / "tokenizer.json").write_text(json.dumps(tokenizer))
     _edit(target / "tokenizer_config.json", lambda c: {**c, "eos_token": NEVER})
     if (target / "special_tokens_map.json").exists():
