@@ -17,7 +17,7 @@ from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import PoolConfig
-from hamr.errors import BadInput, EngineDied, VerdictUnparsable
+from hamr.errors import BadInput, VerdictUnparsable
 from hamr.protocols import SamplingConfig
 from hamr.rewards.prompting import PromptTemplate
 from hamr.types import Answer, Question, ScorerCall
@@ -51,10 +51,9 @@ class _EngineScorer:
         return list(await asyncio.gather(*(self._answer(question) for question in questions)))
 
     async def check(self) -> None:
-        if not self.engine.alive:
-            raise EngineDied("the engine's thread has ended")
-        # Passes through the stepping thread: a step that never ends fails the health check by its time-out.
-        await self.engine.control(lambda engine: None)
+        # Passes through the stepping thread: EngineDied if it has ended, and a step that never ends keeps this waiting
+        # until the pool's health check times out.
+        await self.engine.unfinished()
 
     def close(self) -> None:
         self.engine.close()
