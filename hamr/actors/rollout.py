@@ -34,8 +34,9 @@ class RolloutWorker:
     def __init__(self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int) -> None:
         from hamr.backends.vllm_engine import VllmEngine
 
-        transfer = "nccl" if config.transfer == "nccl" else "file"
-        self.engine = VllmEngine(model_path, config.engine, model.dtype, model.max_context, seed, transfer)
+        self.engine = VllmEngine(
+            model_path, config.engine, model.dtype, model.max_context, seed, nccl=config.transfer == "nccl"
+        )
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
         async for rollout in self.engine.generate(requests):

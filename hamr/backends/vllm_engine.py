@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort"]
 CLOSE_TIMEOUT_S = 30.0
+CPU_TOKENS_PER_STEP = 2048
+"""Prompt tokens that one step may take in; a prompt that does not fit waits for the next."""
 
 
 class Completion(NamedTuple):
@@ -79,7 +81,8 @@ class VllmEngine:
     """Generates and classifies. Every method may be called from any asyncio loop of this process.
 
     The constructor blocks until the engine stands (seconds). Whoever waits when the stepping thread dies gets
-    EngineDied, and so does whoever asks afterwards. `seed` feeds requests that bring none.
+    EngineDied, and so does whoever asks afterwards. `seed` feeds requests that bring none. `nccl` opens the engine to
+    weights from a trainer's broadcast.
     """
 
     def __init__(
@@ -89,12 +92,13 @@ class VllmEngine:
         dtype: DType,
         max_context: int,
         seed: int = 0,
-        weight_transfer: Literal["file", "nccl"] = "file",
+        *,
+        nccl: bool = False,
     ) -> None:
         self.tokenizer = load_tokenizer(str(model_path))
         self.max_context = max_context
         self.version = 0
-        self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, weight_transfer)
+        self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, nccl)
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[str, _Ticket] = {}
@@ -207,8 +211,8 @@ class VllmEngine:
         ticket = _Ticket(
             prompt_ids=tuple(prompt_ids),
             params=params,
-            deliver=_threadsafe(lambda output: future.done() or future.set_result(output)),
-            fail=_threadsafe(lambda error: future.done() or future.set_exception(error)),
+            deliver=_threadsafe(lambda output: _settle(future, output)),
+            fail=_threadsafe(lambda error: _settle(future, error)),
         )
         ids = await self._submit([ticket])
         try:
@@ -243,16 +247,15 @@ class VllmEngine:
 
     async def _call(self, action: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        resolve = _threadsafe(lambda value: future.done() or future.set_result(value))
-        reject = _threadsafe(lambda error: future.done() or future.set_exception(error))
+        settle = _threadsafe(lambda outcome: _settle(future, outcome))
 
         def run(engine: Any) -> None:
             try:
-                resolve(action(engine))
+                settle(action(engine))
             except Exception as error:
-                reject(error)
+                settle(error)
 
-        self._post(run, [_Waiter(fail=reject)])
+        self._post(run, [_Waiter(fail=settle)])
         return await future
 
     def _post(self, action: Callable[[Any], None], waiters: Sequence[Any]) -> None:
@@ -405,12 +408,22 @@ def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
     return call
 
 
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Gives a waiter its value or exception, unless it has stopped waiting."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
 def _reason(reason: str | None) -> FinishReason:
     return reason if reason in ("stop", "length") else "abort"  # type: ignore[return-value]
 
 
 def _engine_args(
-    model_path: str, engine: EngineConfig, dtype: DType, max_context: int, seed: int, weight_transfer: str
+    model_path: str, engine: EngineConfig, dtype: DType, max_context: int, seed: int, nccl: bool
 ) -> dict[str, Any]:
     """vLLM's EngineArgs. Log-probabilities are those of the distribution that was sampled from (after temperature
     and top-p), which at temperature 1 are the model's own."""
@@ -431,7 +444,14 @@ def _engine_args(
     if engine.num_gpus:
         args["gpu_memory_utilization"] = engine.gpu_memory_utilization
         args["tensor_parallel_size"] = engine.tensor_parallel_size
-        if weight_transfer == "nccl":
+        if nccl:
             args["weight_transfer_config"] = {"backend": "nccl"}
         return args
-    return args | {"enforce_eager": True, "kv_cache_memory_bytes": engine.kv_cache_mb << 20}
+    return args | {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": engine.kv_cache_mb << 20,
+        # A prompt that is prefilled in pieces makes vLLM rewind its request's random generator, which CPU generators
+        # cannot do: one seeded request cut in two would end the engine. Whole prompts only, so a step must hold one.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(CPU_TOKENS_PER_STEP, max_context),
+    }

@@ -132,6 +132,16 @@ def test_samples_of_a_prompt_share_its_prefill(fresh: Any, prompt_ids: tuple[int
     assert sorted(answer.cached_tokens for answer in answers) == [0, *[blocks] * 7]
 
 
+def test_more_prompt_than_a_step_holds(
+    fresh: Any, tiny: Path, request_of: Callable[..., GenerationRequest], oracle: Any
+) -> None:
+    """Six seeded prompts of 450 tokens exceed one step's 2,048: none may be cut in two, all must come out right."""
+    asked = [request_of(tuple((7 * i + j * j) % 3000 + 20 for j in range(450)), f"p{i}", 2, 6) for i in range(6)]
+    rollouts = ask(fresh.generate.remote(asked))
+    assert {r.key for r in rollouts} == {key for request in asked for key in request.keys}
+    assert gap(rollouts, oracle(tiny)) < TOLERANCE
+
+
 def test_stop_string_ends_the_text(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...]) -> None:
     from hamr.backends.tokenizer import load_tokenizer
 

@@ -38,7 +38,7 @@ def test_engine_accepts_the_transfer_setting() -> None:
     from hamr.backends.vllm_engine import _engine_args
     from hamr.config.schema import EngineConfig
 
-    args = _engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, "nccl")
+    args = _engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, True)
     assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry
 
 

@@ -15,7 +15,7 @@ def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
     assert env["OMP_NUM_THREADS"] == "2"
     assert env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    args = _engine_args("/m", engine, "bfloat16", 1024, 7, "file")
+    args = _engine_args("/m", engine, "bfloat16", 1024, 7, False)
     assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 16, 48)
     assert (args["max_model_len"], args["seed"], args["logprobs_mode"]) == (1024, 7, "processed_logprobs")
     assert "gpu_memory_utilization" not in args
@@ -23,7 +23,7 @@ def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
 
 def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
-    args = _engine_args("/m", engine, "bfloat16", 4096, 0, "nccl")
+    args = _engine_args("/m", engine, "bfloat16", 4096, 0, True)
     assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
     assert args["enforce_eager"] is False
     assert args["weight_transfer_config"] == {"backend": "nccl"}
