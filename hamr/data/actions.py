@@ -24,7 +24,9 @@ _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</an
 _ANY_TAG = re.compile(r"<(/?(?:tool_call|think|answer)>)")
 _CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
 _THINK_FIRST = re.compile(r"\s*<think>(?P<thought>.*)</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
-_ANSWER_FIRST = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*<think>(?P<thought>.*?)(?:</think>\s*)?", re.DOTALL)
+_ANSWER_FIRST = re.compile(
+    r"\s*<answer>(?P<answer>.*)</answer>\s*<think>(?P<thought>(?:(?!</think>).)*)(?:</think>\s*)?", re.DOTALL
+)
 
 
 def render_action(

@@ -77,6 +77,8 @@ class Asker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that was cancelled before its first step never came to take itself off.
+        self._pending.clear()
 
     async def _put(self, key: _Key, question: Question) -> Answer:
         try:
@@ -89,7 +91,7 @@ class Asker:
         except VerdictUnparsable as error:
             return Answer(failure="unparsable", detail=str(error))
         finally:
-            del self._pending[key]
+            self._pending.pop(key, None)
         if answer.failure is None and self._cache_size:
             self._known[key] = answer
             if len(self._known) > self._cache_size:

@@ -73,7 +73,7 @@ class Inquiry:
             outcome=result.outcome,
             band=result.band,
             scores=scores,
-            calls=tuple(call for _, call in sorted(self._calls.items(), key=lambda item: item[0])),
+            calls=tuple(call for _, call in sorted(self._calls.items(), key=_order)),
             decisive=result.decisive,
             escalated=self._escalated,
         )
@@ -116,3 +116,9 @@ class Inquiry:
             self._calls[index, role] = heard.answer.call
         self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
         return heard.answer
+
+
+def _order(item: tuple[tuple[int, Role], ScorerCall]) -> tuple[int, bool]:
+    """By reference, the reranker before the judge: the order in which they are asked, whoever answers first."""
+    (reference, role), _ = item
+    return reference, role == "judge"
