@@ -57,6 +57,8 @@ class _Phase:
     name: str
     started: float
     seconds: float | None = None
+    inner: float = 0.0
+    """Seconds spent in phases inside this one."""
     state: Literal["running", "done", "failed"] = "running"
     step: int = 0
     total: int = 0
@@ -75,7 +77,7 @@ class Console:
     """Progress of one run. Use as a context manager, or call `close()` at the end.
 
     `enabled=False` shows nothing (`logging.console: false`), but still times the phases. `seconds` has the wall
-    time of every phase that ended, for `summary.json`.
+    time of every phase that ended, for `summary.json`: a phase inside another counts there, not in the outer one.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class Console:
             phase.state = "done"
         finally:
             phase.seconds = self._clock() - phase.started
-            self.seconds[name] = self.seconds.get(name, 0.0) + phase.seconds
+            self.seconds[name] = self.seconds.get(name, 0.0) + phase.seconds - phase.inner
+            if outer := self._running():
+                outer.inner += phase.seconds
             self._line(f"{name}: {phase.state} in {duration(phase.seconds)}")
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:

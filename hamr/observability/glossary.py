@@ -19,6 +19,7 @@ from hamr.errors import HamrError
 log = logging.getLogger(__name__)
 
 Good = Literal["up", "down", "zero", "watch"]
+BETTER: dict[Good, str] = {"up": "higher", "down": "lower", "zero": "near 0", "watch": "-"}
 STRICT_ENV = "HAMR_STRICT_METRICS"
 
 _WORD = r"[A-Za-z0-9_.-]+"
@@ -119,13 +120,15 @@ METRICS: tuple[Metric, ...] = (
     _metric("policy/tokens", "Completion tokens that carried loss", "tokens", "watch"),
     _metric("policy/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("policy/learning_rate", "Learning rate of the step", "rate", "watch"),
-    _metric("policy/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
+    _metric(
+        "policy/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"
+    ),
     # Supervised fine-tuning
     _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
-    _metric("sft/skipped_steps", "Optimiser steps skipped for a gradient that was not finite", "count", "zero"),
+    _metric("sft/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"),
     # Rollout
     _metric(
         "rollout/logprob_diff/mean",
@@ -222,9 +225,8 @@ def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
 
 def markdown() -> str:
     """The glossary as a table for the documentation."""
-    arrows = {"up": "higher", "down": "lower", "zero": "near 0", "watch": "-"}
     lines = ["| metric | meaning | unit | better |", "|---|---|---|---|"]
     for m in METRICS:
         meaning = m.meaning.replace("|", "\\|")
-        lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {arrows[m.good]} |")
+        lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {BETTER[m.good]} |")
     return "\n".join(lines) + "\n"
