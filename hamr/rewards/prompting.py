@@ -24,6 +24,7 @@ from hamr.rewards.verdict import LABEL_VALUES, VERDICT_WORDS, Label
 
 _KEYS = {"name", "version", "language", "system", "user", "verdict_prefix", "labels", "thinking"}
 _WRAPPED = re.compile(r"<(?P<tag>\w+)>\s*\{\{\s*\w+\s*\}\}\s*</(?P=tag)>")
+_STATEMENT = re.compile(r"\{%[-+]?\s*(\w*)")
 _VERDICT = re.compile(
     r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：]", re.IGNORECASE
 )
@@ -164,6 +165,9 @@ def _check_wrapped(user: str, system: str, where: str) -> None:
         _ENVIRONMENT.parse(user)
     except TemplateError as error:
         raise ConfigError(f"prompt {where}: user", user, f"is not a Jinja template ({error})") from error
+    others = sorted(set(_STATEMENT.findall(user)) - {"if", "elif", "else", "endif"})
+    if others:
+        raise ConfigError(f"prompt {where}: user", others, "of Jinja's statements only {% if %} is allowed")
     if user.count("{{") != len(_WRAPPED.findall(user)):
         raise ConfigError(f"prompt {where}: user", user, "every variable has to stand alone in a tag: <a>{{ a }}</a>")
 
