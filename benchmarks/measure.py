@@ -41,13 +41,13 @@ class Step:
 class Side:
     """A long-lived process that makes one step at a time and sleeps in between."""
 
-    def __init__(self, name: str, command: Sequence[str], work: Work, log: Path, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], work: Work, log: Path, timeout_s: float, environment: dict[str, str]
+    ) -> None:
         self.name, self.work, self.log, self.timeout_s = name, work, log, timeout_s
         environment = {
             **os.environ,
-            **ALLOCATOR,
-            "OMP_NUM_THREADS": str(work.threads),
-            "OMP_WAIT_POLICY": "PASSIVE",
+            **environment,
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }

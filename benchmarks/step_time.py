@@ -48,6 +48,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--most-others", type=float, default=0.1, help="cores; pairs with more are left out of `quiet`")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds that a side may be silent")
     parser.add_argument("--out", type=Path, default=None, help="default: benchmarks/results/step_time_<shape>.json")
+    parser.add_argument("--default-allocator", action="store_true", help="do not tune glibc's malloc (both sides)")
     trl = parser.add_argument_group("TRL")
     trl.add_argument("--trl-mode", choices=("transformers", "continuous", "vllm"), default="transformers")
     trl.add_argument("--trl-micro-batch", type=int, default=16)
@@ -87,7 +88,9 @@ def start(side: str, label: str, work: Work, args: argparse.Namespace, steps: in
     python = str(ensure_environment(args.trl_mode)) if side == "trl" else sys.executable
     log = HERE.parent / ".bench-work" / f"{label}.log"
     command = [python, str(HERE / f"{side}_side.py")]
-    return Side(label, command, replace(work, options=options), log, args.timeout)
+    # hamr's actors are processes of their own and import it from here; TRL's environment must not see it.
+    variables = environment(args) | ({"PYTHONPATH": str(HERE.parent)} if side == "hamr" else {})
+    return Side(label, command, replace(work, options=options), log, args.timeout, variables)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -141,7 +144,11 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
         "model": args.model,
         "shape": asdict(shape),
         "machine": machine(),
-        "environment": {**ALLOCATOR, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(args.threads)},
+        "environment": environment(args),
+            **({} if args.default_allocator else ALLOCATOR),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "OMP_NUM_THREADS": str(args.threads),
+        },
         "sides": sides,
     }
     if len(results) == 2:
@@ -154,6 +161,11 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
             if quiet:
                 out["ratio"][f"{what}_quiet"] = asdict(Spread.of([every[i] for i in quiet]))
     return out
+
+
+def environment(args: argparse.Namespace) -> dict[str, str]:
+    allocator = {} if args.default_allocator else ALLOCATOR
+    return {**allocator, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(args.threads)}
 
 
 def machine() -> dict[str, Any]:
