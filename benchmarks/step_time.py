@@ -145,10 +145,6 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
         "shape": asdict(shape),
         "machine": machine(),
         "environment": environment(args),
-            **({} if args.default_allocator else ALLOCATOR),
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "OMP_NUM_THREADS": str(args.threads),
-        },
         "sides": sides,
     }
     if len(results) == 2:
