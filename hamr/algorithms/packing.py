@@ -66,9 +66,7 @@ def pack(
     )
 
 
-def _deal(
-    order: Sequence[Piece], cost: dict[Piece, int], count: int, budget: int
-) -> list[list[Piece]] | None:
+def _deal(order: Sequence[Piece], cost: dict[Piece, int], count: int, budget: int) -> list[list[Piece]] | None:
     """Pieces to `count` bins, each to the emptiest; None if a bin would pass the budget."""
     bins: list[list[Piece]] = [[] for _ in range(count)]
     loads = [0] * count

@@ -194,8 +194,4 @@ def _unfold(x: Tensor, like_NLHD: Tensor) -> Tensor:
     """The inverse of `_fold` -> [N, L, H, D]."""
     n, length, heads, width = like_NLHD.shape
     kv_heads = x.shape[0] // n
-    return (
-        x.view(n, kv_heads, heads // kv_heads, length, width)
-        .permute(0, 3, 1, 2, 4)
-        .reshape(n, length, heads, width)
-    )
+    return x.view(n, kv_heads, heads // kv_heads, length, width).permute(0, 3, 1, 2, 4).reshape(n, length, heads, width)

@@ -1,0 +1,224 @@
+"""The trainer group: N Ray actors that form one DeepSpeed world, behind protocols.Trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from hamr.errors import EngineDied, HamrError
+from hamr.protocols import Metrics
+from hamr.types import TrainBatch, TrainGroup
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+    from hamr.backends.weights import NcclAddress
+
+GRACE_S = 5.0
+"""After one rank's error, how long to wait for the others': a rank that lost its peer complains of a closed
+connection, and the peer's death, which is the reason, may be reported a moment later."""
+
+
+class TrainerRank:
+    """The actor: a rank of the world and its transport, nothing else."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.trainer: Any = None
+
+    def address(self) -> str:
+        """Where the world can meet: this host, at a port that is free now."""
+        import ray
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    def set_up(self, config: TrainerConfig, algorithm: AlgorithmConfig, model_path: Path, **settings: Any) -> int:
+        """Builds this rank's trainer; returns the process id."""
+        from hamr.backends.deepspeed_trainer import DeepSpeedTrainer
+
+        self.trainer = DeepSpeedTrainer(config, algorithm, model_path, rank=self.rank, world=self.world, **settings)
+        return os.getpid()
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Runs a method of the trainer. All ranks run it; rank 0 alone sends the result back."""
+        result = getattr(self.trainer, method)(*args, **kwargs)
+        return result if self.rank == 0 else None
+
+
+class TrainerGroup:
+    """All ranks as one trainer (protocols.Trainer). Needs a running Ray.
+
+    Every wait ends after `config.deadline_s` at the latest. An error of a rank surfaces as itself; a rank that died
+    raises EngineDied, and so does every call after that: a world without one of its ranks cannot go on.
+    """
+
+    def __init__(self, config: TrainerConfig, model: ModelConfig, actors: Sequence[ActorHandle]) -> None:
+        self.config = config
+        self.pids: tuple[int, ...] = ()
+        self._model = model
+        self._actors = list(actors)
+
+    @classmethod
+    async def start(
+        cls,
+        config: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        model: ModelConfig,
+        model_path: Path,
+        total_steps: int,
+        seed: int,
+        temperature: float,
+    ) -> TrainerGroup:
+        """Starts `config.ranks` actors and waits until the model is loaded in all of them.
+
+        `temperature` is that of the rollouts: the loss sees the distribution that was sampled from.
+        """
+        import ray
+
+        remote = ray.remote(TrainerRank).options(
+            num_cpus=config.num_cpus,
+            num_gpus=config.num_gpus,
+            max_restarts=0,
+            runtime_env={"env_vars": trainer_env(config)},
+        )
+        group = cls(config, model, [remote.remote(rank, config.ranks) for rank in range(config.ranks)])
+        try:
+            [address] = await group._wait([group._actors[0].address.remote()])
+            settings = dict(total_steps=total_steps, seed=seed, temperature=temperature, init_method=address)
+            group.pids = tuple(
+                await group._wait(
+                    [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors]
+                )
+            )
+        except BaseException:
+            await group.shutdown()
+            raise
+        return group
+
+    # --- protocols.Trainer ---
+
+    async def train(self, batch: TrainBatch) -> Metrics:
+        """The optimiser steps of one batch; metrics of the whole world (see DeepSpeedTrainer.train)."""
+        import ray
+
+        return await self._all("train", ray.put(batch))
+
+    async def save(self, folder: Path) -> None:
+        """`folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
+        await self._all("save", Path(folder).absolute())
+
+    async def load(self, folder: Path) -> None:
+        """Goes on exactly where `save` was called; right after `start` or `reset`."""
+        await self._all("load", Path(folder).absolute())
+
+    # --- beyond the protocol ---
+
+    async def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
+        """log p of every completion token, by group, sequence and token."""
+        import ray
+
+        return await self._all("logprobs", ray.put(list(groups)), temperature=temperature)
+
+    async def write_weights(self, path: Path) -> None:
+        """Every weight in the engines' type as one safetensors file, the tied head included."""
+        await self._all("write_weights", Path(path).absolute(), self._model.dtype)
+
+    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
+        """A new stage from the model in `model_path`, in the same processes.
+
+        Raises ValueError if `config` asks for another number of ranks or another backend.
+        """
+        for key in ("ranks", "backend"):
+            old, new = getattr(self.config, key), getattr(config, key)
+            if old != new:
+                raise ValueError(f"trainer.{key} cannot change from {old} to {new} in a running group")
+        await self._all("reset", Path(model_path), config=config, total_steps=total_steps)
+        self.config = config
+
+    async def open_transfer(self, address: NcclAddress, client: Any) -> None:
+        """Joins the rollout engines for broadcasts over NCCL."""
+        await self._all("open_transfer", address, client)
+
+    async def send_weights(self) -> None:
+        """One broadcast of all weights to the engines."""
+        await self._all("send_weights")
+
+    async def shutdown(self) -> None:
+        """Ends the actors; those already dead are no error. Safe to call twice."""
+        import ray
+
+        while self._actors:
+            ray.kill(self._actors.pop())
+
+    # --- waiting ---
+
+    async def _all(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        results = await self._wait([a.call.remote(method, *args, **kwargs) for a in self._actors])
+        if not results:
+            raise EngineDied("the trainer group was shut down")
+        return results[0]
+
+    async def _wait(self, refs: Sequence[Any]) -> list[Any]:
+        """One result per rank, or the error that explains the others."""
+        if not refs:
+            return []
+        tasks = [asyncio.ensure_future(_result(ref)) for ref in refs]
+        try:
+            done, pending = await asyncio.wait(
+                tasks, timeout=self.config.deadline_s, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if pending and any(t.exception() for t in done):
+                await asyncio.wait(pending, timeout=GRACE_S)
+            errors = {r: t.exception() for r, t in enumerate(tasks) if t.done() and t.exception()}
+            if errors:
+                raise _explaining(errors)
+            late = [rank for rank, t in enumerate(tasks) if not t.done()]
+            if late:
+                raise EngineDied(
+                    f"trainer rank {late[0]} did not answer in {self.config.deadline_s:g} s; see trainer.deadline_s"
+                )
+            return [t.result() for t in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _result(ref: Any) -> Any:
+    return await ref
+
+
+def _explaining(errors: dict[int, BaseException]) -> BaseException:
+    """Of several ranks' errors the one to show: a death, then an error of ours, then the lowest rank's."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    dead = [rank for rank, e in errors.items() if isinstance(e, RayActorError)]
+    if dead:
+        died = EngineDied(f"trainer rank {dead[0]} died; its log is in Ray's session folder")
+        died.__cause__ = errors[dead[0]]
+        return died
+    own = [e.cause if isinstance(e, RayTaskError) else e for e in errors.values()]
+    return next((e for e in own if isinstance(e, HamrError)), own[0])
+
+
+def trainer_env(config: TrainerConfig) -> dict[str, str]:
+    """Environment of a trainer's process: its own thread count, waiting threads that sleep, nothing from the net."""
+    env = {
+        "OMP_NUM_THREADS": str(config.threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        "DS_BUILD_OPS": "0",
+    }
+    if config.backend == "gloo":
+        env["DS_ACCELERATOR"] = "cpu"
+    for name in ("HF_HUB_OFFLINE", "HF_HOME", "HAMR_CACHE"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    return env
