@@ -95,10 +95,10 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
 
 
 def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = None) -> bool:
-    """Whether name and parameters agree. The order of keys and surrounding white space do not matter."""
+    """Whether name and parameters agree. The order of keys and white space around values do not matter;
+    a key has to be written as the tool's schema writes it."""
     rules = rules or MatchRules()
-    given = {key.strip(): value for key, value in call.parameters.items()}
-    wanted = {key.strip(): value for key, value in reference.parameters.items()}
+    given, wanted = call.parameters, reference.parameters
     return (
         call.name.strip() == reference.name.strip()
         and given.keys() == wanted.keys()
@@ -124,7 +124,7 @@ def canonical(value: Any, rules: MatchRules | None = None) -> tuple[Any, ...]:
             return ("number", Decimal(text))
         return ("text", text)
     if isinstance(value, Mapping):
-        items = {str(key).strip(): canonical(item, rules) for key, item in value.items()}
+        items = {str(key): canonical(item, rules) for key, item in value.items()}
         return ("object", tuple(sorted(items.items(), key=lambda item: item[0])))
     if isinstance(value, Sequence):
         return ("list", *(canonical(item, rules) for item in value))

@@ -38,7 +38,17 @@ def test_a_tool_call_meets_the_best_reference_of_mixed_ones():
 
 
 @pytest.mark.parametrize(
-    "wrong", [call(day=3), call("cancel", day=2), call(), call(day=2, hour=1), call(Day=2), call(day=None)]
+    "wrong",
+    [
+        call(day=3),
+        call("cancel", day=2),
+        call(),
+        call(day=2, hour=1),
+        call(Day=2),
+        call(day=None),
+        ToolCall(name="book", parameters={"day ": 2}),
+        ToolCall(name="book", parameters={"day": 3, "day ": 2}),
+    ],
 )
 def test_a_wrong_tool_call_is_zero_but_no_type_mismatch(wrong):
     match = match_action(wrong, refs(call(day=2)))
