@@ -84,18 +84,18 @@ def legend(ax: Axes, **options: Any) -> None:
 
 
 def grouped_bars(
-    data: ReportData, groups: dict[str, dict[str, float]], size: tuple[float, float]
+    data: ReportData, groups: dict[str, dict[str, float | None]], size: tuple[float, float], label: str = "{:.2f}"
 ) -> tuple[Figure, Axes]:
     """groups[group][stage] -> height; the value stands above each bar."""
     figure, ax = axes(size)
     stages = list(data.stages)
     width = 0.8 / len(stages)
     for i, stage in enumerate(stages):
-        known = [(x, g[stage]) for x, g in enumerate(groups.values()) if g.get(stage) is not None]
+        known = [(x, h) for x, g in enumerate(groups.values()) if (h := g.get(stage)) is not None]
         at = [x + (i - (len(stages) - 1) / 2) * width for x, _ in known]
         heights = [h for _, h in known]
         bars = ax.bar(at, heights, width * 0.92, color=STAGE_COLOURS[stage], label=STAGE_NAMES[stage])
-        ax.bar_label(bars, fmt="%.2f", padding=2, fontsize=8, color=MUTED)
+        ax.bar_label(bars, fmt=label.format, padding=2, fontsize=8, color=MUTED)
     ax.set_xticks(range(len(groups)), [g.replace("_", " ") for g in groups])
     ax.tick_params(axis="x", length=0, labelcolor=INK)
     ax.axhline(0, color="#cbd2d9", lw=0.8)

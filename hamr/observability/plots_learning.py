@@ -6,7 +6,7 @@ One function a plot: `ReportData -> Figure`, or None where there is nothing to s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hamr.observability.plot_kit import (
     BLUE,
@@ -53,13 +53,22 @@ def learning_curve(data: ReportData) -> Figure | None:
         highs = dict(zip(*data.series(f"reward/total/{high}"), strict=True))
         kept = [(x, v, highs[x]) for x, v in zip(xs, lows, strict=True) if x in highs]
         if kept:
-            ax.fill_between(*map(list, zip(*kept, strict=True)), color=BLUE, alpha=alpha, lw=0, label=label)
+            xs, lows, tops = ([k[i] for k in kept] for i in range(3))
+            ax.fill_between(xs, lows, tops, color=BLUE, alpha=alpha, lw=0, label=label)
     ax.plot(steps, mean, color=BLUE, lw=1.0, alpha=0.65, label="mean of the step")
     ax.plot(steps, smooth(mean), color=BLUE, lw=2.8, label="smoothed")
     held = held_out_curve(data)
     if held:
-        xs, ys = zip(*held, strict=True)
-        ax.plot(xs, ys, color=RED, marker="o", ms=6, lw=1.6, ls=(0, (4, 2)), label="held out, greedy")
+        ax.plot(
+            [x for x, _ in held],
+            [y for _, y in held],
+            color=RED,
+            marker="o",
+            ms=6,
+            lw=1.6,
+            ls=(0, (4, 2)),
+            label="held out, greedy",
+        )
     ax.set_ylabel("total reward")
     step_axis(ax)
     legend(ax)
@@ -83,11 +92,13 @@ def held_out(data: ReportData) -> Figure | None:
         "tool_exact_match": "tool call exact",
         "format_error_rate": "format errors",
     }
-    groups = {shown: {s: f.get(key) for s, f in data.stages.items()} for key, shown in names.items()}
+    groups: dict[str, dict[str, Any]] = {
+        shown: {s: f.get(key) for s, f in data.stages.items()} for key, shown in names.items()
+    }
     groups = {k: g for k, g in groups.items() if any(v is not None for v in g.values())}
     if not groups:
         return None
-    figure, ax = grouped_bars(data, groups, HALF)
+    figure, ax = grouped_bars(data, groups, HALF, "{:.0%}")
     percent(ax)
     return figure
 

@@ -14,7 +14,7 @@ from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metric
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.wandb_sink import WandbSink
-from hamr.types import Failure, RewardRecord, ServiceSample, ToolCall
+from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
 
 class RunRecorder:
@@ -148,7 +148,12 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
     return row
 
 
-def show_action(action: Any) -> str:
+def show_response(record: RewardRecord) -> str:
+    """What a response did; its raw text where it was no action."""
+    return record.response if record.action is None else show_action(record.action)
+
+
+def show_action(action: Action) -> str:
     """An action as a person reads it: the words said, or `tool(name=value)`."""
     if isinstance(action, ToolCall):
         return f"{action.name}({', '.join(f'{k}={json.dumps(v)}' for k, v in action.parameters.items())})"

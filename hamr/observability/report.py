@@ -68,10 +68,10 @@ def write_report(folder: Path | str) -> Path:
 def verdict(data: ReportData) -> str:
     """The run in a sentence or two; only what was measured."""
     stages = data.stages
-    first, last = (next(iter(stages), None), next(reversed(stages), None)) if stages else (None, None)
-    if first is None or first == last:
+    if len(stages) < 2:
         done = len(data.steps.get("rl", ()))
         return f"{done} RL steps recorded; no comparison on held-out decisions yet."
+    first, last = next(iter(stages)), next(reversed(stages))
     parts = []
     for words, key, form in (
         ("the held-out reward", "reward.total", "{:.2f}"),

@@ -13,6 +13,8 @@ import yaml
 
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import read_jsonl, read_metrics
+from hamr.observability.record_json import record_from_json
+from hamr.observability.recorder import show_response
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import STAGES, StageSummary, Summary, read_summary
 
@@ -143,18 +145,19 @@ def _from_ledger(folder: RunFolder, samples: Sequence[Mapping[str, Any]]) -> tup
 def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[Comparison]:
     """Held-out prompts among the sampled rows that every stage answered; the largest gains and the largest loss."""
     made = []
-    shown = {r["prompt"]: r for r in samples if r["stage"].startswith("eval-") and r.get("customer")}
-    for prompt, row in shown.items():
+    # One prompt per wording: the same words from the customer again would show nothing new.
+    by_words = {r["customer"]: r for r in samples if r["stage"].startswith("eval-") and r.get("customer")}
+    for row in by_words.values():
         said: dict[str, tuple[str, float | None]] = {}
         for stage in STAGES:
             found = ledger.query(
-                "SELECT json_extract(record, '$.response'), total FROM records "
-                "WHERE run LIKE ? AND prompt = ? ORDER BY rowid DESC LIMIT 1",
+                "SELECT record, total FROM records WHERE run LIKE ? AND prompt = ? ORDER BY rowid DESC LIMIT 1",
                 f"%/eval-{stage}",
-                prompt,
+                row["prompt"],
             )
             if found:
-                said[stage] = found[0]
+                ((text, total),) = found
+                said[stage] = (show_response(record_from_json(text)), total)
         if len(said) > 1:
             made.append(Comparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
     made.sort(key=_gain, reverse=True)

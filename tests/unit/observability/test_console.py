@@ -79,3 +79,14 @@ def test_turned_off_it_is_silent_but_times():
         console.note("x")
     assert out.getvalue() == ""
     assert console.seconds == {"rl": 2.0}
+
+
+def test_a_phase_inside_another_counts_once():
+    clock = Clock()
+    console = Console(enabled=False, clock=clock)
+    with console.phase("rl"):
+        clock.now += 5
+        with console.phase("evaluation rl-5"):
+            clock.now += 2
+        clock.now += 1
+    assert console.seconds == {"evaluation rl-5": 2.0, "rl": 6.0}

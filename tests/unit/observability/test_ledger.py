@@ -19,7 +19,7 @@ from .records import call, record, records
 
 
 @given(records)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_record_comes_back_equal_from_json(r):
     line = record_to_json(r)
     assert "\n" not in line
@@ -37,7 +37,7 @@ def test_an_unknown_kind_of_outcome_is_named():
 
 
 @given(st.lists(records, max_size=8, unique_by=lambda r: r.key))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_rows_give_back_what_was_added_in_order(rs):
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.sqlite") as ledger:
         assert ledger.add(rs) == len(rs)
