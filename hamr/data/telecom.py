@@ -147,6 +147,7 @@ def _all_plans() -> Iterator[Plan]:
 
 def _shuffled_cycle(groups: list[list[Plan]], rng: Random) -> Iterator[Plan]:
     """One random plan of each group in turn, the groups in a new order every round."""
+    assert groups, "no plan leads to this act"
     while True:
         order = list(groups)
         rng.shuffle(order)
