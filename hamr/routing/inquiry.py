@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.config.schema import ConsistencyConfig
-from hamr.rewards.dialogue import consistency_question
+from hamr.rewards.questions import consistency_question
 from hamr.rewards.verdict import canonical_label
 from hamr.routing.asking import Asker, Role, failure_of
 from hamr.routing.consistency import combine, to_judge
