@@ -224,9 +224,19 @@ def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
 
 
 def markdown() -> str:
-    """The glossary as a table for the documentation."""
+    """The glossary as a table."""
     lines = ["| metric | meaning | unit | better |", "|---|---|---|---|"]
     for m in METRICS:
         meaning = m.meaning.replace("|", "\\|")
         lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {BETTER[m.good]} |")
     return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """docs/metrics.md, whole; a test keeps the file equal to it."""
+    return (
+        "# Metrics\n\n"
+        "The same names stand in `metrics.jsonl`, in W&B and in the report. A word in `<>` stands for one of many: a\n"
+        "component of the reward, a pool, a stage. Written from `hamr/observability/glossary.py`; change them there.\n\n"
+        f"{markdown()}"
+    )

@@ -69,20 +69,23 @@ class Ledger:
         return self._db.execute("PRAGMA user_version").fetchone()[0]
 
     def add(self, records: Iterable[RewardRecord]) -> int:
-        """Appends what is new; returns how many rows that were."""
+        """Appends what is new, all or none; returns how many rows that were. HamrError when the disk is full."""
         rows = [_row(r) for r in records]
         if not rows:
             return 0
         marks = ",".join("?" * len(rows[0]))
         with self._lock:
             before = self._db.total_changes
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany(f"INSERT OR IGNORE INTO records VALUES ({marks})", rows)
-            except BaseException:
-                self._db.execute("ROLLBACK")
+                self._db.execute("COMMIT")
+            except BaseException as e:
+                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                    self._db.execute("ROLLBACK")
+                if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise HamrError(f"{self.path}: no space left on the disk; free some, then resume the run") from e
                 raise
-            self._db.execute("COMMIT")
             return self._db.total_changes - before
 
     def rows(

@@ -53,8 +53,8 @@ def learning_curve(data: ReportData) -> Figure | None:
         highs = dict(zip(*data.series(f"reward/total/{high}"), strict=True))
         kept = [(x, v, highs[x]) for x, v in zip(xs, lows, strict=True) if x in highs]
         if kept:
-            xs, lows, tops = ([k[i] for k in kept] for i in range(3))
-            ax.fill_between(xs, lows, tops, color=BLUE, alpha=alpha, lw=0, label=label)
+            at, bottom, top = ([k[i] for k in kept] for i in range(3))
+            ax.fill_between(at, bottom, top, color=BLUE, alpha=alpha, lw=0, label=label)
     ax.plot(steps, mean, color=BLUE, lw=1.0, alpha=0.65, label="mean of the step")
     ax.plot(steps, smooth(mean), color=BLUE, lw=2.8, label="smoothed")
     held = held_out_curve(data)

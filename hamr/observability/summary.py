@@ -31,10 +31,17 @@ class StageSummary(TypedDict, total=False):
 
 
 class ScorerSummary(TypedDict, total=False):
-    """Does a scorer carry signal? AUC per set of labelled pairs (`held_out`, `labelled_pairs`), 0.5 is chance."""
+    """Does a scorer carry signal? AUC per set of labelled pairs (`held_out`, `labelled_pairs`), 0.5 is chance.
+
+    `pairs` were asked, `failed` of them had no score. `raw_auc` is that of the model before any fine-tuning, asked
+    for its verdict at once; None where no fine-tuning was asked for.
+    """
 
     auc: dict[str, float]
     word_overlap_auc: dict[str, float]
+    pairs: dict[str, int]
+    failed: dict[str, int]
+    raw_auc: float | None
     finetuned: bool
 
 
@@ -47,6 +54,7 @@ class Summary(TypedDict, total=False):
     timing: dict[str, float]
     steps: int
     seed: int
+    dropped_prompts: dict[str, int]
     versions: dict[str, str]
     machine: dict[str, Any]
     memory_gb_peak: float

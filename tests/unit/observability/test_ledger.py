@@ -102,6 +102,19 @@ def test_it_can_be_read_while_it_is_written(tmp_path):
                 reader.add([record(2)])
 
 
+def test_a_full_disk_is_one_clear_error_and_adds_nothing(tmp_path):
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.add([record(0)])
+        # SQLite's own limit raises the very error that a full disk does.
+        (pages,) = ledger.query("PRAGMA page_count")[0]
+        ledger.query(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(HamrError, match="no space left on the disk"):
+            ledger.add([record(i) for i in range(1, 500)])
+        assert ledger.count() == 1
+        ledger.query("PRAGMA max_page_count=100000")
+        assert ledger.add([record(1)]) == 1
+
+
 def test_threads_may_add_at_the_same_time(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         inserted = []

@@ -1,6 +1,7 @@
 import json
 import logging
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -199,3 +200,9 @@ def test_the_glossary_says_each_thing_once_and_prints_as_a_table():
     lines = markdown().splitlines()
     assert len(lines) == len(METRICS) + 2
     assert all(line.count("|") - line.count("\\|") == 5 for line in lines)
+
+
+def test_the_documentation_is_the_glossary():
+    page = Path(__file__).parents[3] / "docs" / "metrics.md"
+    remedy = "write it again: python -c 'from hamr.observability.glossary import page; print(page(), end=\"\")' > docs/metrics.md"
+    assert page.read_text() == glossary.page(), remedy
