@@ -92,8 +92,8 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         ),
         _plot(
             "outcomes",
-            "What could not be scored",
-            "Failures carry no advantage; malformed responses score 0.",
+            "Failures and malformed responses",
+            "A failure is no score: it carries no advantage. A malformed response is no action and scores 0.",
             training.outcomes,
         ),
     ),
@@ -109,7 +109,7 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         _plot(
             "clipping",
             "What was cut",
-            "Token updates held back by the clip, engine and trainer too far apart, responses at the length limit.",
+            "Tokens held back by the clip; tokens on which trainer and engine disagree; responses at the length limit.",
             training.clipping,
         ),
         _plot("lengths", "Response length", "Mean over the step's responses.", training.lengths),

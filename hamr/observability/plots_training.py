@@ -120,9 +120,9 @@ def logprob_diff(data: ReportData) -> Figure | None:
 
 def clipping(data: ReportData) -> Figure | None:
     keys = {
-        "policy/clipped": ("gain clipped", BLUE),
-        "policy/importance_clipped": ("importance weight at its cap", ORANGE),
-        "rollout/truncated_frac": ("response cut off", PINK),
+        "policy/clipped": ("clipped", BLUE),
+        "policy/importance_clipped": ("weight at its cap", ORANGE),
+        "rollout/truncated_frac": ("cut off", PINK),
     }
     figure = lines(data, keys, "share")
     if figure is not None:

@@ -204,5 +204,6 @@ def test_the_glossary_says_each_thing_once_and_prints_as_a_table():
 
 def test_the_documentation_is_the_glossary():
     page = Path(__file__).parents[3] / "docs" / "metrics.md"
-    remedy = "write it again: python -c 'from hamr.observability.glossary import page; print(page(), end=\"\")' > docs/metrics.md"
+    print_page = "from hamr.observability.glossary import page; print(page(), end='')"
+    remedy = f'write it again: python -c "{print_page}" > docs/metrics.md'
     assert page.read_text() == glossary.page(), remedy
