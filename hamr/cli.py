@@ -129,15 +129,24 @@ def _help() -> str:
 
 
 def _job_help(job: str, target: str) -> str:
-    """The job's HELP string, read from its source; its one line where HELP is computed."""
+    """The job's HELP, read from its source. One line of HELP is filled up with usage and the docstring of `main`."""
     source = _source(target)
     assert source is not None
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        names = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(n, ast.Name) and n.id == "HELP" for n in names):
-            value = getattr(node, "value", None)
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                return value.value.strip()
-    return f"hamr {job}: {JOBS[job][1]}\n\n{USAGE.replace('<job>', job)}"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    text = _constant(tree, "HELP") or JOBS[job][1]
+    if "\n" in text:
+        return text
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    main_docstring = ast.get_docstring(functions["main"]) if "main" in functions else None
+    parts = [f"hamr {job}: {text}", USAGE.replace("<job>", job), main_docstring, "`hamr --help` explains overrides."]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _constant(tree: ast.Module, name: str) -> str | None:
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Constant):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets) and isinstance(node.value.value, str):
+            return node.value.value.strip()
+    return None

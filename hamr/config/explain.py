@@ -137,7 +137,8 @@ class Origin:
         """`typed`: the keys that the command line set."""
         self._typed = tuple(typed)
         self._files: list[tuple[str, Path]] = []
-        for group, option in (choices or {}).items():
+        # An experiment is composed last and wins.
+        for group, option in sorted((choices or {}).items(), key=lambda choice: choice[0] == "experiment"):
             file = next((r / group / f"{option}.yaml" for r in roots if (r / group / f"{option}.yaml").is_file()), None)
             if file:
                 self._files.append((group, file))

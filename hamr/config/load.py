@@ -76,7 +76,7 @@ def _validated(raw: Mapping[str, Any], origin: Origin) -> Config:
 
 
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """(the composed values, the option chosen of each group)."""
+    """(the composed values, the option chosen of each group). A file is taken from the first of `roots` that has it."""
     from hydra import compose
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path
@@ -84,9 +84,10 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    search = create_config_search_path(str(roots[0]))
-    for root in roots[1:]:
-        search.append("hamr", str(root))
+    *own, shipped = roots
+    search = create_config_search_path(str(shipped))
+    for root in reversed(own):
+        search.prepend("own", str(root))
     try:
         with _HYDRA_LOCK, _own_hydra():
             Hydra.create_main_hydra2(task_name="hamr", config_search_path=search)
@@ -165,7 +166,7 @@ def _refuse_secrets(config: Config) -> None:
             raise Contradiction(
                 f"pools.{name}.endpoint",
                 None,
-                f"the URL holds credentials; put the key into an environment variable that pools.{name}.api_key_env names",
+                f"the URL holds credentials; put the key into a variable that pools.{name}.api_key_env names",
             )
         if pool.api_key_env and not _ENV_NAME.fullmatch(pool.api_key_env):
             raise Contradiction(

@@ -1,0 +1,53 @@
+"""What holds for every test: markers by folder, one model cache a session, no Ray in unit tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+ROOT = Path(__file__).parent
+MARKERS = ("unit", "integration", "e2e")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's folder is its marker."""
+    for item in items:
+        folder = item.path.relative_to(ROOT).parts[0]
+        if folder in MARKERS:
+            item.add_marker(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hamr_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """HAMR_CACHE for the whole session, so that a bundled model is built once and the user's cache stays untouched.
+
+    A cache that the environment names is used as it is. Ray's workers inherit the variable.
+    """
+    named = os.environ.get("HAMR_CACHE")
+    if named:
+        yield Path(named)
+        return
+    base = tmp_path_factory.getbasetemp()
+    # Under xdist every worker has a folder of its own below the session's.
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hamr-cache"
+    shared.mkdir(exist_ok=True)
+    os.environ["HAMR_CACHE"] = str(shared)
+    yield shared
+    del os.environ["HAMR_CACHE"]
+
+
+@pytest.fixture(autouse=True)
+def no_ray_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under tests/unit, `ray.init` raises; so does every remote call that would start Ray by itself."""
+    if request.node.get_closest_marker("unit") is None:
+        return
+    import ray
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError("a unit test started Ray; use a fake, or move the test to tests/integration")
+
+    monkeypatch.setattr(ray, "init", refuse)

@@ -1,0 +1,297 @@
+"""What a user may type, and what each mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.config.schema import PoolConfig
+from hamr.errors import ConfigError
+
+
+def complaint(*overrides: str, config_dir: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides, config_dir)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_code == 2
+    return message
+
+
+# --- values and choices ------------------------------------------------------------------------
+
+
+def test_a_value_that_no_file_mentions_can_be_set() -> None:
+    config = load_config(["rollout.top_p=0.9", "rewards.consistency.cascade.tau_a=0.5", "trainer.lora.rank=4"])
+    assert config.rollout.top_p == 0.9
+    assert config.rewards.consistency.cascade.tau_a == 0.5
+    assert config.trainer.lora is not None
+    assert config.trainer.lora.rank == 4
+
+
+def test_values_win_over_experiments_and_choices_over_experiments_choices() -> None:
+    config = load_config(["rollout.max_new_tokens=9", "experiment=smoke", "model=smollm2"])
+    assert config.rollout.max_new_tokens == 9
+    assert config.model.path == "smollm2-135m"
+    assert config.experiment.name == "smoke"
+
+
+@pytest.mark.parametrize(
+    ("override", "get", "value"),
+    [
+        ("trainer.betas=[0.8,0.95]", lambda c: c.trainer.betas, (0.8, 0.95)),
+        ("trainer.learning_rate=3e-4", lambda c: c.trainer.learning_rate, 3e-4),
+        ("algorithm.importance_cap=null", lambda c: c.algorithm.importance_cap, None),
+        ("++experiment.seed=5", lambda c: c.experiment.seed, 5),
+        ("+experiment.seed=5", lambda c: c.experiment.seed, 5),
+        ("model.path=/a folder/with spaces", lambda c: c.model.path, "/a folder/with spaces"),
+        ("model.path='a=b, (c)'", lambda c: c.model.path, "a=b, (c)"),
+        ("logging={console: false}", lambda c: c.logging.console, False),
+        ("experiment=null", lambda c: c.experiment.name, "run"),
+        ("trainer=null", lambda c: c.trainer.zero_stage, 2),
+        ("pools.third={role: judge, prompt: judge.en}", lambda c: c.pools["third"].role, "judge"),
+    ],
+)
+def test_override_forms(override: str, get, value: object) -> None:
+    assert get(load_config([override])) == value
+
+
+def test_loading_twice_gives_equal_objects_and_leaves_no_hydra_behind() -> None:
+    first = load_config(["experiment=smoke"])
+    assert not GlobalHydra.instance().is_initialized()
+    assert load_config(["experiment=smoke"]) == first
+
+
+def test_a_program_that_uses_hydra_itself_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mine: 1\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        load_config(["experiment=smoke"])
+        assert compose("config").mine == 1
+
+
+# --- mistakes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.learning_rat=1", "trainer.learning_rat: unknown key; did you mean trainer.learning_rate?"),
+        ("train.learning_rate=1", "train.learning_rate: unknown key; did you mean trainer.learning_rate?"),
+        ("trainer.lr=1", "trainer.lr: unknown key; did you mean trainer.learning_rate?"),
+        ("learning_rate=1", "learning_rate: unknown key; did you mean trainer.learning_rate?"),
+        ("sed=1", "sed: unknown key; did you mean experiment.seed?"),
+        ("pools.judge.replica=2", "pools.judge.replica: unknown key; did you mean pools.judge.replicas?"),
+        ("rewards.consistency.cascade.taua=1", "did you mean rewards.consistency.cascade.tau_a?"),
+        ("trainer.lora.ranks=2", "trainer.lora.ranks: unknown key; did you mean trainer.lora.rank?"),
+        ("checkpoint.keep=3", "checkpoint.keep: unknown key; did you mean experiment.checkpoint.keep?"),
+        ("router.qqq=1", "router.qqq: unknown key; router has num_cpus, deadline_s"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(override: str, says: str) -> None:
+    assert says in complaint(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("algorithm.name=ppo", "algorithm.name: 'ppo': must be 'dapo' or 'grpo'"),
+        ("trainer.learning_rate=-1", "trainer.learning_rate: -1: must be greater than 0"),
+        ("trainer.learning_rate=fast", "trainer.learning_rate: 'fast': must be a valid number"),
+        ("trainer.zero_stage=4", "trainer.zero_stage: 4: must be less than or equal to 3"),
+        ("trainer.betas=[2,0.9]", "trainer.betas.0: 2: must be less than or equal to 1"),
+        ("data.sage=3", "data.sage: 3: must be a section of keys"),
+        ("pools.extra.model=x", "pools.extra.role: required"),
+        ("model.path=???", "model.path: required"),
+        ("trainer.learning_rate=1,2", "one value is taken"),
+        ("model.path=(x", "put it in quotes"),
+        ("model._target_=os.system", "class paths are not taken"),
+        ("model.path=${trainer.dtype}", "interpolations are not taken"),
+        ("hydra.run.dir=x", "experiment.run_dir"),
+        ("quickstart", "did you mean experiment=quickstart?"),
+        ("nonsense", "not a key=value"),
+        ("=1", "not a key=value"),
+        ("--verbose", "unknown option"),
+    ],
+)
+def test_a_bad_value_says_key_value_and_remedy(override: str, says: str) -> None:
+    assert says in complaint(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("trainer=zer3", "zero3"),
+        ("experiment=quikstart", "quickstart"),
+        ("rewards=hybird", "hybrid"),
+        ("model=3", "qwen3_4b"),
+    ],
+)
+def test_an_unknown_choice_lists_the_others_nearest_first(override: str, first: str) -> None:
+    group, _, value = override.partition("=")
+    assert complaint(override).startswith(f"{group}: '{value}': no such choice; there are (nearest first): {first}")
+
+
+def test_contradictions_have_both_values_and_the_remedy() -> None:
+    message = complaint("rewards.consistency.cascade.tau_a=0.99")
+    assert "rewards.consistency.cascade" in message
+    assert "tau_a=0.99" in message
+    assert "tau_b=0.98" in message
+    assert "rollout.max_new_tokens=2048" in complaint("rollout.max_new_tokens=2048")
+    assert "use transfer='shared_memory'" in complaint("rollout.transfer=nccl")
+
+
+def test_several_mistakes_are_counted() -> None:
+    assert "(and 1 more)" in complaint("trainer.ranks=0", "rollout.workers=0")
+
+
+# --- a user's own folder -----------------------------------------------------------------------
+
+
+def test_own_folder_adds_and_overrides_choices(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /model: tiny\nexperiment: {name: mine}\ntrainer: {ranks: 3}\n"
+    )
+    (tmp_path / "model" / "tiny.yaml").write_text("path: /my/tiny\n")
+    for args in (["--config-dir", str(tmp_path)], [f"--config-dir={tmp_path}"]):
+        config = load_config([*args, "experiment=mine"])
+        assert (config.experiment.name, config.trainer.ranks, config.model.path) == ("mine", 3, "/my/tiny")
+    assert load_config(["experiment=mine"], config_dir=tmp_path).model.path == "/my/tiny"
+    assert "mine" not in complaint("experiment=min")
+
+
+def test_own_folder_must_exist(tmp_path: Path) -> None:
+    assert "no such folder" in complaint("--config-dir", str(tmp_path / "none"))
+    assert "no such folder" in complaint(config_dir=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("trainer:\n  ranks: 1\n  learning_rat: 3\n", "mine.yaml:4 "),
+        ("trainer: {ranks: 0}\n", "mine.yaml:2"),
+        ("trainer:\n  ranks: [1\n", "mine.yaml:"),
+        ("trainer: 1\ntrainer: 2\n", "mine.yaml:3"),
+        ("model: {path: '${trainer.dtype}'}\n", "interpolations are not taken"),
+        ("model: {_target_: os.system}\n", "class paths are not taken"),
+    ],
+)
+def test_a_mistake_in_a_file_says_file_and_line(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\n" + text)
+    assert says.strip() in complaint("experiment=mine", config_dir=tmp_path)
+
+
+def test_a_key_set_on_the_command_line_is_not_blamed_on_a_file() -> None:
+    assert "dapo.yaml" not in complaint("algorithm.name=ppo")
+
+
+def test_a_file_that_chooses_an_unknown_option(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /trainer: zer2\n")
+    assert "trainer: 'zer2': no such choice; there are (nearest first): zero2" in complaint(
+        "experiment=mine", config_dir=tmp_path
+    )
+
+
+# --- data=<path> -------------------------------------------------------------------------------
+
+
+def test_data_may_be_a_folder_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "it's mine, (v=1)"
+    folder.mkdir()
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text("")
+    data = load_config([f"data={folder}", "experiment=quickstart", "data.max_eval=3"]).data
+    assert (data.type, data.train, data.test) == ("jsonl", str(folder / "train.jsonl"), str(folder / "test.jsonl"))
+    assert (data.validation, data.max_eval) == (None, 3)
+    one = load_config([f"data={folder / 'test.jsonl'}", "data.validation=v.jsonl"]).data
+    assert (one.train, one.validation, one.test) == (str(folder / "test.jsonl"), "v.jsonl", None)
+    monkeypatch.chdir(tmp_path)
+    assert load_config([f"data={folder.name}"]).data.train == str(folder / "train.jsonl")
+
+
+def test_data_paths_that_do_not_work(tmp_path: Path) -> None:
+    assert "no train.jsonl" in complaint(f"data={tmp_path}")
+    assert "no such file or folder" in complaint(f"data={tmp_path}/none.jsonl")
+    assert "nearest first" in complaint("data=sag")
+    assert "data.train" in complaint("data.type=jsonl")
+
+
+# --- dumps -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", ["smoke", "quickstart", "paper_hrm"])
+def test_a_dump_reads_back_equal(experiment: str, tmp_path: Path) -> None:
+    config = load_config([f"experiment={experiment}", "trainer.lora.rank=4", "trainer.learning_rate=1e-7"])
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert load_dumped(file) == config
+
+
+def test_a_dump_writes_every_default() -> None:
+    dumped = yaml.safe_load(dump_config(load_config()))
+    assert dumped["trainer"]["betas"] == [0.9, 0.999]
+    assert dumped["pools"]["judge"]["attempts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("trainer: [", "not valid YAML"),
+        ("- 1\n", "holds no configuration"),
+        ("data: {type: sage}\ntrainer: {rank: 1}\n", "did you mean trainer.ranks?"),
+    ],
+)
+def test_a_damaged_dump_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
+        load_dumped(file)
+    assert says in str(caught.value)
+
+
+def test_a_missing_dump_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_dumped(tmp_path / "config.yaml")
+
+
+# --- secrets -----------------------------------------------------------------------------------
+
+OPENAI = ["pools.judge.type=openai"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "pools.judge.endpoint=http://me:hunter2@host/v1",
+        "pools.judge.endpoint='http://host/v1?api_key=hunter2'",
+    ],
+)
+def test_an_endpoint_with_credentials_is_refused_without_showing_them(override: str) -> None:
+    message = complaint(*OPENAI, override)
+    assert "hunter2" not in message
+    assert "api_key_env" in message
+
+
+def test_a_key_in_place_of_its_variable_is_refused_without_showing_it() -> None:
+    message = complaint(*OPENAI, "pools.judge.endpoint=http://host/v1", "pools.judge.api_key_env=sk-hunter2")
+    assert "hunter2" not in message
+    assert "environment variable" in message
+
+
+def test_a_contradiction_shows_no_credentials() -> None:
+    assert "hunter2" not in complaint("pools.judge.endpoint=http://me:hunter2@host/v1")
+
+
+def test_a_dump_refuses_secrets_that_came_past_loading() -> None:
+    config = load_config()
+    leaky = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://me:hunter2@host/v1")
+    with pytest.raises(ConfigError, match="credentials"):
+        dump_config(config.model_copy(update={"pools": {"judge": leaky}}))

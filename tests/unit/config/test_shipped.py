@@ -1,0 +1,113 @@
+"""Every YAML that ships composes and validates, and says what it is named for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hamr.config.load import load_config
+from hamr.config.resources import resource
+from hamr.config.schema import Config
+
+CONF = resource("conf")
+GROUPS = tuple(Config.model_fields)
+OPTIONS = [(g, f.stem) for g in GROUPS for f in sorted((CONF / g).glob("*.yaml"))]
+EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_option_loads(group: str, option: str) -> None:
+    config = load_config([f"{group}={option}"])
+    assert isinstance(config, Config)
+
+
+@pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if o[0] != "experiment"])
+def test_option_sets_what_it_says(group: str, option: str) -> None:
+    config = load_config([f"{group}={option}"])
+    written = yaml.safe_load((CONF / group / f"{option}.yaml").read_text()) or {}
+    got = config.model_dump(mode="json")[group]
+    for dotted, value in leaves(written):
+        at = got
+        for part in dotted:
+            at = at[part]
+        # YAML 1.1 reads 1e-4 as a text; hamr's files write 1.0e-4.
+        assert at == value, f"{group}.{'.'.join(dotted)}"
+
+
+def leaves(tree: dict[str, object], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], object]]:
+    found: list[tuple[tuple[str, ...], object]] = []
+    for key, value in tree.items():
+        found += leaves(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
+    return found
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_section_is_a_group_with_a_choice(group: str) -> None:
+    assert any(g == group for g, _ in OPTIONS)
+
+
+@pytest.mark.parametrize("file", sorted(f for g in GROUPS for f in (CONF / g).glob("*.yaml")), ids=lambda f: f.stem)
+def test_shipped_files_hold_no_interpolation_or_class_path(file: Path) -> None:
+    text = file.read_text()
+    assert "${" not in text
+    assert "_target_" not in text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_carry_their_name(name: str) -> None:
+    assert load_config([f"experiment={name}"]).experiment.name == name
+
+
+def test_smoke_is_tiny_everywhere_and_short() -> None:
+    config = load_config(["experiment=smoke"])
+    assert {config.model.path, *(pool.model for pool in config.pools.values())} == {"tiny"}
+    assert {config.model.dtype, config.trainer.dtype, *(p.dtype for p in config.pools.values())} == {"float32"}
+    assert config.experiment.steps * config.experiment.prompts_per_step * config.rollout.samples_per_prompt == 8
+    assert config.rollout.max_new_tokens == 12
+    assert all(pool.finetune is None for pool in config.pools.values())
+
+
+def test_quickstart_needs_no_gpu_hub_or_account() -> None:
+    config = load_config(["experiment=quickstart"])
+    assert config.trainer.num_gpus == config.rollout.engine.num_gpus == 0
+    assert all(pool.engine.num_gpus == 0 and pool.type == "vllm" for pool in config.pools.values())
+    assert {config.model.path, *(pool.model for pool in config.pools.values())} == {"smollm2-135m"}
+    assert config.logging.wandb.mode == "offline"
+    assert config.data.type == "sage"
+    assert config.rewards.consistency.mode == "hybrid"
+    assert min(config.rewards.format.weight, config.rewards.length.weight, config.rewards.rules.weight) > 0
+
+
+def test_paper_hrm_has_the_values_of_table_5() -> None:
+    config = load_config(["experiment=paper_hrm"])
+    assert config.trainer.learning_rate == 5e-6
+    assert config.trainer.schedule == "constant"
+    assert config.trainer.weight_decay == 1e-4
+    assert config.trainer.grad_clip == 1.0
+    assert (config.algorithm.clip_low, config.algorithm.clip_high) == (0.2, 0.28)
+    assert config.algorithm.entropy_coef == 3.5e-4
+    assert config.algorithm.kl.coef == 0.0
+    assert config.rollout.samples_per_prompt == 16
+    assert config.rollout.temperature == 1.0
+    cascade = config.rewards.consistency.cascade
+    assert (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) == (0.68, 0.98, 0.05, 0.72)
+    responses = config.experiment.prompts_per_step * config.rollout.samples_per_prompt
+    assert responses // config.algorithm.minibatches == 128
+
+
+def test_paper_hrm_has_the_paper_s_models_on_gpus() -> None:
+    config = load_config(["experiment=paper_hrm"])
+    judge, reranker = config.pools["judge"], config.pools["reranker"]
+    assert (config.model.path, reranker.model, judge.model) == ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B")
+    assert judge.engine.tensor_parallel_size == 4
+    assert (config.trainer.zero_stage, config.trainer.backend, config.rollout.transfer) == (3, "nccl", "nccl")
+    assert config.trainer.num_gpus > 0
+    assert judge.deadline_s < config.router.deadline_s
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_ask_for_prompts_that_exist(name: str) -> None:
+    for pool in load_config([f"experiment={name}"]).pools.values():
+        assert resource("prompts", f"{pool.prompt}.yaml").is_file()

@@ -1,0 +1,106 @@
+"""What the wheel holds: conf/ and prompts/ beside the code, so that an installed hamr works in any folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, since building writes beside the sources; nothing is downloaded."""
+    base = tmp_path_factory.mktemp("wheel")
+    source = base / "source"
+    source.mkdir()
+    for name in ("hamr", "conf", "prompts"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "-w", str(base), str(source)], check=True, capture_output=True, text=True)
+    return next(base.glob("hamr-*.whl"))
+
+
+def tracked(folder: str) -> set[str]:
+    return {
+        f"hamr/{path.relative_to(ROOT).as_posix()}"
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    }
+
+
+def test_wheel_has_conf_prompts_and_the_data_beside_the_code(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert tracked("conf") <= names
+    assert tracked("prompts") <= names
+    inside = {name.removeprefix("hamr/") for name in tracked("hamr")}
+    assert inside <= names
+    assert not [n for n in names if n.split("/")[0] not in ("hamr",) and ".dist-info" not in n.split("/")[0]]
+
+
+def test_installed_wheel_finds_its_files_from_any_folder(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    code = (
+        f"import sys; sys.path.insert(0, {str(site)!r})\n"
+        "import hamr.cli\n"
+        "from hamr.config.load import load_config\n"
+        "from hamr.config.resources import resource\n"
+        f"assert str(resource('prompts', 'judge.en.yaml')).startswith({str(site)!r})\n"
+        "print(load_config(['experiment=smoke']).model.path)"
+    )
+    command = [sys.executable, "-I", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert result.stdout == "tiny\n"
+
+
+def test_wheel_names_its_command_licence_and_extras(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    info = next(n.split("/")[0] for n in archive.namelist() if ".dist-info/" in n)
+    assert "hamr = hamr.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
+    metadata = archive.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    for extra in ("cpu", "cuda", "dev"):
+        assert f"Provides-Extra: {extra}" in metadata
+
+
+# --- lock files --------------------------------------------------------------------------------
+
+
+def locked(name: str) -> dict[str, str]:
+    lines = [line for line in (ROOT / "locks" / name).read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("==") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt"])
+def test_lock_files_pin_names_and_versions_only(name: str) -> None:
+    text = (ROOT / "locks" / name).read_text()
+    assert "://" not in text
+    assert " @ " not in text
+    assert len(locked(name)) > 100
+
+
+def test_cpu_lock_leaves_out_what_breaks_beside_the_cpu_torch() -> None:
+    assert not {"torch", "torchvision", "torchaudio", "torchcodec"} & set(locked("cpu.txt"))
+    assert not [name for name in locked("cpu.txt") if name.startswith("nvidia-")]
+    assert (ROOT / "locks" / "cpu-torch.txt").read_text().strip().endswith("+cpu")
+
+
+@pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt"])
+def test_lock_files_cover_every_declared_dependency(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][name.removesuffix(".txt")]]
+    for requirement in wanted:
+        package, _, floor = requirement.partition(">=")
+        package = package.partition("[")[0].lower()
+        assert package in locked(name), requirement
+        have = tuple(int(part) for part in locked(name)[package].split(".") if part.isdigit())
+        assert have >= tuple(int(part) for part in floor.split(".")), requirement
