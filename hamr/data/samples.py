@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hamr.data.actions import render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
@@ -225,6 +226,11 @@ def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -
         if problem:
             name, remedy = problem
             raise DataError(f"{where}.parameters.{name}", action.parameters.get(name), f"{remedy} (tool {action.name})")
+    if isinstance(action, Reply):
+        try:
+            render_action(action)
+        except DataError as error:  # a text that no policy could utter is found now, not in the middle of a run
+            raise DataError(f"{where}.content", error.value, error.remedy) from error
     return Reference(action=action, source=_get(row, "source", str, where, default="logged", dot="."))
 
 

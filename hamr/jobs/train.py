@@ -45,11 +45,8 @@ def main(args: list[str]) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs"):
-                results = asyncio.run(train(prepared, scorers, folder, console))
-            summary = summarise_run(
-                folder, prepared, scorers, results, seconds=console.seconds, memory_gib=memory.peak
-            )
-            write_summary(folder, summary)
+                finished = asyncio.run(train(prepared, scorers, folder, console))
+            write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
     print(f"report: {report}")
     return 0

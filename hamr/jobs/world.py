@@ -11,10 +11,9 @@ from hamr.actors.pools import start_pools, stop_pools
 from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.router import RouterClient
 from hamr.actors.trainer import TrainerGroup
-from hamr.actors.weights import weight_sync
+from hamr.actors.weights import NcclSync, SharedMemorySync
 from hamr.config.schema import Config
 from hamr.jobs.preparation import Prepared
-from hamr.protocols import WeightSync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +24,18 @@ class World:
     trainers: TrainerGroup
     workers: RolloutWorkers
     router: RouterClient
-    weights: WeightSync
+    weights: NcclSync | SharedMemorySync
     pools: dict[str, PoolClient]
 
     async def stop(self) -> None:
         """Ends every actor and pool; one that is already dead is no error."""
-        await asyncio.gather(
-            self.router.shutdown(),
-            self.workers.shutdown(),
-            self.trainers.shutdown(),
-            stop_pools(self.run),
-            return_exceptions=True,
-        )
+        if isinstance(self.weights, SharedMemorySync):
+            self.weights.close()
+        self.workers.shutdown()
+        await self.trainers.shutdown()
+        await asyncio.gather(*(pool.close() for pool in self.pools.values()))
+        await self.router.shutdown()
+        await stop_pools(self.run)
 
 
 def total_sft_steps(config: Config) -> int:
@@ -81,7 +80,7 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
         trainers=trainers,
         workers=workers,
         router=router,
-        weights=weight_sync(config.rollout, trainers, workers),
+        weights=(NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync)(trainers, workers),
         pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
     )
 
@@ -90,6 +89,8 @@ async def _stop_started(tasks: list[asyncio.Task], run: str) -> None:
     for task in tasks:
         task.cancel()
     for done in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(done, TrainerGroup | RolloutWorkers):
+        if isinstance(done, TrainerGroup):
             await done.shutdown()
+        if isinstance(done, RolloutWorkers):
+            done.shutdown()
     await stop_pools(run)

@@ -52,6 +52,12 @@ def _call(**parameters):
 
 
 MALFORMED = [
+    pytest.param(
+        _edited(references=[{"action": "reply", "content": "use <tool_call>"}]),
+        "references[0].content",
+        "wire format",
+        id="a reply that no policy could utter",
+    ),
     pytest.param(["no object"], "line", "must be a JSON object", id="no object"),
     *[pytest.param(_without(f), f, "missing field", id=f"no {f}") for f in GOOD],
     pytest.param(_edited(id=7), "id", "must be text", id="id type"),
@@ -199,7 +205,8 @@ json_values = st.recursive(
 )
 objects = st.dictionaries(st.text(min_size=1), json_values, max_size=3)
 calls = st.builds(ToolCall, name=st.just("look"), parameters=st.fixed_dictionaries({"order": st.integers()}))
-replies = st.builds(Reply, content=st.text(min_size=1).filter(str.strip))
+# a "<" may open a tag of the wire format, which no reference may hold
+replies = st.builds(Reply, content=st.text(min_size=1).filter(lambda text: text.strip() and "<" not in text))
 turns = st.one_of(
     st.builds(Turn, role=st.just("customer"), content=st.text()),
     st.builds(Turn, role=st.just("agent"), content=st.text()),

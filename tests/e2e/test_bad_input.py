@@ -1,0 +1,64 @@
+"""What a user gets wrong costs one line and exit code 2, before Ray starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = {
+    "id": "a",
+    "ticket": {},
+    "policy": "Be kind.",
+    "tools": [],
+    "history": [{"role": "customer", "content": "hello"}],
+    "references": [{"action": "reply", "content": "Hello!"}],
+}
+
+
+def lines(*rows: object) -> str:
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+CASES = {
+    "unknown key": (["experiment=smoke", "trainer.learning_rat=1"], None, "trainer.learning_rate"),
+    "unknown model": (["experiment=smoke", "model.path=./nowhere"], None, "nowhere"),
+    "missing data": (["experiment=smoke", "data.type=jsonl", "data.train=nowhere.jsonl"], None, "nowhere.jsonl"),
+    "broken line": (["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"], lines(GOOD, "{"), "d.jsonl:2"),
+    "no references": (
+        ["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"],
+        lines({**GOOD, "references": []}),
+        "references",
+    ),
+    "foreign tool": (
+        ["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"],
+        lines({**GOOD, "references": [{"action": "call_tool", "name": "fly", "parameters": {}}]}),
+        "fly",
+    ),
+    "too many replicas": (["experiment=smoke", "pools.judge.replicas=500"], None, "pools.judge.replicas"),
+    "used folder": (["experiment=smoke", "experiment.run_dir=."], lines(GOOD), "experiment.run_dir"),
+    "long prompts refused": (
+        ["experiment=smoke", "model.max_context=64", "rollout.long_prompt=refuse"],
+        None,
+        "model.max_context",
+    ),
+    "online without a key": (["experiment=smoke", "logging=online"], None, "WANDB_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_exit_code_2(case: str, tmp_path: Path) -> None:
+    overrides, data, named = CASES[case]
+    if data is not None:
+        (tmp_path / "d.jsonl").write_text(data)
+    done = subprocess.run(
+        [sys.executable, "-m", "hamr", "train", *overrides], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = done.stderr.strip().splitlines()
+    assert len(said) == 1 and named in said[0], done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "runs").exists(), "a refused run leaves no folder"

@@ -1,0 +1,56 @@
+"""What is checked before Ray starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.config.load import load_config
+from hamr.data.splits import Splits
+from hamr.data.telecom import generate
+from hamr.errors import DataError
+from hamr.jobs.preparation import fit_prompts
+
+
+class WordCodec:
+    """Prompts as long as their customer's first turn, in words."""
+
+    def prompt(self, sample) -> tuple[int, ...]:
+        return tuple(range(len(sample.history[0].content.split())))
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    return generate(load_config(["experiment=smoke"]).data.sage)
+
+
+def words(splits: Splits) -> list[int]:
+    return sorted(len(WordCodec().prompt(s)) for s in splits.train)
+
+
+def config(room: int, long_prompt: str):
+    return load_config(
+        [
+            "experiment=smoke",
+            f"model.max_context={room + 12}",
+            "rollout.max_new_tokens=12",
+            f"rollout.long_prompt={long_prompt}",
+        ]
+    )
+
+
+def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
+    room = words(splits)[len(splits.train) // 2]
+    kept, dropped = fit_prompts(splits, WordCodec(), config(room, "drop"))
+    assert all(len(WordCodec().prompt(s)) <= room for s in (*kept.train, *kept.test))
+    assert dropped["train"] == len(splits.train) - len(kept.train) > 0
+
+
+def test_long_prompts_are_refused_with_the_worst_named(splits: Splits) -> None:
+    room = words(splits)[0]
+    with pytest.raises(DataError, match="rollout.long_prompt=drop"):
+        fit_prompts(splits, WordCodec(), config(room, "refuse"))
+
+
+def test_a_split_that_fits_nowhere_is_refused(splits: Splits) -> None:
+    with pytest.raises(DataError, match="none fits"):
+        fit_prompts(splits, WordCodec(), config(1, "drop"))
