@@ -176,7 +176,7 @@ class TrainerGroup:
             )
             if pending and any(t.exception() for t in done):
                 await asyncio.wait(pending, timeout=GRACE_S)
-            errors = {r: t.exception() for r, t in enumerate(tasks) if t.done() and t.exception()}
+            errors = {r: e for r, t in enumerate(tasks) if t.done() and (e := t.exception())}
             if errors:
                 raise _explaining(errors)
             late = [rank for rank, t in enumerate(tasks) if not t.done()]

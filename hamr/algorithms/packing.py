@@ -7,6 +7,7 @@ each part.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -100,7 +101,7 @@ def _cut_to_budget(index: int, group: TrainGroup, budget: int, layout: Layout) -
     count = len(group.sequences)
     for parts in range(1, count + 1):
         cuts = [round(i * count / parts) for i in range(parts + 1)]
-        slices = [tuple(range(a, b)) for a, b in zip(cuts, cuts[1:], strict=False)]
+        slices = [tuple(range(a, b)) for a, b in itertools.pairwise(cuts)]
         if parts == count or all(tokens(group, s, layout) <= budget for s in slices):
             return [Piece(group=index, sequences=s) for s in slices]
     return []

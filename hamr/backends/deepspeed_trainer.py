@@ -22,6 +22,7 @@ from hamr.algorithms.losses import LossTerms, policy_loss, sft_loss
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
 from hamr.backends import deepspeed_engine as backend
+from hamr.backends.deepspeed_checkpoint import Progress, load_state, save_state
 from hamr.backends.deepspeed_weights import (
     full_weights,
     read_weight_file,
@@ -33,10 +34,8 @@ from hamr.backends.deepspeed_weights import (
 from hamr.backends.policy_batch import PolicyBatch, build_batch
 from hamr.backends.policy_model import PolicyModel
 from hamr.config.schema import AlgorithmConfig, TrainerConfig
-from hamr.errors import RunFolderError, TrainingDiverged
+from hamr.errors import TrainingDiverged
 from hamr.types import TrainBatch, TrainGroup
-
-_STATE = "state"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class _Step:
 class DeepSpeedTrainer:
     """A rank of a DeepSpeed world. Every method is collective: all ranks call it with the same arguments.
 
-    `step` counts the optimiser steps of the present stage, skipped ones included: the schedule goes by it.
+    `progress` counts the optimiser steps of the present stage: the schedule goes by it.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class DeepSpeedTrainer:
         self.config, self.total_steps = config, total_steps
         self.device = backend.device_of(config)
         self.files = side_files(Path(model_path))
-        self.step = self.skipped = self.bad_in_a_row = 0
+        self.progress = Progress()
         # The same on every rank, so that a fresh adapter is; then different, so that dropout is.
         torch.manual_seed(self.seed)
         settings = backend.engine_config(config)
@@ -160,7 +159,11 @@ class DeepSpeedTrainer:
                 norms.append(self._optimizer_step())
                 seconds["forward_backward"] += done - begun
                 seconds["optimizer"] += time.perf_counter() - done
-        return self._metrics("policy" if policy else "sft", self._over_ranks(sums), norms, rate, batch.tokens, seconds)
+        area = "policy" if policy else "sft"
+        metrics = _means(area, self._over_ranks(sums), norms)
+        metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
+        metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
+        return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     def _share(self, groups: Sequence[TrainGroup], policy: bool, proximal: bool) -> _Step:
         """This rank's micro-batches of one optimiser step, with the log-probabilities that a loss compares with."""
@@ -229,7 +232,7 @@ class DeepSpeedTrainer:
     def _set_learning_rate(self) -> float:
         c = self.config
         rate = learning_rate(
-            self.step,
+            self.progress.step,
             peak=c.learning_rate,
             total_steps=self.total_steps,
             schedule=c.schedule,
@@ -242,16 +245,11 @@ class DeepSpeedTrainer:
 
     def _optimizer_step(self) -> float:
         """One update, or none if the gradient norm is not finite. Returns the norm before clipping."""
-        self.step += 1
         norm = self._plain_step() if self.config.zero_stage == 0 else self._zero_step()
-        if math.isfinite(norm):
-            self.bad_in_a_row = 0
-            return norm
-        self.skipped += 1
-        self.bad_in_a_row += 1
-        if self.bad_in_a_row >= self.config.max_bad_steps:
+        self.progress = self.progress.after(applied=math.isfinite(norm))
+        if self.progress.bad_in_a_row >= self.config.max_bad_steps:
             raise TrainingDiverged(
-                f"{self.bad_in_a_row} optimiser steps in a row had a gradient norm that is not finite; lower "
+                f"{self.progress.bad_in_a_row} optimiser steps in a row had a gradient norm that is not finite; lower "
                 f"trainer.learning_rate={self.config.learning_rate:g} or go on from an earlier checkpoint"
             )
         return norm
@@ -279,19 +277,6 @@ class DeepSpeedTrainer:
         values = torch.tensor([sums[n] for n in names], dtype=torch.float64, device=self.device)
         dist.all_reduce(values)
         return dict(zip(names, values.tolist(), strict=True))
-
-    def _metrics(
-        self, area: str, sums: dict[str, float], norms: list[float], rate: float, tokens: int, seconds: dict[str, float]
-    ) -> dict[str, float]:
-        """Means over tokens, of all steps of the batch together; loss and gradient norm are means over the steps."""
-        loss, counted = sums.pop("loss"), max(sums.pop("tokens"), 1.0)
-        metrics = {f"{area}/{name}": value / counted for name, value in sums.items()}
-        metrics |= {f"{area}/loss": loss / len(norms), f"{area}/learning_rate": rate, f"{area}/tokens": float(tokens)}
-        metrics[f"{area}/skipped_steps"] = float(self.skipped)
-        finite = [n for n in norms if math.isfinite(n)]
-        if finite:
-            metrics[f"{area}/grad_norm"] = math.fsum(finite) / len(finite)
-        return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     # --- log-probabilities ---
 
@@ -366,43 +351,28 @@ class DeepSpeedTrainer:
         folder = Path(folder)
         write_model_folder(self.model, folder / "policy", getattr(torch, self.config.dtype), self.rank, self.files)
         if self.reference is not None:
+            # A resumed run starts from another model than this stage did; its reference must not change with it.
             dtype = backend.weight_dtype(self.config)
             write_model_folder(self.reference, folder / "reference", dtype, self.rank, self.files)
-        self.engine.save_checkpoint(str(folder / "trainer"), tag=_STATE)
-        own = {
-            "world": self.world,
-            "zero_stage": self.config.zero_stage,
-            "step": self.step,
-            "skipped": self.skipped,
-            "bad_in_a_row": self.bad_in_a_row,
-            "rng": torch.get_rng_state(),
-            "rng_cuda": torch.cuda.get_rng_state() if self.config.backend == "nccl" else None,
-        }
-        torch.save(own, folder / "trainer" / f"rank_{self.rank}.pt")
-        dist.barrier()
+        save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
 
     def load(self, folder: Path) -> None:
         """Goes on exactly where `save` was called. Call it right after construction or `reset`.
 
-        Raises RunFolderError if the folder was written by another number of ranks or ZeRO stage.
+        Raises RunFolderError if there is no such state, or another number of ranks or ZeRO stage wrote it.
         """
         folder = Path(folder)
-        mine, first = (folder / "trainer" / f"rank_{r}.pt" for r in (self.rank, 0))
-        if not first.is_file():
-            raise RunFolderError("resume", str(folder), "it holds no trainer state; give a checkpoint folder")
-        own = torch.load(mine if mine.is_file() else first, weights_only=True)
-        for key, wanted, setting in (
-            ("world", self.world, "trainer.ranks"),
-            ("zero_stage", self.config.zero_stage, "trainer.zero_stage"),
-        ):
-            if own[key] != wanted:
-                raise RunFolderError(
-                    "resume", str(folder), f"written with {setting}={own[key]}, now {wanted}; set {setting}={own[key]}"
-                )
+        self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
         if self.reference is not None:
             read_weight_file(self.reference, folder / "reference" / "model.safetensors")
-        self.engine.load_checkpoint(str(folder / "trainer"), tag=_STATE)
-        self.step, self.skipped, self.bad_in_a_row = own["step"], own["skipped"], own["bad_in_a_row"]
-        torch.set_rng_state(own["rng"])
-        if own["rng_cuda"] is not None:
-            torch.cuda.set_rng_state(own["rng_cuda"])
+
+
+def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:
+    """Means over the tokens of all steps together; loss and (finite) gradient norm are means over the steps."""
+    counted = max(sums.pop("tokens"), 1.0)
+    means = {f"{area}/loss": sums.pop("loss") / len(norms)}
+    means |= {f"{area}/{name}": value / counted for name, value in sums.items()}
+    finite = [n for n in norms if math.isfinite(n)]
+    if finite:
+        means[f"{area}/grad_norm"] = math.fsum(finite) / len(finite)
+    return means

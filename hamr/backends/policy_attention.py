@@ -57,7 +57,9 @@ def segment(start: int, prompt: int, lengths: tuple[int, ...], device: torch.dev
     if len(set(lengths)) <= 1:
         return Segment(start=start, prompt_end=start + prompt, lengths=lengths)
     longest, total = max(lengths), sum(lengths)
-    scatter, gather, offset = [], [], 0
+    scatter: list[list[int]] = []
+    gather: list[int] = []
+    offset = 0
     for row, length in enumerate(lengths):
         # Padding reads any existing token: no real query can attend to it, since it comes later.
         scatter.append([min(offset + i, total - 1) if i >= length else offset + i for i in range(longest)])
@@ -91,13 +93,18 @@ def shared_prompt_attention(
     if hamr_segments is None:
         raise TypeError("the model's attention dropped `hamr_segments`; set trainer.attention=padded for this model")
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
+        query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
     q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
     parts: list[Tensor] = []
-    for seg in hamr_segments:
-        prompt = slice(seg.start, seg.prompt_end)
-        parts.append(_attend(q_THD[None, prompt], k_TKD[None, prompt], v_TKD[None, prompt], scale)[0])
-        if sum(seg.lengths):
-            parts.append(_completions(seg, q_THD, k_TKD, v_TKD, scale))
+    with torch.autocast(device, enabled=False):
+        for seg in hamr_segments:
+            prompt = slice(seg.start, seg.prompt_end)
+            parts.append(_attend(q_THD[None, prompt], k_TKD[None, prompt], v_TKD[None, prompt], scale)[0])
+            if sum(seg.lengths):
+                parts.append(_completions(seg, q_THD, k_TKD, v_TKD, scale))
     return torch.cat(parts)[None], None
 
 

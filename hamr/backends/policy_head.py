@@ -139,8 +139,7 @@ def _to_gradient(
     else:
         p = x.exp()
         x.add_(entropies[:, None]).mul_(-d_entropies[:, None]).sub_(d_logprobs[:, None])
-        # A probability of exactly 0 beside a logit of -inf would be 0 * inf; such a token has no gradient.
-        x.mul_(p).nan_to_num_(nan=0.0) if torch.isinf(logits).any() else x.mul_(p)
+        x.mul_(p)
     x.scatter_add_(1, targets[:, None], d_logprobs[:, None].to(x.dtype))
     if temperature != 1.0:
         x.div_(temperature)

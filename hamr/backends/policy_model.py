@@ -61,12 +61,13 @@ class _Head(nn.Module):
         self.weight, self.bias, self.temperature = linear.weight, linear.bias, temperature
 
     def forward(self, hidden_NE: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias = self.weight, self.bias
-        if torch.is_autocast_enabled(hidden_NE.device.type):
-            dtype = torch.get_autocast_dtype(hidden_NE.device.type)
+        weight, bias, device = self.weight, self.bias, hidden_NE.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
             hidden_NE, weight = hidden_NE.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
-        return token_logprobs(hidden_NE, weight, bias, targets_N, self.temperature)
+        with torch.autocast(device, enabled=False):
+            return token_logprobs(hidden_NE, weight, bias, targets_N, self.temperature)
 
 
 def load_policy(
