@@ -1,0 +1,132 @@
+"""The set-up script, as far as it goes without installing anything, and what continuous integration calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copytree(ROOT / "locks", tmp_path / "locks")
+    for name in ("pyproject.toml", "setup.py", "Makefile"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Without what an outer `make` hands down."""
+    outer = ("PYTHON", "VENV", "TORCH_INDEX", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
+    return {k: v for k, v in os.environ.items() if k not in outer} | more
+
+
+def setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(checkout / "scripts" / "setup.sh")],
+        capture_output=True,
+        text=True,
+        env=clean_environment(**environment),
+    )
+
+
+def program(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_another_python_is_refused_with_the_line_to_type(checkout: Path, tmp_path: Path) -> None:
+    old = program(tmp_path / "bin" / "python3.9", "echo 3.9")
+    result = setup(checkout, PYTHON=str(old))
+    assert result.returncode == 1
+    assert "is Python 3.9, the lock files are for 3.11" in result.stderr
+    assert "make setup PYTHON=" in result.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_python_that_cannot_make_environments_is_named(checkout: Path, tmp_path: Path) -> None:
+    # Answers the question for its version, and fails at everything else.
+    broken = program(tmp_path / "bin" / "python3.11", '[ "$1" = -c ] && echo 3.11')
+    result = setup(checkout, PYTHON=str(broken))
+    assert result.returncode == 1
+    assert "python3.11-venv" in result.stderr
+
+
+def finished(checkout: Path, log: Path) -> None:
+    """A .venv in which everything answers at once, with a record of what was asked of it."""
+    body = f'echo "$@" >> {log}; [ "$1" = -c ] && echo 3.11; exit 0'
+    program(checkout / ".venv" / "bin" / "python", body)
+    program(checkout / ".venv" / "bin" / "hamr", "exit 0")
+
+
+def test_a_second_call_installs_nothing_until_the_lock_changes(checkout: Path, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
+    finished(checkout, log)
+    assert setup(checkout, PYTHON=str(python)).returncode == 0
+    installs = log.read_text().count("pip install")
+    assert installs == 3
+    second = setup(checkout, PYTHON=str(python))
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert log.read_text().count("pip install") == installs
+    with (checkout / "locks" / "cpu.txt").open("a") as lock:
+        lock.write("one-more==1.0\n")
+    assert setup(checkout, PYTHON=str(python)).returncode == 0
+    assert log.read_text().count("pip install") == 2 * installs
+
+
+def test_an_interrupted_call_is_taken_up_again(checkout: Path, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
+    finished(checkout, log)
+    failing = f'echo "$@" >> {log}; case "$*" in *cpu.txt*) exit 1;; -c*) echo 3.11;; esac'
+    program(checkout / ".venv" / "bin" / "python", failing)
+    assert setup(checkout, PYTHON=str(python)).returncode != 0
+    assert not (checkout / ".venv" / ".hamr-installed").exists()
+    finished(checkout, log)
+    assert setup(checkout, PYTHON=str(python)).returncode == 0
+    assert (checkout / ".venv" / ".hamr-installed").is_file()
+
+
+def test_torch_is_looked_for_in_its_own_index_when_pip_s_has_none(checkout: Path, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
+    finished(checkout, log)
+    body = f'echo "$@" >> {log}; case "$*" in *index-url*) exit 0;; *torch==*) exit 1;; -c*) echo 3.11;; esac'
+    program(checkout / ".venv" / "bin" / "python", body)
+    assert setup(checkout, PYTHON=str(python), TORCH_INDEX="file:///somewhere").returncode == 0
+    torch = (ROOT / "locks" / "cpu-torch.txt").read_text().strip()
+    assert f"--index-url file:///somewhere {torch}" in log.read_text()
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_ci_hands_the_exit_code_of_make_test_through(code: int, checkout: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / ".ci", checkout / ".ci")
+    program(tmp_path / "bin" / "make", f'echo "make $* CI=$CI"; cat; exit {code}')
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", str(checkout / ".ci" / "run")],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=clean_environment(PATH=path),
+    )
+    assert result.returncode == code
+    assert result.stdout == "make test CI=true\n"
+
+
+def test_make_test_fails_when_a_test_fails(checkout: Path) -> None:
+    finished(checkout, checkout / "asked")
+    program(checkout / ".venv" / "bin" / "python", 'case "$*" in *pytest*) exit 1;; -c*) echo 3.11;; esac')
+    command = ["make", "-C", str(checkout), "test"]
+    result = subprocess.run(command, capture_output=True, text=True, env=clean_environment())
+    assert result.returncode == 2
+    assert "Error 1" in result.stderr
