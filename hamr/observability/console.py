@@ -140,7 +140,13 @@ class Console:
     def evaluation(self, name: str, metrics: Mapping[str, float]) -> None:
         """Held-out figures of a stage; keys may carry their `eval/<stage>/` prefix."""
         short = {k.split("/", 2)[2] if k.startswith("eval/") else k: v for k, v in metrics.items()}
-        figures = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in short.items())
+        # The components of the reward have their place in the report; a failure that did not happen is no news.
+        dull = {k for k, v in short.items() if (k.startswith("reward/") and k != "reward/total") or k == "n"}
+        dull |= {"failed_frac"} if not short.get("failed_frac") else set()
+        shown = {k: v for k, v in short.items() if k not in dull}
+        figures = ", ".join(
+            f"{k.replace('_', ' ').replace('reward/total', 'reward')} {v:.3f}" for k, v in shown.items()
+        )
         self.note(f"held out, {name}: {figures}")
 
     def note(self, text: str) -> None:

@@ -58,7 +58,7 @@ def axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
 def step_axis(ax: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10], min_n_ticks=1))
     ax.set_xlabel("step")
     ax.margins(x=0.02)
 

@@ -79,8 +79,9 @@ def verdict(data: ReportData) -> str:
     ):
         old, new = _value(stages[first], key), _value(stages[last], key)
         if old is not None and new is not None:
-            verb = "rose" if new > old else "fell" if new < old else "stayed"
-            parts.append(f"{words} {verb} from {form.format(old)} to {form.format(new)}")
+            was, now = form.format(old), form.format(new)
+            verb = "rose" if new > old else "fell"
+            parts.append(f"{words} stayed at {now}" if was == now else f"{words} {verb} from {was} to {now}")
     sentence = " and ".join(parts)
     n = stages[last].get("n")
     on = f" on {n} decisions" if n else ""
@@ -107,6 +108,7 @@ def _cards(data: ReportData) -> list[dict[str, Any]]:
             by = values[-1][1] - values[0][1]
             change = f"{by * 100:+.1f} points" if "%" in form else f"{by:+.3f}"
             change += " over the untrained model" if values[0][0] == "base" else f" since {STAGE_NAMES[values[0][0]]}"
+            change = change if abs(by) >= 5e-4 else "unchanged"
             tone = "same" if abs(by) < 5e-4 else "good" if (by > 0) == (good == "up") else "bad"
         path = [(STAGE_NAMES[s], form.format(v)) for s, v in values]
         cards.append({"title": title, "value": path[-1][1], "change": change, "tone": tone, "path": path})
@@ -160,10 +162,14 @@ def _comparisons(data: ReportData) -> list[dict[str, Any]]:
         {
             "customer": c.customer,
             "reference": c.reference,
-            "said": [(c.said[s][0], _reward(c.said[s][1])) if s in c.said else ("", "") for s in stages],
+            "said": [(_said(c.said[s][0]), _reward(c.said[s][1])) if s in c.said else ("", "") for s in stages],
         }
         for c in data.comparisons
     ]
+
+
+def _said(text: str) -> str:
+    return text if text.strip() else "(blank)"
 
 
 def _reward(total: float | None) -> str:
@@ -179,7 +185,7 @@ def _example(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "step": row["step"],
         "customer": row.get("customer", ""),
         "reference": row.get("reference", ""),
-        "response": show_action(action) if action is not None else row["response"],
+        "response": _said(show_action(action) if action is not None else row["response"]),
         "total": _reward(row["total"]) if row["total"] is not None else row["outcome"].replace("_", " "),
         "parts": [
             {

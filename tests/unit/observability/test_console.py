@@ -37,13 +37,15 @@ def test_plain_lines_where_there_is_no_terminal():
             console.step(1, 5, {"reward/total/mean": 0.25, "router/escalated_frac": 0.5, "policy/entropy": 1.0})
             clock.now += 10
             console.step(2, 5, {"reward/total/mean": 0.5, "rollout/tokens": 500.0, "timing/step/total": 10.0})
-        console.evaluation("rl", {"eval/rl/action_accuracy": 0.75, "eval/rl/reward/total": 1.5})
+        console.evaluation(
+            "rl", {"eval/rl/action_accuracy": 0.75, "eval/rl/reward/total": 1.5, "eval/rl/reward/rules": 1.0}
+        )
         console.note("no [markup] here")
     text = out.getvalue()
     assert "model: done in 3.0 s" in text
     assert "rl step 1/5: reward 0.250, escalated 50%, entropy 1.000\n" in text
     assert "rl step 2/5: reward 0.500, tokens/s 50, seconds 10.0, about 30.0 s left\n" in text
-    assert "held out, rl: action accuracy 0.750, reward/total 1.500" in text
+    assert "held out, rl: action accuracy 0.750, reward 1.500\n" in text
     assert "no [markup] here" in text
     assert "\x1b" not in text
     assert console.seconds == {"model": 3.0, "rl": 20.0}

@@ -1,4 +1,5 @@
 import base64
+import json
 import re
 
 import pytest
@@ -178,3 +179,16 @@ def test_the_command_wants_one_folder(args):
 def test_the_command_wants_a_run_folder(tmp_path):
     with pytest.raises(RunFolderError, match=r"no config\.yaml"):
         job.main([str(tmp_path)])
+
+
+def test_no_change_is_called_so_and_blank_responses_are_shown_as_such(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        same = {"action_accuracy": 0.0, "reward": {"total": 0.0}}
+        write_summary(folder, {"stages": {"base": same, "rl": same}})
+        row = {"prompt": "p", "sample": 0, "customer": "Hi", "response": "\n\n", "action": None, "band": "none"}
+        row |= {"s_r": None, "s_j": None, "outcome": "scored", "total": 0.0, "stage": "rl", "step": 1}
+        folder.samples.write_text(json.dumps(row) + "\n")
+        html = write_report(folder.path).read_text()
+    assert "the held-out reward stayed at 0.00 and the share of right actions stayed at 0%" in html
+    assert html.count(">unchanged<") == 2
+    assert "(blank)" in html
