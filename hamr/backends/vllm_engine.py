@@ -99,6 +99,7 @@ class VllmEngine:
         self.max_context = max_context
         self.version = 0
         self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, nccl)
+        self._on_gpu = engine.num_gpus > 0
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[str, _Ticket] = {}
@@ -274,6 +275,8 @@ class VllmEngine:
 
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
             self._engine.set_weight_version("0")
+            if not self._on_gpu:
+                self._engine.collective_rpc("use_lean_sampler")
             started.set()
             self._loop(self._engine)
             self._die(EngineDied("the engine was closed"))
@@ -436,7 +439,7 @@ def _engine_args(
         "block_size": engine.block_size,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": "hamr.backends.vllm_worker.WeightFileWorker",
+        "worker_extension_cls": "hamr.backends.vllm_worker.WorkerExtension",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "seed": seed,

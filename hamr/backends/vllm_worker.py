@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-class WeightFileWorker:
-    """Mixed into vLLM's worker: takes new weights from one safetensors file."""
+class WorkerExtension:
+    """Mixed into vLLM's worker."""
 
     def load_weight_file(self, path: str) -> None:
         """Replaces every weight by the file's. The file must hold `lm_head.weight` even where it is tied to the
@@ -17,3 +17,9 @@ class WeightFileWorker:
             if "lm_head.weight" not in names:
                 raise ValueError(f"{path} lacks lm_head.weight; write it too, tied or not")
             self.reload_weights(weights_iterator=((name, tensors.get_tensor(name)) for name in names))  # type: ignore[attr-defined]
+
+    def use_lean_sampler(self) -> None:
+        from hamr.backends.vllm_sampler import LeanSampler
+
+        runner = self.model_runner  # type: ignore[attr-defined]
+        runner.sampler = LeanSampler(runner.sampler.logprobs_mode, runner.sampler.use_fp64_gumbel)
