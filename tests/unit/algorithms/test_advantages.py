@@ -1,0 +1,70 @@
+"""Group-relative advantages and which groups carry signal, on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.algorithms.overlong import overlong_penalty
+
+rewards = st.lists(st.one_of(st.none(), st.floats(-10, 10, width=32)), max_size=12)
+
+
+def test_mean_and_standard_deviation_are_the_groups_own() -> None:
+    # mean 1.5, deviations -1.5 -0.5 0.5 1.5, variance (2.25 + 0.25 + 0.25 + 2.25) / 4 = 1.25
+    expected = [d / math.sqrt(1.25) for d in (-1.5, -0.5, 0.5, 1.5)]
+    assert group_advantages([0.0, 1.0, 2.0, 3.0], normalize_std=True, eps=0.0) == pytest.approx(expected)
+
+
+def test_without_the_standard_deviation_the_scale_stays() -> None:
+    assert group_advantages([0.0, 1.0, 2.0, 3.0], normalize_std=False) == [-1.5, -0.5, 0.5, 1.5]
+
+
+def test_a_failed_scoring_leaves_the_baseline_and_gets_zero() -> None:
+    # As a 0.0 it would have moved the mean from 0.75 to 0.5 and been punished for the scorer's fault.
+    assert group_advantages([1.0, None, 0.5], normalize_std=False) == [0.25, 0.0, -0.25]
+
+
+@pytest.mark.parametrize("group", [[], [None], [3.0], [None, 2.0, None], [1.0, 1.0, 1.0], [0.1, 0.1, None, 0.1]])
+def test_nothing_to_compare_gives_exact_zeros(group: list[float | None]) -> None:
+    assert group_advantages(group, normalize_std=True) == [0.0] * len(group)
+    assert not carries_signal(group, tolerance=1e-6)
+
+
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        group_advantages([1.0, math.nan])
+
+
+@given(rewards)
+def test_advantages_cancel_within_a_group(group: list[float | None]) -> None:
+    assert math.fsum(group_advantages(group, normalize_std=False)) == pytest.approx(0.0, abs=1e-6)
+
+
+@given(rewards, st.floats(-5, 5, width=16))
+def test_a_constant_on_every_reward_changes_nothing(group: list[float | None], shift: float) -> None:
+    moved = [None if r is None else r + shift for r in group]
+    assert group_advantages(moved, normalize_std=False) == pytest.approx(
+        group_advantages(group, normalize_std=False), abs=1e-5
+    )
+
+
+def test_signal_is_a_difference_beyond_the_tolerance() -> None:
+    assert carries_signal([0.0, 0.02], tolerance=0.01)
+    assert not carries_signal([0.0, 0.01], tolerance=0.01)
+    assert carries_signal([0.0, None, 1.0], tolerance=0.01)
+
+
+def test_overlong_penalty_is_zero_then_linear_then_minus_one() -> None:
+    assert [overlong_penalty(n, 64, 16) for n in (1, 48, 49, 56, 64, 900)] == [0.0, 0.0, -1 / 16, -0.5, -1.0, -1.0]
+
+
+@pytest.mark.parametrize("cache", [0, 65])
+def test_overlong_cache_lies_within_the_limit(cache: int) -> None:
+    with pytest.raises(ValueError, match="cache"):
+        overlong_penalty(10, 64, cache)

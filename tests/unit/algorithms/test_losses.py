@@ -1,0 +1,149 @@
+"""Losses on tensors of a few tokens, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hamr.algorithms.losses import importance_weights, kl_divergence, policy_loss, sft_loss  # noqa: E402
+
+
+def tensor(*values: float, grad: bool = False) -> Any:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
+
+
+def ones(n: int) -> Any:
+    return torch.ones(n, dtype=torch.bool)
+
+
+def test_each_estimator_of_the_kl() -> None:
+    p, q = tensor(-1.0, -2.0), tensor(-1.5, -1.0)  # d = 0.5, -1
+    assert kl_divergence(p, q, "k1").tolist() == pytest.approx([0.5, -1.0])
+    assert kl_divergence(p, q, "k2").tolist() == pytest.approx([0.125, 0.5])
+    assert kl_divergence(p, q, "k3").tolist() == pytest.approx([math.exp(-0.5) - 0.5, math.e - 2.0])
+
+
+def test_k3_of_a_hopeless_token_stays_finite() -> None:
+    assert torch.isfinite(kl_divergence(tensor(-500.0), tensor(-1.0), "k3")).all()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected", "slope"),
+    [
+        (1.1, 1.0, -1.1, -1.1),  # inside the range: -r A, and d(-r A)/d log p = -r A
+        (1.5, 1.0, -1.28, 0.0),  # a good token is not made likelier than 1 + clip_high
+        (0.5, -1.0, 0.8, 0.0),  # a bad one not rarer than 1 - clip_low
+        (1.5, -1.0, 1.5, 1.5),  # a bad token that got likelier is still pushed back
+        (0.5, 1.0, -0.5, -0.5),  # a good one that got rarer still pulled up
+    ],
+)
+def test_the_clip_is_asymmetric_and_only_on_the_pessimistic_side(
+    ratio: float, advantage: float, expected: float, slope: float
+) -> None:
+    old = tensor(-2.0)
+    new = tensor(-2.0 + math.log(ratio), grad=True)
+    terms = policy_loss(new, old, tensor(advantage), ones(1), clip_low=0.2, clip_high=0.28)
+    terms.loss.backward()
+    assert terms.loss.item() == pytest.approx(expected)
+    assert new.grad.item() == pytest.approx(slope, abs=1e-12)
+    assert terms.sums["clipped"].item() == (slope == 0.0)
+    assert terms.sums["ratio"].item() == pytest.approx(ratio)
+
+
+def test_one_step_per_batch_needs_no_old_logprobs() -> None:
+    """r = 1 exactly, and the gradient is that of plain policy gradient: -A / tokens."""
+    new = tensor(-1.0, -3.0, grad=True)
+    terms = policy_loss(new, None, tensor(2.0, -1.0), ones(2))
+    terms.loss.backward()
+    assert terms.loss.item() == pytest.approx(-0.5)
+    assert new.grad.tolist() == pytest.approx([-1.0, 0.5])
+    assert terms.sums["ratio"].item() == 2.0
+
+
+def test_importance_weights_are_capped_detached_and_off_without_a_cap() -> None:
+    trainer = tensor(-1.0, -1.0, -1.0, grad=True)
+    engine = tensor(-1.0 + math.log(2.0), -1.0 - math.log(1.5), -1.0 - math.log(4.0))
+    weights = importance_weights(trainer, engine, 2.0)
+    assert weights.tolist() == pytest.approx([0.5, 1.5, 2.0])
+    assert not weights.requires_grad
+    assert importance_weights(trainer, engine, None).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_token_that_the_engine_thought_impossible_gets_the_cap() -> None:
+    assert importance_weights(tensor(-5.0), tensor(-math.inf), 2.0).tolist() == [2.0]
+
+
+def test_importance_weight_scales_the_token() -> None:
+    new = tensor(-1.0, -1.0, grad=True)
+    engine = tensor(-1.0 + math.log(2.0), -1.0 - math.log(4.0))
+    terms = policy_loss(new, None, tensor(1.0, 1.0), ones(2), behaviour_logprobs=engine, importance_cap=2.0)
+    terms.loss.backward()
+    assert new.grad.tolist() == pytest.approx([-0.25, -1.0])
+    assert terms.sums["importance_weight"].item() == pytest.approx(2.5)
+    assert terms.sums["importance_clipped"].item() == 1
+
+
+def test_entropy_is_rewarded_and_kl_is_charged() -> None:
+    new, entropies = tensor(-1.0, -2.0, grad=True), tensor(0.7, 0.9, grad=True)
+    terms = policy_loss(
+        new, None, tensor(0.0, 0.0), ones(2), entropies=entropies, entropy_coef=0.1,
+        reference_logprobs=tensor(-1.5, -2.0), kl_coef=0.5, kl_estimator="k2",
+    )  # fmt: skip
+    terms.loss.backward()
+    assert terms.loss.item() == pytest.approx((0.5 * 0.125 - 0.1 * 1.6) / 2)
+    assert entropies.grad.tolist() == pytest.approx([-0.05, -0.05])
+    assert new.grad.tolist() == pytest.approx([0.5 * 0.5 / 2, 0.0])
+    assert terms.sums["entropy"].item() == pytest.approx(1.6)
+    assert terms.sums["kl_to_reference"].item() == pytest.approx(0.125)
+
+
+def test_masked_tokens_count_nowhere() -> None:
+    new = tensor(-1.0, -9.0, grad=True)
+    mask = torch.tensor([True, False])
+    terms = policy_loss(new, tensor(-1.0, -1.0), tensor(1.0, 100.0), mask, entropies=tensor(1.0, 5.0))
+    terms.loss.backward()
+    assert terms.loss.item() == pytest.approx(-1.0)
+    assert new.grad.tolist() == [-1.0, 0.0]
+    assert (terms.sums["tokens"].item(), terms.sums["entropy"].item()) == (1.0, 1.0)
+
+
+def test_token_mean_and_sequence_mean_weigh_long_answers_differently() -> None:
+    """Sequences of 1 and 3 tokens with advantages 1 and 0: 1/4 of the tokens, half of the sequences."""
+    new, advantages = tensor(-1.0, -1.0, -1.0, -1.0), tensor(1.0, 0.0, 0.0, 0.0)
+    by_token = policy_loss(new, None, advantages, ones(4), normaliser=4.0)
+    by_sequence = policy_loss(new, None, advantages, ones(4), normaliser=tensor(1, 3, 3, 3) * 2)
+    assert by_token.loss.item() == pytest.approx(-0.25)
+    assert by_sequence.loss.item() == pytest.approx(-0.5)
+
+
+def test_micro_batches_add_up_to_the_whole() -> None:
+    generator = torch.Generator().manual_seed(0)
+    new, old, advantages = (torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(3))
+    whole = policy_loss(new, old, advantages, ones(10))
+    parts = [
+        policy_loss(new[part], old[part], advantages[part], ones(len(new[part])), normaliser=10.0)
+        for part in (slice(0, 3), slice(3, 4), slice(4, 10))
+    ]
+    assert sum(p.loss.item() for p in parts) == pytest.approx(whole.loss.item())
+    for name, value in whole.sums.items():
+        assert sum(p.sums[name].item() for p in parts) == pytest.approx(value.item()), name
+
+
+def test_an_empty_mask_gives_zero_that_can_go_backward() -> None:
+    new = tensor(-1.0, grad=True)
+    terms = policy_loss(new, None, tensor(1.0), torch.tensor([False]))
+    terms.loss.backward()
+    assert (terms.loss.item(), new.grad.item()) == (0.0, 0.0)
+
+
+def test_sft_loss_is_the_mean_negative_log_likelihood_of_counted_tokens() -> None:
+    new = tensor(-1.0, -2.0, -4.0, grad=True)
+    terms = sft_loss(new, torch.tensor([True, True, False]))
+    terms.loss.backward()
+    assert terms.loss.item() == pytest.approx(1.5)
+    assert new.grad.tolist() == pytest.approx([-0.5, -0.5, 0.0])
+    assert sft_loss(new, ones(3), normaliser=14.0).loss.item() == pytest.approx(0.5)

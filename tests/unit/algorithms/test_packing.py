@@ -1,0 +1,102 @@
+"""Micro-batches: nothing lost, nothing twice, nothing over the budget, every rank in step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.algorithms.packing import Layout, Microbatch, pack, split_minibatches, tokens
+from hamr.types import TrainGroup, TrainSequence
+
+
+def group(prompt: int, *lengths: int) -> TrainGroup:
+    sequences = tuple(TrainSequence(token_ids=tuple(range(n))) for n in lengths)
+    return TrainGroup(prompt_ids=tuple(range(prompt)), sequences=sequences)
+
+
+def sequences_of(plan: tuple[tuple[Microbatch, ...], ...]) -> Counter[tuple[int, int]]:
+    return Counter((p.group, s) for rank in plan for microbatch in rank for p in microbatch for s in p.sequences)
+
+
+groups_strategy = st.lists(
+    st.builds(lambda p, n: group(p, *n), st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=7)),
+    max_size=8,
+)
+layouts = st.sampled_from(["shared_prompt", "packed", "padded"])
+
+
+@given(groups_strategy, st.integers(1, 120), st.integers(1, 4), layouts)
+def test_every_sequence_exactly_once_and_every_rank_the_same_number(
+    groups: list[TrainGroup], budget: int, ranks: int, layout: Layout
+) -> None:
+    plan = pack(groups, budget=budget, ranks=ranks, layout=layout)
+    wanted = Counter((g, s) for g, group in enumerate(groups) for s in range(len(group.sequences)))
+    assert sequences_of(plan) == wanted
+    assert len(plan) == ranks
+    assert len({len(rank) for rank in plan}) == 1
+
+
+@given(groups_strategy, st.integers(1, 120), st.integers(1, 4), layouts)
+def test_only_a_single_sequence_may_pass_the_budget(
+    groups: list[TrainGroup], budget: int, ranks: int, layout: Layout
+) -> None:
+    for rank in pack(groups, budget=budget, ranks=ranks, layout=layout):
+        for microbatch in rank:
+            if sum(len(p.sequences) for p in microbatch) > 1:
+                assert sum(tokens(groups[p.group], p.sequences, layout) for p in microbatch) <= budget
+
+
+def test_cost_of_a_group_in_each_layout() -> None:
+    g = group(10, 3, 5)
+    assert [tokens(g, (0, 1), layout) for layout in ("shared_prompt", "packed", "padded")] == [18, 28, 30]
+
+
+def test_groups_that_fit_share_a_micro_batch() -> None:
+    assert len(pack([group(10, 5, 5), group(10, 5, 5)], budget=40)[0]) == 1
+
+
+def test_a_group_beyond_the_budget_is_cut_and_repeats_its_prompt() -> None:
+    [rank] = pack([group(10, 5, 5, 5, 5)], budget=20)
+    assert [p.sequences for microbatch in rank for p in microbatch] == [(0, 1), (2, 3)]
+
+
+def test_one_group_is_spread_over_idle_ranks() -> None:
+    plan = pack([group(10, 5, 5, 5, 5)], budget=100, ranks=2)
+    assert [[p.sequences for p in microbatch] for rank in plan for microbatch in rank] == [[(0, 1)], [(2, 3)]]
+
+
+def test_a_rank_without_work_gets_an_empty_micro_batch() -> None:
+    plan = pack([group(10, 5)], budget=100, ranks=2)
+    assert sorted(len(microbatch) for rank in plan for microbatch in rank) == [0, 1]
+
+
+def test_the_load_is_levelled_over_ranks() -> None:
+    groups = [group(10, n) for n in (50, 40, 30, 20)]
+    loads = [sum(tokens(groups[p.group], p.sequences, "shared_prompt") for m in r for p in m)
+             for r in pack(groups, budget=200, ranks=2)]  # fmt: skip
+    assert loads == [90, 90]
+
+
+def test_nothing_to_pack() -> None:
+    assert pack([], budget=10, ranks=2) == ((), ())
+
+
+@given(groups_strategy, st.integers(1, 6))
+def test_minibatches_keep_every_sequence_in_order_and_differ_by_one_at_most(
+    groups: list[TrainGroup], count: int
+) -> None:
+    parts = split_minibatches(groups, count)
+    flat = [(g.prompt_ids, s) for part in parts for g in part for s in g.sequences]
+    assert flat == [(g.prompt_ids, s) for g in groups for s in g.sequences]
+    sizes = [sum(len(g.sequences) for g in part) for part in parts]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert len(parts) == min(count, len(flat))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_group_within_one_minibatch_stays_whole(count: int) -> None:
+    parts = split_minibatches([group(3, 1, 1), group(4, 2, 2), group(5, 3, 3), group(6, 4, 4)], count)
+    assert [len(part) for part in parts] == [4 // count] * count
