@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from hamr.config.schema import PoolConfig
 from hamr.types import Answer, Question, ScorerCall
@@ -168,7 +168,7 @@ class PoolClient:
             response.cancel()
             raise
         except (RayError, RayServeException) as e:
-            reason = f"{type(e).__name__}: {_first_line(e)}"
+            reason = _reason(e)
             log.warning("pool %s: attempt %d failed: %s", self.name, left[0].attempts, reason)
             raise _Again(reason) from e
         again = []
@@ -223,6 +223,8 @@ class PoolClient:
         return deployment.replica_states.get("RUNNING", 0) if deployment else 0
 
 
-def _first_line(error: BaseException) -> str:
-    lines: list[Any] = str(error).strip().splitlines()
-    return str(lines[-1] if lines and "Traceback" in str(error) else lines[0] if lines else "")
+def _reason(error: BaseException) -> str:
+    """One line. A replica's own exception arrives wrapped, with the wrapper's address and traceback as its text."""
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__

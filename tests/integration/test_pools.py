@@ -1,0 +1,189 @@
+"""Pools of real engines on `tiny`: the scores are the scorer's own, and survive the death of replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.backends.scorers import build_scorer, check_scorer, scorer_env
+from hamr.config.schema import EngineConfig, PoolConfig
+from hamr.types import Answer, Question
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
+
+RUN = "real"
+ENGINE = EngineConfig(threads=1, kv_cache_mb=64, num_cpus=0.5)
+POOLS = {
+    "reranker": PoolConfig(
+        role="reranker",
+        prompt="reranker.en",
+        model="tiny",
+        dtype="float32",
+        replicas=2,
+        engine=ENGINE,
+        batch_size=4,
+        price_per_1k_tokens=0.5,
+    ),
+    "judge": PoolConfig(
+        role="judge", prompt="judge.en", model="tiny", dtype="float32", engine=ENGINE, batch_size=4, thinking_tokens=6
+    ),
+}
+
+
+def questions(count: int, start: int = 0) -> list[Question]:
+    """`count` replies in groups of four that share history and reference."""
+    return [
+        Question(
+            variables={
+                "history": f"Customer: My package number {i // 4} is too dear.",
+                "statement_a": "May I offer you a cheaper one?",
+                "statement_b": f"Plan {i} costs {i * 7 % 31} a month.",
+            },
+            affinity=f"group {i // 4}",
+        )
+        for i in range(start, start + count)
+    ]
+
+
+async def ask_all(pool: str, asked: list[Question], kill_after: int | None = None) -> list[Answer]:
+    """All answers; with `kill_after`, one replica's process is killed once so many have come."""
+    client = PoolClient(pool, POOLS[pool], RUN)
+    victim = pool_status(RUN)[pool]["pids"][0]
+    tasks = [asyncio.create_task(client.ask(q)) for q in asked]
+    try:
+        if kill_after is not None:
+            for _, done in zip(range(kill_after), asyncio.as_completed(tasks), strict=False):
+                await done
+            os.kill(victim, signal.SIGKILL)
+            assert not all(task.done() for task in tasks)
+        return await asyncio.gather(*tasks)
+    finally:
+        await client.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools(local_ray: None, tiny: Path) -> Iterator[None]:
+    asyncio.run(start_pools(POOLS, dict.fromkeys(POOLS, tiny), run=RUN, timeout_s=300))
+    yield
+    asyncio.run(stop_pools(RUN))
+    assert pool_status(RUN) == {}
+
+
+@pytest.fixture(scope="module")
+def direct(tiny: Path) -> Iterator[dict[str, list[Answer]]]:
+    """What a scorer outside any pool says to the first 24 questions, by pool."""
+    import ray
+
+    class Host:
+        def __init__(self, pool: str) -> None:
+            self.scorer = build_scorer(pool, POOLS[pool], tiny)
+
+        async def score(self, asked: list[Question]) -> list[Answer]:
+            return await self.scorer.score(asked)
+
+    hosts = {
+        name: ray.remote(Host).options(num_cpus=0.5, runtime_env={"env_vars": dict(scorer_env(config))}).remote(name)
+        for name, config in POOLS.items()
+    }
+    yield dict(
+        zip(hosts, ray.get([host.score.remote(questions(24)) for host in hosts.values()], timeout=300), strict=True)
+    )
+    for host in hosts.values():
+        ray.kill(host)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+async def test_the_pools_scores_are_the_scorers(pool: str, direct: dict[str, list[Answer]]) -> None:
+    answers = await ask_all(pool, questions(24))
+    for through, plain in zip(answers, direct[pool], strict=True):
+        assert through.score == pytest.approx(plain.score, abs=1e-5)
+        assert through.verdict == plain.verdict
+        assert through.reasoning == plain.reasoning
+        assert through.label_mass == pytest.approx(plain.label_mass, rel=1e-3)
+    assert len({a.score for a in answers}) == 24, "the model tells the questions apart"
+
+
+async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracle: Any) -> None:
+    prompt = check_scorer("reranker", POOLS["reranker"], tiny)
+    assert prompt is not None
+    answers = await ask_all("reranker", questions(6))
+    model = oracle(tiny)
+    for question, answer in zip(questions(6), answers, strict=True):
+        row = model.distributions(tuple(prompt.question_ids(question.variables)), ())[-1].exp()
+        yes, no = (row[prompt.labels[label]].item() for label in ("yes", "no"))
+        assert answer.score == pytest.approx(yes / (yes + no), abs=1e-4)
+        assert answer.label_mass == pytest.approx(yes + no, rel=1e-3)
+
+
+async def test_the_judges_score_is_read_after_its_reasoning(tiny: Path, oracle: Any) -> None:
+    """Phase two by hand: the reasoning that came back, closed, then the verdict's position."""
+    prompt = check_scorer("judge", POOLS["judge"], tiny)
+    assert prompt is not None
+    model = oracle(tiny)
+    question = questions(1)[0]
+    [answer] = await ask_all("judge", [question])
+    ids = prompt.question_ids(question.variables) + prompt.thinking_ids()
+    for _ in range(6):  # greedy, as the judge thinks
+        ids.append(int(model.distributions(tuple(ids), ())[-1].argmax()))
+    assert answer.reasoning == prompt.tokenizer.decode(ids[-6:]).strip()
+    ids += prompt.verdict_ids(after_thinking=True)
+    row = model.distributions(tuple(ids), ())[-1].exp()
+    yes, part, no = (row[prompt.labels[label]].item() for label in ("yes", "part", "no"))
+    assert answer.score == pytest.approx((yes + part / 2) / (yes + part + no), abs=1e-4)
+    assert answer.call is not None
+    assert answer.call.output_tokens == 7
+
+
+async def test_a_call_says_who_answered_and_what_it_cost() -> None:
+    [answer] = await ask_all("reranker", questions(1))
+    call = answer.call
+    assert call is not None
+    assert (call.pool, call.model, call.attempts) == ("reranker", "tiny", 1)
+    assert call.prompt_version.startswith("reranker.en@1+")
+    assert call.replica
+    assert call.queue_s >= 0.0
+    assert call.service_s > 0.0
+    assert call.output_tokens == 1
+    assert call.cost == pytest.approx(0.5 * (call.prompt_tokens + 1) / 1000)
+
+
+async def test_a_group_stays_on_one_replica_and_groups_spread() -> None:
+    answers = await ask_all("reranker", questions(80))
+    replicas = [a.call.replica for a in answers if a.call]
+    groups = [set(replicas[i : i + 4]) for i in range(0, 80, 4)]
+    assert len(set(replicas)) == 2
+    assert sum(len(group) == 1 for group in groups) >= 18, "a full replica may pass a group on, seldom"
+
+
+async def test_a_question_longer_than_the_context_is_a_failure() -> None:
+    long = Question(variables={"history": "word " * 3000, "statement_a": "a", "statement_b": "b"})
+    for pool in POOLS:
+        short, answer = await ask_all(pool, [questions(1)[0], long])
+        assert answer.failure == "unparsable"
+        assert "max_context=1024" in answer.detail
+        assert short.failure is None, "its neighbour in the request is answered"
+
+
+async def test_killing_one_of_two_replicas_loses_no_score() -> None:
+    answers = await ask_all("reranker", questions(400, start=1000), kill_after=40)
+    assert [a.failure for a in answers] == [None] * 400
+    assert any(a.call and a.call.attempts > 1 for a in answers), "somebody had to ask again"
+    again = await ask_all("reranker", questions(400, start=1000))
+    assert [a.score for a in answers] == pytest.approx([a.score for a in again], abs=1e-5)
+
+
+async def test_killing_the_only_replica_delays_but_loses_no_score() -> None:
+    before = pool_status(RUN)["judge"]["pids"]
+    answers = await ask_all("judge", questions(200, start=2000), kill_after=20)
+    assert [a.failure for a in answers] == [None] * 200
+    assert any(a.call and a.call.attempts > 1 for a in answers)
+    status = pool_status(RUN)["judge"]
+    assert (status["replicas"], status["running"]) == (1, 1)
+    assert status["pids"] != before

@@ -1,0 +1,206 @@
+"""What a pool does when its scorer hangs, fails, is overloaded or is not there. Scripted scorers, real Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import ray.cloudpickle
+
+from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.config.schema import EngineConfig, PoolConfig
+from hamr.errors import BadInput, EngineDied, ScorerUnavailable
+from hamr.types import Answer, Question, ScorerCall
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Scripted:
+    """Does what the question says: a number is the score, other words are events. `seen` counts questions."""
+
+    def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
+        if pool == "broken":
+            raise BadInput("pools.broken.model", "nowhere", "no such model")
+        self.pool, self.seen, self.calls, self.sick = pool, 0, 0, False
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        self.calls += 1
+        return list(await asyncio.gather(*(self.one(q.variables["do"], self.calls) for q in questions)))
+
+    async def one(self, do: str, request: int) -> Answer:
+        self.seen += 1
+        call = ScorerCall(
+            pool=self.pool,
+            model="scripted",
+            prompt_version="1",
+            replica="",
+            queue_s=0.0,
+            service_s=0.0,
+            prompt_tokens=1,
+            output_tokens=1,
+        )
+        match do.split():
+            case ["hang"]:
+                await asyncio.sleep(1000)
+            case ["raise"]:
+                raise EngineDied("the script says so")
+            case ["unavailable", "until", n]:
+                if self.seen < int(n):
+                    return Answer(failure="unavailable", detail=f"question {self.seen}", call=call)
+                return Answer(score=1.0, verdict=str(self.seen), call=call)
+            case ["sicken"]:
+                self.sick = True
+            case ["calls"]:
+                return Answer(score=1.0, verdict=str(request), call=call)
+            case ["pid"]:
+                return Answer(score=1.0, verdict=str(os.getpid()), call=call)
+            case ["slow", seconds]:
+                await asyncio.sleep(float(seconds))
+            case ["unparsable"]:
+                return Answer(failure="unparsable", detail="mumbles", call=call)
+            case [number]:
+                return Answer(score=float(number), verdict="yes", call=call)
+        return Answer(score=0.25, verdict="no", call=call)
+
+    async def check(self) -> None:
+        if self.sick:
+            raise EngineDied("feels sick")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def section(**changes: object) -> PoolConfig:
+    engine = EngineConfig(num_cpus=0.1)
+    return PoolConfig.model_validate(
+        {"role": "judge", "prompt": "judge.en", "engine": engine, "batch_size": 4} | changes
+    )
+
+
+RUN = "scripted"
+SECTIONS = {
+    "plain": section(deadline_s=60.0),
+    "hanging": section(deadline_s=3.0, batch_size=1),
+    "raising": section(attempts=2),
+    "flaky": section(attempts=3),
+    "patient": section(max_ongoing_requests=1, max_queued_requests=1, batch_size=1, attempts=40),
+    "hasty": section(max_ongoing_requests=1, max_queued_requests=1, batch_size=1, attempts=1),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools(local_ray: None) -> Iterator[None]:
+    asyncio.run(start_pools(SECTIONS, {}, run=RUN, timeout_s=150, scorer_factory=Scripted))
+    yield
+    asyncio.run(stop_pools(RUN))
+    assert pool_status(RUN) == {}
+
+
+async def ask(pool: str, *what: object) -> list[Answer]:
+    client = PoolClient(pool, SECTIONS[pool], RUN)
+    return await asyncio.gather(*(client.ask(do(w)) for w in what))
+
+
+def do(what: object) -> Question:
+    return Question(variables={"do": str(what)})
+
+
+async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
+    client = PoolClient("hanging", SECTIONS["hanging"], RUN)
+    hung, quick = await asyncio.gather(client.ask(do("hang")), client.ask(do(0.5)))
+    assert (hung.score, hung.failure) == (None, "timeout")
+    assert "no answer from 1 running replicas within 3 s" in hung.detail
+    assert hung.call is not None
+    assert hung.call.queue_s >= 3.0
+    assert quick.score == 0.5
+    assert (await client.ask(do(0.75))).score == 0.75
+    assert client.metrics() == {
+        "asked": 3, "scored": 2, "retried": 0, "timeout": 1, "unparsable": 0, "unavailable": 0
+    }  # fmt: skip
+
+
+async def test_a_raising_scorer_is_asked_again_and_then_unavailable() -> None:
+    [answer] = await ask("raising", "raise")
+    assert answer.failure == "unavailable"
+    assert answer.detail == "pool 'raising': EngineDied: the script says so"
+    assert answer.call is not None
+    assert answer.call.attempts == 2
+
+
+async def test_only_what_may_change_is_asked_again() -> None:
+    flaky, fine, mumbling = await ask("flaky", "unavailable until 4", 0.5, "unparsable")
+    # Three questions in the first request; the second has one, which is the fourth that the scorer sees.
+    assert (flaky.score, flaky.verdict) == (1.0, "4")
+    assert flaky.call is not None
+    assert flaky.call.attempts == 2
+    assert fine.call is not None
+    assert (fine.score, fine.call.attempts) == (0.5, 1)
+    assert mumbling.failure == "unparsable"
+    assert mumbling.call is not None
+    assert mumbling.call.attempts == 1
+
+
+async def test_questions_travel_together_up_to_the_batch_size() -> None:
+    """Ten questions at once in requests of four: the scorer is called three times."""
+    answers = await ask("plain", *["calls"] * 10)
+    assert len({a.verdict for a in answers}) == 3
+
+
+async def test_a_pool_that_is_not_there_is_unavailable() -> None:
+    absent = PoolClient("absent", section(deadline_s=2.0), RUN)
+    answer = await absent.ask(do(1))
+    assert (answer.score, answer.failure) == (None, "unavailable")
+    assert answer.detail == "pool 'absent': no replica was running within 2 s"
+    assert [a.score for a in await ask("plain", 1)] == [1.0], "its neighbours are not disturbed"
+
+
+async def test_a_replica_that_cannot_start_fails_fast_with_its_reason() -> None:
+    both = {"fine": section(), "broken": section()}
+    with pytest.raises(ScorerUnavailable, match=r"pool 'broken'.*pools\.broken\.model: 'nowhere': no such model"):
+        await start_pools(both, {}, run="broken", timeout_s=100, scorer_factory=Scripted)
+    assert pool_status("broken") == {}, "nothing of the run stays"
+    assert pool_status(RUN).keys() == SECTIONS.keys(), "another run's pools do"
+
+
+async def test_a_pool_that_finds_no_room_is_named_at_the_time_out() -> None:
+    big = section(engine=EngineConfig(num_cpus=500))
+    with pytest.raises(ScorerUnavailable, match=r"not ready within 2 s .*big.*cluster\.start_timeout_s"):
+        await start_pools({"big": big}, {}, run=RUN + "--room", timeout_s=2, scorer_factory=Scripted)
+    assert pool_status(RUN + "--room") == {}
+    assert pool_status(RUN).keys() == SECTIONS.keys()
+
+
+async def test_overload_is_waited_out_or_said() -> None:
+    """One request at a time, one in the queue, eight come at once: those that are turned away ask again."""
+    answers = await ask("patient", *["slow 0.2"] * 8)
+    assert [a.score for a in answers] == [0.25] * 8
+    assert any(a.call and a.call.attempts > 1 for a in answers)
+    failures = [a for a in await ask("hasty", *["slow 0.2"] * 8) if a.failure]
+    assert failures
+    assert {a.failure for a in failures} == {"unavailable"}
+    assert all("BackPressureError" in a.detail for a in failures)
+
+
+async def test_a_replica_that_fails_its_health_check_is_replaced() -> None:
+    [first, _] = await ask("plain", "pid", "sicken")
+    async with asyncio.timeout(100):
+        while (await ask("plain", "pid"))[0].verdict == first.verdict:
+            await asyncio.sleep(0.2)
+
+
+async def test_closing_a_client_cancels_those_who_wait() -> None:
+    client = PoolClient("plain", SECTIONS["plain"], RUN)
+    sent, gathering = (asyncio.create_task(client.ask(do("hang"))) for _ in range(2))
+    await asyncio.sleep(0.1)
+    late = asyncio.create_task(client.ask(do("hang")))
+    await asyncio.sleep(0)
+    await client.close()
+    for task in (sent, gathering, late):
+        with pytest.raises(asyncio.CancelledError):
+            await task

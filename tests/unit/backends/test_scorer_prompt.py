@@ -1,0 +1,97 @@
+"""Reading a score from label probabilities, and fitting a template to a model's tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.backends.models import resolve_model
+from hamr.backends.scorer_prompt import MIN_LABEL_MASS, ScorerPrompt, read_labels
+from hamr.backends.scorers import check_scorer
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.schema import PoolConfig
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable
+from hamr.rewards.prompting import PromptTemplate, VerdictToken
+
+VARIABLES = {"history": "Customer: hi", "statement_a": "Hello!", "statement_b": "Good morning."}
+
+
+@pytest.fixture(scope="module")
+def judge() -> ScorerPrompt:
+    return ScorerPrompt(PromptTemplate.load("judge.en"), load_tokenizer(resolve_model("tiny")))
+
+
+def test_score_by_hand() -> None:
+    """0.3, 0.2, 0.1 of the whole are 1/2, 1/3, 1/6 of the labels: 1/2 + 0.5 / 3 = 2/3."""
+    reading = read_labels({"yes": 0.3, "part": 0.2, "no": 0.1})
+    assert reading.score == pytest.approx(2 / 3)
+    assert reading.label_mass == pytest.approx(0.6)
+    assert reading.probabilities == pytest.approx({"yes": 1 / 2, "part": 1 / 3, "no": 1 / 6})
+    assert reading.verdict == "yes"
+
+
+def test_two_levels_give_p_yes() -> None:
+    assert read_labels({"yes": 0.06, "no": 0.02}).score == pytest.approx(0.75)
+
+
+def test_hard_verdict_and_soft_score_may_differ() -> None:
+    reading = read_labels({"yes": 0.40, "part": 0.15, "no": 0.45})
+    assert reading.verdict == "no"
+    assert reading.score == pytest.approx(0.475)
+
+
+@pytest.mark.parametrize("mass", [0.0, MIN_LABEL_MASS / 4, math.nan])
+def test_no_mass_on_the_labels_is_no_score(mass: float) -> None:
+    with pytest.raises(VerdictUnparsable):
+        read_labels({"yes": mass, "no": mass})
+
+
+@given(st.tuples(*[st.floats(1e-4, 1.0)] * 3))
+def test_a_score_is_a_share(masses: tuple[float, float, float]) -> None:
+    total = sum(masses) * 1.000001
+    reading = read_labels(dict(zip(("yes", "part", "no"), (m / total for m in masses), strict=True)))
+    assert 0.0 <= reading.score <= 1.0
+    assert math.isclose(sum(reading.probabilities.values()), 1.0)
+
+
+def test_log_probabilities_are_read_by_token(judge: ScorerPrompt) -> None:
+    said = {judge.labels["yes"]: math.log(0.3), judge.labels["part"]: math.log(0.2), judge.labels["no"]: math.log(0.1)}
+    assert judge.read(said).score == pytest.approx(2 / 3)
+
+
+def test_the_label_follows_the_prefix_as_one_token(judge: ScorerPrompt) -> None:
+    encode = judge.tokenizer.encode
+    for label, said in judge.template.labels.items():
+        assert encode(judge.template.verdict_prefix + said.token) == [
+            *judge.verdict_ids(after_thinking=False),
+            judge.labels[label],
+        ]
+
+
+def test_the_question_ends_where_the_scorer_speaks(judge: ScorerPrompt) -> None:
+    text = judge.tokenizer.core.decode(judge.question_ids(VARIABLES), skip_special_tokens=False)
+    assert text.endswith("<|im_start|>assistant\n")
+    assert "Good morning." in text
+
+
+def test_a_label_of_several_tokens_is_named(judge: ScorerPrompt) -> None:
+    labels = dict(judge.template.labels) | {"part": VerdictToken(token=" somewhat-consistent", value=0.5)}
+    with pytest.raises(BadInput, match=r"labels\.part\.token.*' somewhat-consistent'.*exactly one token"):
+        ScorerPrompt(dataclasses.replace(judge.template, labels=labels), judge.tokenizer)
+
+
+def test_a_pool_with_an_unknown_template_is_refused_before_any_engine() -> None:
+    with pytest.raises(ConfigError, match="reranker"):
+        check_scorer("r", PoolConfig(role="reranker", prompt="rerankr.en"), resolve_model("tiny"))
+
+
+def test_a_pool_whose_labels_do_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = PromptTemplate.load("reranker.en")
+    odd = dataclasses.replace(template, labels=dict(template.labels) | {"no": VerdictToken(token="nein!", value=0.0)})
+    monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
+    with pytest.raises(BadInput, match=r"^pools\.ranker: prompt reranker\.en: labels\.no\.token"):
+        check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), resolve_model("tiny"))
