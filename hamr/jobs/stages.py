@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
@@ -103,6 +102,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
     )
     run.recorder.begin("rl", experiment.steps)
+    await run.world.router.metrics()  # what the evaluations counted is not the first step's
     with run.console.phase("rl"):
         for step in range(done + 1, experiment.steps + 1):
             metrics = await controller.step(step, stream)
@@ -126,12 +126,10 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         if experiment.sft.steps:
             weights = run.checkpoints.folder / ".sft"
             await run.world.trainers.save(weights)
-            start: Path | None = weights / "policy"
+            start = weights / "policy"
         else:
             start = run.prepared.model_path
-        await run.world.trainers.reset(
-            start, config=trainer, total_steps=experiment.steps
-        )
+        await run.world.trainers.reset(start, config=trainer, total_steps=experiment.steps)
         await checkpoint(run, 0, stream)
         return stream, 0
     await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
@@ -139,6 +137,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     run.version = newest.state["version"]
     run.evaluations.update(newest.state["evaluations"])
     await publish(run)
+    run.recorder.rewind(run.run_id, newest.step)
     run.console.note(f"goes on after step {newest.step}")
     return PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest.step
 

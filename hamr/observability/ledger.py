@@ -88,6 +88,12 @@ class Ledger:
                 raise
             return self._db.total_changes - before
 
+    def discard_after(self, run: str, step: int) -> int:
+        """Takes back what `run` recorded after `step`: a run that goes on from a checkpoint of that step repeats
+        those steps, and the policy that answered there is gone. Returns how many rows that were."""
+        with self._lock, self._db:
+            return self._db.execute("DELETE FROM records WHERE run = ? AND step > ?", (run, step)).rowcount
+
     def rows(
         self, *, run: str | None = None, step: int | None = None, since: int | None = None
     ) -> Iterator[RewardRecord]:

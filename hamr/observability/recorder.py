@@ -53,6 +53,10 @@ class RunRecorder:
         self.stage, self._total = stage, total
         self._pending.clear()
 
+    def rewind(self, run: str, step: int) -> None:
+        """The run goes on after `step`: what was recorded of later steps is taken back from the ledger."""
+        self._ledger.discard_after(run, step)
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
         merged = {**self._pending.pop(step, {}), **values}

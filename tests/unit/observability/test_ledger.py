@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hamr.errors import HamrError
 from hamr.observability.ledger import Ledger
 from hamr.observability.record_json import outcome_from_dict, record_from_json, record_to_json
-from hamr.types import Component, JudgeTimeout, Scored, VersionSpan
+from hamr.types import Component, JudgeTimeout, RewardRecord, SampleKey, Scored, VersionSpan
 
 from .records import call, record, records
 
@@ -165,3 +165,16 @@ def test_a_writer_killed_in_mid_write_leaves_whole_steps(tmp_path, lines):
         assert ledger.query("PRAGMA integrity_check") == [("ok",)]
         again = [record(i, step=announced) for i in range(50)]
         assert ledger.add(again) == 50 - per_step.get(announced, 0)
+
+
+def test_a_resumed_run_takes_back_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    def at(run: str, step: int) -> RewardRecord:
+        outcome = Scored(value=1.0)
+        key = SampleKey(run=run, step=step, prompt="p", sample=0)
+        return RewardRecord(key=key, total=outcome, components=(), action=None, band="none")
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add([at("a", 1), at("a", 2), at("a", 3), at("b", 3)])
+        assert ledger.discard_after("a", 1) == 2
+        assert [(r.key.run, r.key.step) for r in ledger.rows()] == [("a", 1), ("b", 3)]
+        assert ledger.add([at("a", 2)]) == 1
