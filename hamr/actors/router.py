@@ -8,6 +8,7 @@ scored twice, and is recorded once: records carry their key, and the ledger take
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,9 @@ class RouterActor:
     async def forget(self) -> None:
         self.router.forget()
 
-    async def ready(self) -> None:
-        """Answers once the constructor is through."""
+    async def ready(self) -> int:
+        """Answers, with its process id, once the constructor is through."""
+        return os.getpid()
 
 
 class RouterClient:
