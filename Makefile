@@ -29,7 +29,7 @@ train: setup
 	@$(VENV)/bin/hamr train experiment=quickstart $(ARGS)
 
 test: setup
-	@$(VENV)/bin/python -m pytest tests $(ARGS)
+	@$(VENV)/bin/python -m pytest $(ARGS)
 
 check: setup
 	@$(VENV)/bin/ruff check .

@@ -1,4 +1,4 @@
-"""What holds for every test: markers by folder, one model cache a session, no Ray in unit tests."""
+"""What holds for every test: markers by folder, one model cache a session, no Ray in unit tests, no deadlines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
 MARKERS = ("unit", "integration", "e2e")
+
+# How long an example takes depends on the machine's load. In CI the examples are the same in every run.
+settings.register_profile(
+    "hamr", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+settings.load_profile("hamr")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
