@@ -122,13 +122,14 @@ class PoolClient:
     def _sent(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
         """A bug in here must reach whoever asked, not leave them waiting for ever."""
         self._sending.discard(task)
+        bug = None if task.cancelled() else task.exception()
         for waiting in batch:
             if waiting.answer.done():
                 continue
-            if task.cancelled() or task.exception() is None:
+            if bug is None:
                 waiting.answer.cancel()
             else:
-                waiting.answer.set_exception(task.exception())
+                waiting.answer.set_exception(bug)
 
     async def _serve(self, batch: list[_Waiting], group: str) -> None:
         """Bring every question of a batch to an answer: retries within the first one's deadline, then failures."""

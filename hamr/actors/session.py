@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,9 @@ MIN_LOGICAL_CPUS = 8
 
 OPENAI_POOL_CPUS = 0.1
 """A replica of an `openai` pool only waits for the endpoint."""
+
+REACH_S = 10.0
+"""Longest wait for a cluster's port to answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +116,13 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
     session lasts). Worker logs are kept in `logs` if given, else in the folder when `cluster.temp_dir` names one or
     the body failed; otherwise they go with it. A joined cluster is only left: its pools are for `stop_pools`.
 
-    Raises CapacityError when Ray cannot be reached or started.
+    Raises BadInput when Ray cannot be reached or started.
     """
     import ray
 
     with _sigterm_as_exit():
         if cluster.address is not None:
+            _check_reachable(cluster.address)
             _init(cluster.address, address=cluster.address)
             try:
                 yield RaySession(local=False, resources=ray.cluster_resources())
@@ -152,6 +158,18 @@ def _init(what: str, **options: Any) -> None:
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
     _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code
+
+
+def _check_reachable(address: str) -> None:
+    """Ray's core ends the whole process, without an exception, when nobody answers at an address: look first."""
+    found = re.fullmatch(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>\d+)", address)
+    if found is None:  # `auto` and the like: Ray itself knows where to look
+        return
+    try:
+        socket.create_connection((found["host"], int(found["port"])), timeout=REACH_S).close()
+    except (OSError, OverflowError) as e:
+        remedy = f"nobody answers there ({e}); start the cluster, correct the address, or leave it null for a local Ray"
+        raise BadInput("cluster.address", address, remedy) from e
 
 
 def _stop_local() -> None:

@@ -69,6 +69,7 @@ class OpenAIScorer:
 
     async def _answer(self, question: Question) -> Answer:
         import openai
+        from openai.types.chat import ChatCompletion
 
         started = time.monotonic()
         try:
@@ -84,9 +85,10 @@ class OpenAIScorer:
             return Answer(failure="timeout", detail=_told(e), call=self._call(started, None))
         except openai.APIError as e:
             return Answer(failure="unavailable", detail=_told(e), call=self._call(started, None))
+        if not isinstance(reply, ChatCompletion) or not reply.choices:
+            detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
+            return Answer(failure="unparsable", detail=detail, call=self._call(started, None))
         call = self._call(started, reply)
-        if not reply.choices:
-            return Answer(failure="unparsable", detail="the endpoint's reply has no choices", call=call)
         choice = reply.choices[0]
         text = choice.message.content or ""
         try:

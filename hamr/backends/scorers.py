@@ -147,21 +147,24 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
         return OpenAIScorer(pool, config)
     from hamr.backends.vllm_engine import VllmEngine
 
-    prompt = check_scorer(pool, config, model)
+    prompt = load_prompt(pool, config, model)
     engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
     kind = RerankerScorer if config.role == "reranker" else JudgeScorer
     return kind(pool, config, engine, prompt, model_name(config, model))
 
 
-def check_scorer(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt | None:
-    """Read the template and fit its labels to the model's tokens: milliseconds, no weights, no torch.
-
-    Raises BadInput that names the pool. None for an `openai` pool, whose tokens are not known here.
-    """
-    template = PromptTemplate.load(config.prompt)
+def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
+    """Whether a scorer could be built, as far as milliseconds can tell: no weights, no torch. Raises BadInput."""
     if config.type == "openai":
+        PromptTemplate.load(config.prompt)
         OpenAIScorer.check_config(pool, config)
-        return None
+    else:
+        load_prompt(pool, config, model)
+
+
+def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:
+    """The pool's template in the tokens of its model. Raises BadInput that names the pool."""
+    template = PromptTemplate.load(config.prompt)
     try:
         return ScorerPrompt(template, load_tokenizer(model))
     except BadInput as e:

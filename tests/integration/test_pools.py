@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.backends.scorers import build_scorer, check_scorer, scorer_env
+from hamr.backends.scorers import build_scorer, load_prompt, scorer_env
 from hamr.config.schema import EngineConfig, PoolConfig
 from hamr.types import Answer, Question
 
@@ -106,8 +106,7 @@ async def test_the_pools_scores_are_the_scorers(direct: list[Answer]) -> None:
 
 
 async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracle: Any) -> None:
-    prompt = check_scorer("reranker", POOLS["reranker"], tiny)
-    assert prompt is not None
+    prompt = load_prompt("reranker", POOLS["reranker"], tiny)
     answers = await ask_all("reranker", questions(6))
     model = oracle(tiny)
     for question, answer in zip(questions(6), answers, strict=True):
@@ -119,8 +118,7 @@ async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracl
 
 async def test_the_judges_score_is_read_after_its_reasoning(tiny: Path, oracle: Any) -> None:
     """Phase two by hand: the reasoning that came back, closed, then the verdict's position."""
-    prompt = check_scorer("judge", POOLS["judge"], tiny)
-    assert prompt is not None
+    prompt = load_prompt("judge", POOLS["judge"], tiny)
     model = oracle(tiny)
     question = questions(1)[0]
     [answer] = await ask_all("judge", [question])

@@ -1,0 +1,152 @@
+"""The scorer behind an endpoint, against a small server on the loopback that behaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from hamr.backends.scorer_openai import OpenAIScorer
+from hamr.config.schema import PoolConfig
+from hamr.types import Answer, Question
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
+
+KEY = "sk-very-secret"
+
+
+class Endpoint:
+    """Answers as `statement_b` says; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.keys: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+
+    async def complete(self, request: web.Request) -> web.Response:
+        self.keys.append(request.headers.get("Authorization", ""))
+        body = await request.json()
+        self.bodies.append(body)
+        told = body["messages"][-1]["content"].partition("<statement_b>")[2].partition("</statement_b>")[0].split()
+        match told:
+            case ["status", code]:
+                return web.json_response({"error": {"message": f"no, {KEY}"}}, status=int(code))
+            case ["sleep"]:
+                await asyncio.sleep(30)
+            case ["garbage"]:
+                return web.Response(text="<html>", content_type="text/html")
+            case ["empty"]:
+                return web.json_response(_completion([]))
+            case ["plain", *words]:
+                return web.json_response(_completion([{"role": "assistant", "content": " ".join(words)}]))
+        tokens = ["They ", "agree", ".\n", "Verdict", ":", " Yes"]
+        top = {" Yes": 0.5, " Part": 0.3, " No": 0.1}
+        return web.json_response(_completion([{"role": "assistant", "content": "".join(tokens)}], tokens, top))
+
+
+def _completion(
+    messages: list[dict[str, str]], tokens: list[str] | None = None, top: dict[str, float] | None = None
+) -> dict[str, Any]:
+    likeliest = [{"token": t, "logprob": math.log(p), "bytes": None} for t, p in (top or {}).items()]
+    content = [{"token": t, "logprob": -0.1, "bytes": None, "top_logprobs": likeliest} for t in tokens or []]
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "served-model",
+        "choices": [
+            {"index": 0, "finish_reason": "stop", "message": m, "logprobs": {"content": content} if tokens else None}
+            for m in messages
+        ],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 6, "total_tokens": 106},
+    }
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    served = Endpoint()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", served.complete)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield served
+    await runner.cleanup()
+
+
+def section(url: str, **changes: Any) -> PoolConfig:
+    return PoolConfig.model_validate(
+        {"role": "judge", "prompt": "judge.en", "type": "openai", "endpoint": url, "model": "asked-model"}
+        | {"thinking_tokens": 50, "price_per_1k_tokens": 2.0}
+        | changes
+    )
+
+
+async def ask(config: PoolConfig, *told: str) -> list[Answer]:
+    scorer = OpenAIScorer("judge", config)
+    return await scorer.score(
+        [Question(variables={"history": "", "statement_a": "Hello.", "statement_b": t}) for t in told]
+    )
+
+
+async def test_a_soft_score_and_its_bill(endpoint: Endpoint) -> None:
+    """0.5, 0.3, 0.1 of 0.9: (0.5 + 0.15) / 0.9; 106 tokens at 2 per thousand."""
+    [answer] = await ask(section(endpoint.url), "whatever")
+    assert answer.score == pytest.approx(0.65 / 0.9)
+    assert answer.label_mass == pytest.approx(0.9)
+    assert answer.call is not None
+    assert (answer.call.model, answer.call.prompt_tokens, answer.call.output_tokens) == ("served-model", 100, 6)
+    assert answer.call.cost == pytest.approx(0.212)
+    [body] = endpoint.bodies
+    assert (body["model"], body["logprobs"], body["top_logprobs"]) == ("asked-model", True, 20)
+    assert body["max_tokens"] == 50 + 16
+
+
+async def test_a_server_without_log_probabilities_gives_hard_scores(endpoint: Endpoint) -> None:
+    part, mumbling = await ask(section(endpoint.url), "plain Part", "plain who knows")
+    assert (part.score, part.verdict) == (0.5, "part")
+    assert (mumbling.score, mumbling.failure) == (None, "unparsable")
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 429, 500, 503])
+async def test_an_http_error_is_unavailable_and_tells_no_secret(
+    endpoint: Endpoint, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with caplog.at_level(logging.INFO):
+        bad, good = await ask(section(endpoint.url, api_key_env="JUDGE_KEY"), f"status {code}", "fine")
+    assert (bad.score, bad.failure) == (None, "unavailable")
+    assert f"(HTTP {code})" in bad.detail
+    assert good.failure is None, "one question's error is its own"
+    assert endpoint.keys == [f"Bearer {KEY}"] * 2, "one request each: retries are the pool's"
+    assert KEY not in repr(bad) + repr(good) + caplog.text
+
+
+async def test_replies_that_are_none_are_failures(endpoint: Endpoint) -> None:
+    garbage, empty = await ask(section(endpoint.url), "garbage", "empty")
+    assert (garbage.score, empty.score) == (None, None)
+    assert (garbage.failure, empty.failure) == ("unparsable", "unparsable")
+    assert "no chat completion" in garbage.detail
+
+
+async def test_a_slow_server_is_a_timeout(endpoint: Endpoint) -> None:
+    [answer] = await ask(section(endpoint.url, deadline_s=0.5), "sleep")
+    assert (answer.score, answer.failure) == (None, "timeout")
+
+
+async def test_nobody_at_the_address_is_unavailable() -> None:
+    [answer] = await ask(section("http://127.0.0.1:9/v1"), "hello")
+    assert (answer.score, answer.failure, answer.detail) == (None, "unavailable", "APIConnectionError")
+
+
+async def test_questions_of_one_call_are_asked_together(endpoint: Endpoint) -> None:
+    """Sixteen at once; one of them hangs until the deadline and delays none of the others' answers."""
+    answers = await ask(section(endpoint.url, deadline_s=2.0), "sleep", *["fine"] * 15)
+    assert [a.failure for a in answers] == ["timeout"] + [None] * 15
