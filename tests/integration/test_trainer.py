@@ -1,0 +1,327 @@
+"""Worlds of one and two ranks on the bundled model `tiny`, in float32: the same step however it is cut and spread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.actors.trainer import TrainerGroup
+from hamr.config.schema import AlgorithmConfig, KlConfig, LoraConfig, ModelConfig, TrainerConfig
+from hamr.errors import EngineDied, RunFolderError, TrainingDiverged
+from hamr.types import TrainBatch, TrainGroup, TrainSequence
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+CONFIG = TrainerConfig(dtype="float32", learning_rate=3e-3, tokens_per_microbatch=4096, deadline_s=300)
+MODEL = ModelConfig(path="tiny", dtype="float32")
+ALGORITHM = AlgorithmConfig(kl=KlConfig(coef=0.05), epochs=2, minibatches=2)
+TIMES = ("timing/",)
+
+
+def make_batch(seed: int = 0, advantage: float | None = None) -> TrainBatch:
+    rng = random.Random(seed)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(300) for _ in range(n))
+
+    def sequence(n: int) -> TrainSequence:
+        weight = rng.gauss(0, 1) if advantage is None else advantage
+        return TrainSequence(token_ids=ids(n), advantage=weight, old_logprobs=(-8.0,) * n)
+
+    shape = ((12, (5, 3, 7)), (4, (6,)), (9, (4, 4)), (3, (1, 8)))
+    return TrainBatch(groups=tuple(TrainGroup(prompt_ids=ids(p), sequences=tuple(map(sequence, c))) for p, c in shape))
+
+
+BATCH = make_batch()
+
+
+def started(tiny: Path, config: TrainerConfig, algorithm: AlgorithmConfig = ALGORITHM) -> TrainerGroup:
+    return asyncio.run(TrainerGroup.start(config, algorithm, MODEL, tiny, total_steps=20, seed=3, temperature=0.8))
+
+
+def reset(group: TrainerGroup, path: Path, config: TrainerConfig) -> None:
+    asyncio.run(group.reset(path, config=config, total_steps=20))
+
+
+def train(group: TrainerGroup, batch: TrainBatch = BATCH) -> dict[str, float]:
+    """One batch; metrics without wall times."""
+    metrics = asyncio.run(group.train(batch))
+    return {k: v for k, v in metrics.items() if not k.startswith(TIMES)}
+
+
+def logprobs(group: TrainerGroup) -> list[float]:
+    return [x for g in asyncio.run(group.logprobs(BATCH.groups)) for sequence in g for x in sequence]
+
+
+@pytest.fixture(scope="module")
+def one(local_ray: None, tiny: Path) -> Iterator[TrainerGroup]:
+    group = started(tiny, CONFIG)
+    yield group
+    asyncio.run(group.shutdown())
+
+
+@pytest.fixture(scope="module")
+def two(local_ray: None, tiny: Path) -> Iterator[TrainerGroup]:
+    group = started(tiny, CONFIG.model_copy(update={"ranks": 2}))
+    yield group
+    asyncio.run(group.shutdown())
+
+
+@pytest.fixture(scope="module")
+def expected(one: TrainerGroup, tiny: Path) -> tuple[list[dict[str, float]], list[float]]:
+    """Two batches (eight optimiser steps) in one rank and one micro-batch per step, and where they led.
+
+    Adam turns rounding of tiny gradients into steps of full size, hence tolerances above the rounding itself."""
+    reset(one, tiny, CONFIG)
+    return [train(one), train(one, make_batch(1))], logprobs(one)
+
+
+def assert_same_course(group: TrainerGroup, expected: tuple[list[dict[str, float]], list[float]]) -> None:
+    for batch, metrics in zip((BATCH, make_batch(1)), expected[0], strict=True):
+        ours = train(group, batch)
+        assert ours.keys() == metrics.keys()
+        for name, value in metrics.items():
+            assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    assert logprobs(group) == pytest.approx(expected[1], abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens_per_microbatch": 20},
+        {"tokens_per_microbatch": 30, "attention": "packed"},
+        {"attention": "padded"},
+        {"zero_stage": 0, "tokens_per_microbatch": 20},
+        {"zero_stage": 1},
+        {"zero_stage": 3, "tokens_per_microbatch": 20},
+    ],
+    ids=str,
+)
+def test_one_rank_however_the_batch_is_cut(
+    one: TrainerGroup, tiny: Path, expected: Any, changes: dict[str, Any]
+) -> None:
+    reset(one, tiny, CONFIG.model_copy(update=changes))
+    assert_same_course(one, expected)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_two_ranks_take_the_same_steps(two: TrainerGroup, tiny: Path, expected: Any, stage: int) -> None:
+    reset(two, tiny, CONFIG.model_copy(update={"ranks": 2, "zero_stage": stage, "tokens_per_microbatch": 20}))
+    assert_same_course(two, expected)
+
+
+def test_a_rank_without_work_takes_part(two: TrainerGroup, one: TrainerGroup, tiny: Path) -> None:
+    single = TrainBatch(groups=(TrainGroup(prompt_ids=(1, 2), sequences=BATCH.groups[0].sequences[:1]),))
+    results = []
+    for group, ranks in ((one, 1), (two, 2)):
+        reset(group, tiny, CONFIG.model_copy(update={"ranks": ranks, "zero_stage": 3}))
+        results.append(train(group, single))
+    assert results[1] == pytest.approx(results[0], rel=1e-4, abs=1e-5)
+
+
+def test_the_second_step_on_a_batch_is_clipped_against_the_first(one: TrainerGroup, tiny: Path) -> None:
+    reset(one, tiny, CONFIG)
+    metrics = train(one)
+    assert metrics["policy/ratio"] != 1.0
+    assert metrics["policy/approx_kl"] > 0
+    assert metrics["policy/kl_to_reference"] > 0
+
+
+# --- checkpoints ---
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_killed_world_goes_on_exactly(local_ray: None, tiny: Path, tmp_path: Path, stage: int) -> None:
+    config = CONFIG.model_copy(
+        update={"ranks": 2, "zero_stage": stage, "schedule": "cosine", "warmup_frac": 0.5, "tokens_per_microbatch": 30}
+    )
+    group = started(tiny, config)
+    try:
+        train(group)
+        asyncio.run(group.save(tmp_path))
+        before = [train(group, make_batch(s)) for s in (1, 2)], logprobs(group)
+        for pid in group.pids:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        asyncio.run(group.shutdown())
+    group = started(tiny, config)
+    try:
+        asyncio.run(group.load(tmp_path))
+        assert ([train(group, make_batch(s)) for s in (1, 2)], logprobs(group)) == before
+    finally:
+        asyncio.run(group.shutdown())
+
+
+def test_the_reference_is_the_stages_not_the_resumed_runs(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    """RL starts from a warmed-up model and is resumed from the plain one: the KL must be to the former."""
+    reset(one, tiny, CONFIG)
+    train(one)
+    asyncio.run(one.save(tmp_path / "warm"))
+    reset(one, tmp_path / "warm" / "policy", CONFIG)
+    asyncio.run(one.save(tmp_path / "rl"))
+    before = train(one)
+    reset(one, tiny, CONFIG)
+    asyncio.run(one.load(tmp_path / "rl"))
+    assert train(one) == before
+
+
+def test_another_kind_of_world_is_told_what_to_set(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    reset(one, tiny, CONFIG)
+    asyncio.run(one.save(tmp_path))
+    reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
+    with pytest.raises(RunFolderError, match=r"set trainer\.zero_stage=2"):
+        asyncio.run(one.load(tmp_path))
+    with pytest.raises(RunFolderError, match="no trainer state"):
+        asyncio.run(one.load(tmp_path / "policy"))
+
+
+# --- weights ---
+
+
+def load_into_transformers(tiny: Path, file: Path) -> Any:
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    tensors = load_file(file)
+    assert set(tensors) == set(model.state_dict())
+    assert torch.equal(tensors["lm_head.weight"], tensors["model.embed_tokens.weight"])
+    model.load_state_dict(tensors)
+    return model
+
+
+def plain_logprobs(model: Any) -> list[float]:
+    import torch
+
+    found: list[float] = []
+    with torch.no_grad():
+        for g in BATCH.groups:
+            for s in g.sequences:
+                logits = model(torch.tensor([g.prompt_ids + s.token_ids])).logits[0, len(g.prompt_ids) - 1 : -1]
+                rows = torch.log_softmax(logits, -1)
+                found += [rows[i, t].item() for i, t in enumerate(s.token_ids)]
+    return found
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)], ids=["full", "lora"])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_written_weights_are_the_trained_policy(
+    two: TrainerGroup, tiny: Path, tmp_path: Path, stage: int, lora: LoraConfig | None
+) -> None:
+    """Every name of the plain model, the tied head too, gathered and merged; and the checkpoint's policy likewise."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    reset(two, tiny, CONFIG.model_copy(update={"ranks": 2, "zero_stage": stage, "lora": lora, "learning_rate": 1e-2}))
+    untrained = logprobs(two)
+    train(two)
+    trained = logprobs(two)
+    assert max(abs(a - b) for a, b in zip(trained, untrained, strict=True)) > 0.05
+    asyncio.run(two.write_weights(tmp_path / "weights.safetensors"))
+    assert plain_logprobs(load_into_transformers(tiny, tmp_path / "weights.safetensors")) == pytest.approx(
+        trained, abs=1e-4
+    )
+    asyncio.run(two.save(tmp_path / "saved"))
+    policy = AutoModelForCausalLM.from_pretrained(tmp_path / "saved" / "policy", dtype=torch.float32)
+    assert plain_logprobs(policy) == pytest.approx(trained, abs=1e-4)
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved" / "policy").chat_template
+
+
+def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"lora": LoraConfig(rank=4)})
+    reset(one, tiny, config)
+    train(one)
+    asyncio.run(one.save(tmp_path))
+    before = train(one), logprobs(one)
+    reset(one, tiny, config)
+    asyncio.run(one.load(tmp_path))
+    assert (train(one), logprobs(one)) == before
+
+
+# --- supervised, bfloat16 ---
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bfloat16_learns_a_text_by_heart(one: TrainerGroup, tiny: Path, stage: int) -> None:
+    """Small updates must not be lost: they are in the float32 master weights and gradient sums."""
+    reset(one, tiny, CONFIG.model_copy(update={"dtype": "bfloat16", "zero_stage": stage, "tokens_per_microbatch": 20}))
+    batch = TrainBatch(groups=BATCH.groups, loss="sft")
+    losses = [train(one, batch)["sft/loss"] for _ in range(12)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert all(b < a for a, b in itertools.pairwise(losses))
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bad_gradients_are_skipped_counted_and_end_the_run(
+    two: TrainerGroup, tiny: Path, stage: int, dtype: str
+) -> None:
+    changes = {"ranks": 2, "zero_stage": stage, "dtype": dtype, "max_bad_steps": 5, "tokens_per_microbatch": 20}
+    reset(two, tiny, CONFIG.model_copy(update=changes))
+    train(two)
+    before = logprobs(two)
+    metrics = train(two, make_batch(0, advantage=float("nan")))
+    assert metrics["policy/skipped_steps"] == 4
+    assert "policy/grad_norm" not in metrics
+    assert logprobs(two) == before
+    assert train(two)["policy/skipped_steps"] == 4
+    assert logprobs(two) != before
+    assert train(two, make_batch(0, advantage=float("nan")))["policy/skipped_steps"] == 8
+    with pytest.raises(TrainingDiverged, match="5 optimiser steps in a row"):
+        train(two, make_batch(0, advantage=float("nan")))
+
+
+def test_an_empty_batch_is_refused_and_the_world_lives_on(one: TrainerGroup, tiny: Path) -> None:
+    reset(one, tiny, CONFIG)
+    with pytest.raises(ValueError, match="at least one group"):
+        train(one, TrainBatch(groups=()))
+    train(one)
+
+
+def test_ranks_and_backend_cannot_change_in_a_running_group(one: TrainerGroup, tiny: Path) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.ranks"):
+        reset(one, tiny, CONFIG.model_copy(update={"ranks": 2}))
+
+
+def die(group: TrainerGroup) -> None:
+    os.kill(group.pids[1], signal.SIGKILL)
+
+
+def hang(group: TrainerGroup) -> None:
+    os.kill(group.pids[1], signal.SIGSTOP)
+    group.config = group.config.model_copy(update={"deadline_s": 3.0})
+
+
+@pytest.mark.parametrize(("happen", "said"), [(die, "rank 1 died"), (hang, "did not answer in 3 s")])
+def test_a_lost_rank_is_named(local_ray: None, tiny: Path, happen: Callable[[TrainerGroup], None], said: str) -> None:
+    group = started(tiny, CONFIG.model_copy(update={"ranks": 2}), AlgorithmConfig())
+    try:
+        train(group)
+        happen(group)
+        with pytest.raises(EngineDied, match=said):
+            train(group)
+    finally:
+        asyncio.run(group.shutdown())
+
+
+def test_nothing_is_left_in_shared_memory(two: TrainerGroup) -> None:
+    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*"))
+
+
+async def test_a_group_that_was_shut_down_says_so(local_ray: None) -> None:
+    group = TrainerGroup(CONFIG, MODEL, [])
+    await group.shutdown()
+    with pytest.raises(EngineDied, match="shut down"):
+        await group.train(BATCH)
