@@ -5,18 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from hamr.backends.vllm_engine import _engine_args, engine_env
 from hamr.config.schema import EngineConfig
+from hamr.errors import BadInput
 
 
 def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
-    engine = EngineConfig(threads=2, kv_cache_mb=96, block_size=16, max_num_seqs=48)
+    engine = EngineConfig(threads=2, kv_cache_mb=96, block_size=64, max_num_seqs=48)
     env = engine_env(engine)
     assert env["OMP_NUM_THREADS"] == "2"
     assert env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     args = _engine_args("/m", engine, "bfloat16", 1024, 7, False)
-    assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 16, 48)
+    assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 64, 48)
     assert (args["max_model_len"], args["seed"], args["logprobs_mode"]) == (1024, 7, "processed_logprobs")
     assert "gpu_memory_utilization" not in args
 
@@ -29,6 +32,12 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     assert args["weight_transfer_config"] == {"backend": "nccl"}
     assert "kv_cache_memory_bytes" not in args
     assert "OMP_NUM_THREADS" not in engine_env(engine)
+
+
+def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:
+    with pytest.raises(BadInput, match="multiples of 32"):
+        _engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0, False)
+    assert _engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0, False)["block_size"] == 16
 
 
 def test_modules_stay_light() -> None:
