@@ -1,0 +1,36 @@
+"""The benchmark's own side runs for real and is refused when it did other work than it was asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.integration
+
+SMALL = ["--only", "hamr", "--model", "tiny", "--prompts", "2", "--samples", "4", "--prompt-tokens", "40"]
+
+
+def test_hamr_side_does_the_work_it_reports(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "step_time.py"), *SMALL]
+    done = subprocess.run(
+        [*command, "--new-tokens", "16", "--pairs", "1", "--threads", "1", "--out", str(out)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    side = json.loads(out.read_text())["sides"]["hamr"]
+    [step] = side["steps"]
+    assert set(step["phases"]) == {"generation", "scoring", "training", "sync"}
+    assert sum(step["phases"].values()) <= step["seconds"]
+    assert step["cpu_seconds"] > 0
+    # The trainer saw every token that was sampled, and took the step.
+    assert step["metrics"]["policy/tokens"] == 2 * 4 * 16
+    assert step["metrics"]["policy/skipped_steps"] == 0
+    assert step["metrics"]["policy/grad_norm"] > 0
