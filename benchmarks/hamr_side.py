@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hamr.actors.trainer import TrainerGroup
 from workload import Channel, Work, reward
 
 from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.session import ray_session
+from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import SharedMemorySync
 from hamr.config.schema import (
     AlgorithmConfig,
