@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,12 @@ def split_app_name(app: str) -> tuple[str, str]:
 
 
 def import_serve() -> ModuleType:
-    """Ray Serve with its chatter turned off: on import it makes every process log each handle and each busy replica."""
+    """Ray Serve, fit for busy machines and without its chatter, which is turned on for every process that imports it.
+
+    Before it sends, Serve asks a replica how long its queue is, and passes over one that does not say so within
+    0.1 s. An engine that shares two cores with others often takes longer, and would idle although work is waiting.
+    """
+    os.environ.setdefault("RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S", "1.0")
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)

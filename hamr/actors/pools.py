@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +21,12 @@ from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_ser
 from hamr.actors.session import least_replicas, replica_resources
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
 from hamr.config.schema import PoolConfig
-from hamr.errors import ScorerUnavailable
+from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.types import Answer, Question
 
 __all__ = ["PoolClient", "ScorerFactory", "pool_status", "start_pools", "stop_pools"]
+
+log = logging.getLogger(__name__)
 
 ScorerFactory = Callable[[str, PoolConfig, Path], Scorer]
 """Makes a replica's scorer, in the replica's process: (pool's name, its section, model folder)."""
@@ -41,10 +45,17 @@ class ScorerReplica:
         from ray import serve
 
         self.scorer = factory(pool, config, model)
+        self.pool = pool
         self.replica = serve.get_replica_context().replica_tag
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        answers = await self.scorer.score(questions)
+        try:
+            answers = await self.scorer.score(questions)
+        except EngineDied:
+            # Nothing that this process is asked can succeed any more. Dying at once has Serve replace it and put the
+            # next questions elsewhere; the health check would only notice after several refused ones.
+            log.exception("replica %s of pool %s: its engine died", self.replica, self.pool)
+            os._exit(1)
         if len(answers) != len(questions):
             raise RuntimeError(f"the scorer gave {len(answers)} answers to {len(questions)} questions")
         return [

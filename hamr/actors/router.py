@@ -29,11 +29,6 @@ CONCURRENT_CALLS = 10_000
 GRACE_S = 15.0
 """The router enforces `deadline_s` itself; the client's own clock only ends the wait for a router that is gone."""
 LONGEST_BACKOFF_S = 2.0
-ENV = {
-    # Serve asks a replica for its queue's length before it sends. An engine that shares two cores with others may take
-    # longer than the default 0.1 s to say so, and a replica that is merely busy would be passed over.
-    "RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S": "1.0",
-}
 
 
 class RouterActor:
@@ -113,7 +108,6 @@ class RouterClient:
                 max_restarts=-1,
                 max_task_retries=0,
                 max_concurrency=CONCURRENT_CALLS,
-                runtime_env={"env_vars": ENV},
             )
             .remote(rewards, dict(pools), router, model_path, response_format, run)
         )

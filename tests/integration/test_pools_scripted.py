@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ class Scripted:
     def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
         if pool == "broken":
             raise BadInput("pools.broken.model", "nowhere", "no such model")
-        self.pool, self.seen, self.calls, self.sick = pool, 0, 0, False
+        self.pool, self.seen, self.calls, self.unfinished, self.sick = pool, 0, 0, 0, False
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
         self.calls += 1
@@ -49,7 +50,10 @@ class Scripted:
             case ["hang"]:
                 await asyncio.sleep(1000)
             case ["raise"]:
-                raise EngineDied("the script says so")
+                raise RuntimeError("the script says so")
+            case ["die", pid]:
+                if pid == str(os.getpid()):
+                    raise EngineDied("the script says so")
             case ["unavailable", "until", n]:
                 if self.seen < int(n):
                     return Answer(failure="unavailable", detail=f"question {self.seen}", call=call)
@@ -62,6 +66,12 @@ class Scripted:
                 return Answer(score=1.0, verdict=str(os.getpid()), call=call)
             case ["slow", seconds]:
                 await asyncio.sleep(float(seconds))
+            case ["finish"]:
+                self.unfinished += 1
+                await asyncio.sleep(1.0)
+                self.unfinished -= 1
+            case ["unfinished"]:
+                return Answer(score=1.0, verdict=str(self.unfinished), call=call)
             case ["unparsable"]:
                 return Answer(failure="unparsable", detail="mumbles", call=call)
             case [number]:
@@ -128,7 +138,7 @@ async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
 async def test_a_raising_scorer_is_asked_again_and_then_unavailable() -> None:
     [answer] = await ask("raising", "raise")
     assert answer.failure == "unavailable"
-    assert answer.detail == "pool 'raising': EngineDied: the script says so"
+    assert answer.detail == "pool 'raising': RuntimeError: the script says so"
     assert answer.call is not None
     assert answer.call.attempts == 2
 
@@ -185,6 +195,28 @@ async def test_overload_is_waited_out_or_said() -> None:
     assert failures
     assert {a.failure for a in failures} == {"unavailable"}
     assert all("BackPressureError" in a.detail for a in failures)
+
+
+async def test_what_a_dead_replica_had_begun_is_asked_again() -> None:
+    [first] = await ask("plain", "pid")
+    begun = asyncio.create_task(ask("plain", *["finish"] * 8))
+    while (await ask("plain", "unfinished"))[0].verdict != "8":
+        assert not begun.done()
+    os.kill(int(first.verdict or 0), signal.SIGKILL)
+    answers = await begun
+    assert [a.score for a in answers] == [0.25] * 8
+    assert [a.call.attempts for a in answers if a.call] == [2] * 8
+    assert (await ask("plain", "pid"))[0].verdict != first.verdict
+
+
+async def test_a_replica_whose_engine_died_is_replaced_at_once() -> None:
+    """A second try that met the same replica would fail too, and there is no other: the process has to go."""
+    [first] = await ask("plain", "pid")
+    [answer] = await ask("plain", f"die {first.verdict}")
+    assert answer.score == 0.25
+    assert answer.call is not None
+    assert answer.call.attempts == 2
+    assert (await ask("plain", "pid"))[0].verdict != first.verdict
 
 
 async def test_a_replica_that_fails_its_health_check_is_replaced() -> None:
