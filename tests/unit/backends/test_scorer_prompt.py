@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from hamr.backends.models import resolve_model
 from hamr.backends.scorer_prompt import MIN_LABEL_MASS, ScorerPrompt, read_labels
 from hamr.backends.scorers import check_scorer
 from hamr.backends.tokenizer import load_tokenizer
@@ -21,8 +24,34 @@ VARIABLES = {"history": "Customer: hi", "statement_a": "Hello!", "statement_b": 
 
 
 @pytest.fixture(scope="module")
-def judge() -> ScorerPrompt:
-    return ScorerPrompt(PromptTemplate.load("judge.en"), load_tokenizer(resolve_model("tiny")))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder as far as its tokenizer goes: byte-level BPE that knows the labels as whole words."""
+    core = tokenizers.Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.train_from_iterator(
+        ["yes no Yes Part No Verdict:", "Verdict: Yes Verdict: Part Verdict: No yes\nno\n"] * 50,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            show_progress=False,
+            special_tokens=["<|im_start|>", "<|im_end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    path = tmp_path_factory.mktemp("model")
+    core.save(str(path / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    settings = {"eos_token": "<|im_end|>", "chat_template": template}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> ScorerPrompt:
+    return ScorerPrompt(PromptTemplate.load("judge.en"), load_tokenizer(folder))
 
 
 def test_score_by_hand() -> None:
@@ -84,14 +113,14 @@ def test_a_label_of_several_tokens_is_named(judge: ScorerPrompt) -> None:
         ScorerPrompt(dataclasses.replace(judge.template, labels=labels), judge.tokenizer)
 
 
-def test_a_pool_with_an_unknown_template_is_refused_before_any_engine() -> None:
+def test_a_pool_with_an_unknown_template_is_refused_before_any_engine(folder: Path) -> None:
     with pytest.raises(ConfigError, match="reranker"):
-        check_scorer("r", PoolConfig(role="reranker", prompt="rerankr.en"), resolve_model("tiny"))
+        check_scorer("r", PoolConfig(role="reranker", prompt="rerankr.en"), folder)
 
 
-def test_a_pool_whose_labels_do_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = PromptTemplate.load("reranker.en")
     odd = dataclasses.replace(template, labels=dict(template.labels) | {"no": VerdictToken(token="nein!", value=0.0)})
     monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
     with pytest.raises(BadInput, match=r"^pools\.ranker: prompt reranker\.en: labels\.no\.token"):
-        check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), resolve_model("tiny"))
+        check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), folder)
