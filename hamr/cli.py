@@ -10,6 +10,7 @@ import difflib
 import errno
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -40,6 +41,9 @@ HEAVY = ("torch", "vllm", "ray", "deepspeed", "transformers", "wandb", "gguf", "
 
 def entry() -> None:
     """The console script."""
+    # Libraries' progress bars would tear hamr's own display; waiting threads sleep, as many engines share few cores.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.exit(main(sys.argv[1:]))
 
 

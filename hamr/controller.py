@@ -160,7 +160,9 @@ class Controller:
             return list(group.rewards)
         limit = self.rollout.max_new_tokens
         return [
-            None if reward is None else reward + overlong.weight * overlong_penalty(len(r.token_ids), limit, overlong.cache)
+            None
+            if reward is None
+            else reward + overlong.weight * overlong_penalty(len(r.token_ids), limit, overlong.cache)
             for reward, r in zip(group.rewards, group.rollouts, strict=True)
         ]
 
@@ -199,4 +201,3 @@ def derive_seed(*parts: object) -> int:
     """A 31-bit seed from anything printable; equal on every machine and in every process."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
-

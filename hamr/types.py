@@ -331,6 +331,4 @@ class TrainBatch:
     @property
     def tokens(self) -> int:
         """Completion tokens that carry loss."""
-        return sum(
-            sum(s.mask) if s.mask else len(s.token_ids) for g in self.groups for s in g.sequences
-        )
+        return sum(sum(s.mask) if s.mask else len(s.token_ids) for g in self.groups for s in g.sequences)

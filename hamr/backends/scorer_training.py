@@ -71,7 +71,9 @@ def finetune(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if not math.isfinite(loss.item()):
-            raise FloatingPointError(f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate")
+            raise FloatingPointError(
+                f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
+            )
         progress(step + 1, len(batches), loss.item())
     model.to(torch.bfloat16).save_pretrained(scratch)
     scratch.rename(out)
@@ -118,21 +120,21 @@ def batch_loss(model: torch.nn.Module, batch: Sequence[ScorerExample]) -> torch.
     import torch
     from torch.nn.functional import log_softmax
 
-    width = max(len(e.prompt_ids) + len(e.target_ids) for e in batch)
+    # the CPU compiles its matrix kernels anew for every shape it meets: let there be few
+    width = -(-max(len(e.prompt_ids) + len(e.target_ids) for e in batch) // 32) * 32
     ids = torch.zeros(len(batch), width, dtype=torch.long)
-    rows, columns, weights, targets = [], [], [], []
+    read: list[tuple[int, int, int, float]] = []  # row, column, the token that should come next, its weight
     for i, example in enumerate(batch):
         tokens = (*example.prompt_ids, *example.target_ids)
         ids[i, : len(tokens)] = torch.tensor(tokens)
         before = len(example.prompt_ids) - 1
         reasoning = len(example.target_ids) - 1
-        for j, token in enumerate(example.target_ids[:-1]):
-            rows.append(i), columns.append(before + j), weights.append(1.0 / reasoning), targets.append(token)
-        for token, probability in example.verdict:
-            rows.append(i), columns.append(before + reasoning), weights.append(probability), targets.append(token)
+        read += [(i, before + j, token, 1.0 / reasoning) for j, token in enumerate(example.target_ids[:-1])]
+        read += [(i, before + reasoning, token, probability) for token, probability in example.verdict]
+    rows, columns, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         # right padding under a causal mask never reaches the positions that are read
         hidden = model.model(input_ids=ids).last_hidden_state
-        logits = model.lm_head(hidden[torch.tensor(rows), torch.tensor(columns)])
-    chosen = log_softmax(logits.float(), -1).gather(-1, torch.tensor(targets)[:, None])[:, 0]
-    return -(chosen * torch.tensor(weights)).sum() / len(batch)
+        logits = model.lm_head(hidden[rows, columns])
+    chosen = log_softmax(logits.float(), -1).gather(-1, targets[:, None])[:, 0]
+    return -(chosen * weights).sum() / len(batch)

@@ -381,7 +381,8 @@ def _check_consistent(c: Config) -> None:
                 continue
             if name not in c.pools:
                 raise ValueError(
-                    f"rewards.consistency.{key}={name!r} but pools has only {sorted(c.pools)}; add the pool or rename it"
+                    f"rewards.consistency.{key}={name!r} but pools has only {sorted(c.pools)}; "
+                    "add the pool or rename it"
                 )
             if c.pools[name].role != role:
                 raise ValueError(

@@ -45,6 +45,7 @@ def split_samples(
         raise DataError(
             "data.train",
             f"{len(train)} samples of {len(dialogues)} dialogues",
-            f"too few to split off {held_out_frac:g} of them twice; give data.validation and data.test, or more samples",
+            f"too few to split off {held_out_frac:g} of them twice; "
+            "give data.validation and data.test, or more samples",
         )
     return Splits(train=tuple(kept), validation=tuple(parts["validation"]), test=tuple(parts["test"]))

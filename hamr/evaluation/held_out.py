@@ -60,9 +60,7 @@ async def evaluate_held_out(
     max_new_tokens: int,
 ) -> HeldOutResult:
     """Greedy responses of the engine's current policy to `samples`, scored while others are still generated."""
-    by_key = {
-        SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0): sample for sample in samples
-    }
+    by_key = {SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0): sample for sample in samples}
     sampling = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
     requests = [
         GenerationRequest(prompt_ids=encode(sample), keys=(key,), seeds=(0,), sampling=sampling)

@@ -68,9 +68,7 @@ def prepare(config: Config) -> Prepared:
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)
     seconds = {"data": after_data - started, "model": time.perf_counter() - after_data}
     splits, dropped = fit_prompts(splits, codec, config)
-    return Prepared(
-        config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds
-    )
+    return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds)
 
 
 def load_splits(data: DataConfig, seed: int) -> Splits:

@@ -15,10 +15,10 @@ from hamr.actors.session import ray_session
 from hamr.backends.models import resolve_model
 from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import Config
-from hamr.data.samples import from_json, read_rows, read_samples, write_rows
+from hamr.data.samples import from_json, read_rows, write_rows
 from hamr.errors import BadInput, DataError
-from hamr.jobs.scorer import prepare_scorers
 from hamr.jobs.preparation import load_splits
+from hamr.jobs.scorer import prepare_scorers
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import reward_metrics
 from hamr.observability.record_json import record_to_dict
@@ -80,7 +80,9 @@ def _responses(row: dict, where: str) -> tuple[str, ...]:
     one, several = row.pop("response", None), row.pop("responses", None)
     found = [one] if one is not None else several
     if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
-        raise DataError(f"{where}: response", one if one is not None else several, "give a text, or `responses`: a list of texts")
+        raise DataError(
+            f"{where}: response", one if one is not None else several, "give a text, or `responses`: a list of texts"
+        )
     return tuple(found)
 
 

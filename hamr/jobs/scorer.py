@@ -9,6 +9,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hamr.backends.models import cache_dir, resolve_model
 from hamr.backends.scorer_prompt import ScorerPrompt
@@ -29,11 +30,12 @@ CHECK_PAIRS = 120
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
 Progress = Callable[[str], None]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedScorer:
-    """A pool's model folder and how it came about. `raw_auc` is that of the untouched model, asked without reasoning."""
+    """A pool's model folder and how it came about. `raw_auc` is the untouched model's, asked without reasoning."""
 
     path: Path
     finetuned: bool
@@ -94,7 +96,9 @@ def prepare_scorer(
         overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
         raw = auc(_in_child(_raw_scores, base, questions, values, tuning), labels)
         needed = tuning.when == "always" or raw <= overlap
-        progress(f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept"))
+        progress(
+            f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
+        )
         if needed and not (folder / "config.json").is_file():
             _in_child(_finetune, base, folder, examples, tuning, name)
         note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
@@ -140,7 +144,7 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
     finetune(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
 
 
-def _in_child(function: Callable, *args: object) -> object:
+def _in_child(function: Callable[..., Result], *args: object) -> Result:
     """Runs `function` in a fresh process and returns its result, or raises what it raised."""
     import concurrent.futures
 
@@ -149,4 +153,6 @@ def _in_child(function: Callable, *args: object) -> object:
         try:
             return pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
-            raise HamrError(f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})") from error
+            raise HamrError(
+                f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
+            ) from error

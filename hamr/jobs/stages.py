@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
@@ -32,7 +33,7 @@ class Run:
     console: Console
     run_id: str
     version: int = 0
-    evaluations: dict[str, dict] = field(default_factory=dict)
+    evaluations: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
 
     @property

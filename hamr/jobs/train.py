@@ -44,7 +44,8 @@ def main(args: list[str]) -> int:
             scorers = prepare_scorers(job.config, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
-            with ray_session(job.config.cluster, logs=folder.path / "logs"):
+            with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
+                check_capacity(job.config, session.resources)
                 finished = asyncio.run(train(prepared, scorers, folder, console))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
@@ -52,9 +53,7 @@ def main(args: list[str]) -> int:
     return 0
 
 
-async def train(
-    prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console
-) -> Run:
+async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
     """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any."""
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
@@ -121,7 +120,9 @@ class Job:
     def resumed(cls, path: str) -> Job:
         folder = Path(path)
         if not (folder / "config.yaml").is_file():
-            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr train made")
+            raise RunFolderError(
+                "resume", path, "is no run folder (no config.yaml in it); give one that hamr train made"
+            )
         return cls(config=load_dumped(folder / "config.yaml"), path=folder, resume=True)
 
     def open(self) -> RunFolder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hamr.actors.pool_client import PoolClient
 from hamr.actors.pools import start_pools, stop_pools
@@ -12,7 +13,6 @@ from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.router import RouterClient
 from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import NcclSync, SharedMemorySync
-from hamr.config.schema import Config
 from hamr.jobs.preparation import Prepared
 
 
@@ -38,54 +38,49 @@ class World:
         await stop_pools(self.run)
 
 
-def total_sft_steps(config: Config) -> int:
-    return max(1, config.experiment.sft.steps)
-
-
 async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
     """Trainers, rollout workers and pools at once; then the router, which asks the pools.
 
     Whatever started is stopped again when a part cannot start.
     """
     config = prepared.config
-    tasks = [
-        asyncio.create_task(
-            TrainerGroup.start(
-                config.trainer.model_copy(update={"learning_rate": config.experiment.sft.learning_rate}),
-                config.algorithm,
-                config.model,
-                prepared.model_path,
-                total_steps=total_sft_steps(config),
-                seed=config.experiment.seed,
-                temperature=config.rollout.temperature,
-            )
-        ),
-        asyncio.create_task(
-            RolloutWorkers.start(config.rollout, config.model, prepared.model_path, config.experiment.seed)
-        ),
-        asyncio.create_task(
-            start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
-        ),
-    ]
+    trainers = asyncio.create_task(
+        TrainerGroup.start(
+            config.trainer.model_copy(update={"learning_rate": config.experiment.sft.learning_rate}),
+            config.algorithm,
+            config.model,
+            prepared.model_path,
+            total_steps=max(1, config.experiment.sft.steps),
+            seed=config.experiment.seed,
+            temperature=config.rollout.temperature,
+        )
+    )
+    workers = asyncio.create_task(
+        RolloutWorkers.start(config.rollout, config.model, prepared.model_path, config.experiment.seed)
+    )
+    pools = asyncio.create_task(
+        start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
+    )
     try:
-        trainers, workers, _ = await asyncio.gather(*tasks)
+        await asyncio.gather(trainers, workers, pools)
         router = await RouterClient.start(
             config.rewards, config.pools, config.router, prepared.model_path, config.model.response_format, run
         )
     except BaseException:
-        await _stop_started(tasks, run)
+        await _stop_started(trainers, workers, pools, run=run)
         raise
+    sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
     return World(
         run=run,
-        trainers=trainers,
-        workers=workers,
+        trainers=trainers.result(),
+        workers=workers.result(),
         router=router,
-        weights=(NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync)(trainers, workers),
+        weights=sync(trainers.result(), workers.result()),
         pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
     )
 
 
-async def _stop_started(tasks: list[asyncio.Task], run: str) -> None:
+async def _stop_started(*tasks: asyncio.Task[Any], run: str) -> None:
     for task in tasks:
         task.cancel()
     for done in await asyncio.gather(*tasks, return_exceptions=True):

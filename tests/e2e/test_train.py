@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -95,10 +96,8 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     for child in family:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-        except psutil.NoSuchProcess:
-            pass
     psutil.wait_procs(family, timeout=30)
     resumed = run("train", f"resume={broken}", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
