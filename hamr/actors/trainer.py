@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr.backends.allocator import ALLOCATOR_ENV
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
 from hamr.protocols import Metrics
@@ -217,7 +218,7 @@ def trainer_env(config: TrainerConfig) -> dict[str, str]:
         "DS_BUILD_OPS": "0",
     }
     if config.backend == "gloo":
-        env["DS_ACCELERATOR"] = "cpu"
+        env |= {"DS_ACCELERATOR": "cpu", **ALLOCATOR_ENV}
     for name in ("HF_HUB_OFFLINE", "HF_HOME", "HAMR_CACHE"):
         if name in os.environ:
             env[name] = os.environ[name]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from hamr.backends.allocator import ALLOCATOR_ENV
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
@@ -75,12 +76,7 @@ def engine_env(engine: EngineConfig) -> dict[str, str]:
         # Spinning threads of one engine would starve the others on a small machine.
         "OMP_WAIT_POLICY": "PASSIVE",
         "TORCH_COMPILE_DISABLE": "1",
-        # Freed buffers stay in the process: each step allocates the same ones again, and handing them back to the
-        # kernel in between costs a twentieth of its time in page faults.
-        "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-        "MALLOC_TOP_PAD_": str(64 << 20),
-        "MALLOC_ARENA_MAX": "2",
+        **ALLOCATOR_ENV,
     }
 
 

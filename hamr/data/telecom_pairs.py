@@ -8,6 +8,7 @@ from random import Random
 
 from hamr.data.telecom import Slots, wordings
 from hamr.data.telecom_words import BANKS, Split
+from hamr.data.telecom_words.stray import STRAY
 
 _INSTEAD: Mapping[str, tuple[str, ...]] = {
     "ask_profile": ("recommend", "goodbye", "penalty_notice", "confirm_change", "hand_over"),
@@ -46,10 +47,10 @@ def candidate(act: str, slots: Slots, split: Split, label: str, rng: Random) -> 
     if label == "consistent":
         others = [text for text in known if text != reference]
         text = reference if rng.random() < _VERBATIM else rng.choice(others)
-        return Candidate(reference=reference, text=text, thought=f"{gist}; B does the same.")
+        return Candidate(reference=reference, text=text, thought=f"{gist}; B {_GIST[act].format(**slots)}.")
     if label == "partial":
         text = rng.choice(BANKS[split].partial[act]).format(**slots)
-        return Candidate(reference=reference, text=text, thought=f"{gist}; B differs in detail.")
+        return Candidate(reference=reference, text=text, thought=f"{gist}; B does in part.")
     text, why = _wrong(act, slots, split, known.index(reference), rng)
     return Candidate(reference=reference, text=text, thought=f"{gist}; B {why}.")
 
@@ -57,33 +58,44 @@ def candidate(act: str, slots: Slots, split: Split, label: str, rng: Random) -> 
 def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tuple[str, str]:
     """(reply, what is wrong with it). Wrong facts come half the time in the reference's very words, so that they
     are what tells it from a right reply."""
-    kinds = {"act": 4, "fact": 3 if act in ("recommend", "penalty_notice") else 0, "negation": 2, "noise": 1}
+    kinds = {
+        "act": 4,
+        "fact": 3 if act in ("recommend", "penalty_notice") else 0,
+        "negation": 2,
+        "noise": 1,
+        "stray": 2,
+    }
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
     if kind == "act":
         other = rng.choice(_INSTEAD[act])
         facts = slots if slots["fee"] != "0" else {**slots, "fee": _other_number("0", rng)}
         return rng.choice(wordings(other, facts, split)), _GIST[other].format(**facts)
     if kind == "fact":
-        facts, what = _changed(act, slots, rng)
+        facts = _changed(act, slots, rng)
         texts = wordings(act, facts, split)
-        return texts[index] if rng.random() < 0.5 else rng.choice(texts), f"says {what}"
+        return texts[index] if rng.random() < 0.5 else rng.choice(texts), _GIST[act].format(**facts)
     if kind == "negation":
         return rng.choice(BANKS[split].negated[act]).format(**slots), "says the opposite"
+    if kind == "stray":
+        return _stray(split, rng), "misses the point"
     words = wordings(act, slots, split)[index].split()
     rng.shuffle(words)
     return " ".join(words[: rng.randint(1, max(1, len(words) // 2))]), "makes no sense"
 
 
-def _changed(act: str, slots: Slots, rng: Random) -> tuple[dict[str, str], str]:
-    """The slots with one fact of the act replaced (the fee, the price, or the package for the other profile's),
-    and the wrong fact itself."""
+def _stray(split: Split, rng: Random) -> str:
+    """What a model says that has lost the thread: chatter of no use, often over and over."""
+    text = rng.choice(STRAY[split])
+    return " ".join([text] * rng.choice((1, 1, 2, 4)))
+
+
+def _changed(act: str, slots: Slots, rng: Random) -> dict[str, str]:
+    """The slots with one fact of the act replaced: the fee, the price, or the package for the other profile's."""
     if act == "penalty_notice":
-        fee = _other_number(slots["fee"], rng)
-        return {**slots, "fee": fee}, f"${fee}"
+        return {**slots, "fee": _other_number(slots["fee"], rng)}
     if rng.random() < 0.5:
-        price = _other_number(slots["price"], rng)
-        return {**slots, "price": price}, f"${price}"
-    return {**slots, "package": slots["other_package"], "price": slots["other_price"]}, slots["other_package"]
+        return {**slots, "price": _other_number(slots["price"], rng)}
+    return {**slots, "package": slots["other_package"], "price": slots["other_price"]}
 
 
 def _other_number(number: str, rng: Random) -> str:

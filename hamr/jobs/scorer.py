@@ -6,11 +6,13 @@ import dataclasses
 import hashlib
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from hamr.backends.allocator import ALLOCATOR_ENV
 from hamr.backends.models import cache_dir, resolve_model
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
@@ -148,6 +150,7 @@ def _in_child(function: Callable[..., Result], *args: object) -> Result:
     """Runs `function` in a fresh process and returns its result, or raises what it raised."""
     import concurrent.futures
 
+    os.environ.update(ALLOCATOR_ENV)  # for the child: glibc reads them when a process starts
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         try:
