@@ -56,7 +56,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     trl.add_argument("--trl-autocast", action="store_true", help="TRL's bf16=True on top of it")
     hamr = parser.add_argument_group("hamr")
     hamr.add_argument("--hamr-zero-stage", type=int, default=2)
-    hamr.add_argument("--hamr-tokens-per-microbatch", type=int, default=8192)
+    hamr.add_argument("--hamr-tokens-per-microbatch", type=int, default=4096)
     hamr.add_argument("--hamr-attention", choices=("shared_prompt", "packed", "padded"), default="shared_prompt")
     hamr.add_argument("--hamr-block-size", type=int, default=32)
     hamr.add_argument("--hamr-kv-cache-mb", type=int, default=512)
