@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
+SORTED_BATCHES = 3
+"""Batches' worth of examples that are sorted by length together."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScorerExample:
     """A rendered question and what the scorer should say to it, as token ids.
@@ -105,10 +109,18 @@ def verdict_scores(
 
 
 def length_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> list[list[ScorerExample]]:
-    """Batches of examples of similar length, in random order: every example once, little padding."""
+    """Batches in random order, every example once: similar lengths together, but only within draws of a few batches.
+
+    Sorting all of them would put one label into a batch wherever length tells it, and the steps would undo each other.
+    """
     rng = random.Random(seed)
-    order = sorted(rng.sample(list(examples), len(examples)), key=lambda e: len(e.prompt_ids) + len(e.target_ids))
-    batches = [order[i : i + size] for i in range(0, len(order), size)]
+    drawn = rng.sample(list(examples), len(examples))
+    batches: list[list[ScorerExample]] = []
+    for start in range(0, len(drawn), SORTED_BATCHES * size):
+        chunk = sorted(
+            drawn[start : start + SORTED_BATCHES * size], key=lambda e: len(e.prompt_ids) + len(e.target_ids)
+        )
+        batches += [chunk[i : i + size] for i in range(0, len(chunk), size)]
     rng.shuffle(batches)
     return batches
 

@@ -1,0 +1,84 @@
+"""A small scorer, fine-tuned for real: it learns what its examples say, and its folder is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hamr.backends.models import resolve_model
+from hamr.backends.scorer_prompt import ScorerPrompt
+from hamr.backends.scorer_training import ScorerExample, finetune, length_batches, verdict_scores
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.schema import ScorerTrainingConfig
+from hamr.data.pairs import ReplyPair
+from hamr.jobs.scorer import example, question_ids
+from hamr.rewards.prompting import PromptTemplate
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Path:
+    return resolve_model("tiny")
+
+
+def prompt_of(tiny: Path, name: str) -> ScorerPrompt:
+    return ScorerPrompt(PromptTemplate.load(name), load_tokenizer(tiny))
+
+
+def pair(label: str) -> ReplyPair:
+    b = {"consistent": "The fee is $40.", "partial": "There is a fee.", "inconsistent": "Goodbye!"}[label]
+    thought = "A states the fee; B too."
+    return ReplyPair(history="", statement_a="A $40 fee applies.", statement_b=b, label=label, thought=thought)
+
+
+def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -> None:
+    prompt = prompt_of(tiny, "reranker_short.en")
+    labels = ["consistent", "inconsistent"] * 32
+    out = tmp_path / "scorer"
+    losses: list[float] = []
+    finetune(
+        tiny,
+        out,
+        [example(prompt, pair(label)) for label in labels],
+        ScorerTrainingConfig(layers=2, epochs=8, batch_size=8, learning_rate=3e-3, threads=1),
+        seed=0,
+        progress=lambda step, steps, loss: losses.append(loss),
+    )
+    assert len(losses) == 64 and losses[-1] < 0.1 * losses[0]
+    questions = [tuple(question_ids(prompt, pair(label), think=False)) for label in labels[:2]]
+    values = {prompt.labels["yes"]: 1.0, prompt.labels["no"]: 0.0}
+    same, other = verdict_scores(out, questions, values, threads=1)
+    assert same > 0.9 and other < 0.1
+    assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
+    assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+def test_a_partial_agreement_is_half_a_yes_without_a_label_of_its_own(tiny: Path) -> None:
+    reranker, judge = prompt_of(tiny, "reranker_short.en"), prompt_of(tiny, "judge_short.en")
+    assert dict(example(reranker, pair("partial")).verdict) == {
+        reranker.labels["yes"]: 0.5,
+        reranker.labels["no"]: 0.5,
+    }
+    judged = example(judge, pair("partial"))
+    assert dict(judged.verdict) == {judge.labels["part"]: 1.0}
+    said = judge.tokenizer.decode(judged.target_ids)
+    assert said.startswith("A states the fee; B too.") and said.endswith("Part")
+
+
+def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Path) -> None:
+    """What is trained on as one text is what scoring lays out in two phases."""
+    judge = prompt_of(tiny, "judge_short.en")
+    trained = example(judge, pair("consistent"))
+    asked = question_ids(judge, pair("consistent"), think=True)
+    reasoned = judge.tokenizer.encode(pair("consistent").thought) + judge.verdict_ids(after_thinking=True)
+    assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
+
+
+def test_every_example_is_in_one_batch_with_its_like() -> None:
+    lengths = [5, 90, 6, 80, 7, 85, 8, 95, 9]
+    examples = [ScorerExample(prompt_ids=tuple(range(n)), target_ids=(1,), verdict=((1, 1.0),)) for n in lengths]
+    batches = [[len(e.prompt_ids) for e in batch] for batch in length_batches(examples, 3, seed=1)]
+    assert sorted(batches) == [[5, 6, 7], [8, 9, 80], [85, 90, 95]]
+    many = [e for e in examples for _ in range(20)]
+    dealt = [e for batch in length_batches(many, 4, seed=2) for e in batch]
+    assert sorted(len(e.prompt_ids) for e in dealt) == sorted(len(e.prompt_ids) for e in many)
