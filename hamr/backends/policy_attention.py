@@ -97,31 +97,38 @@ def shared_prompt_attention(
     if torch.is_autocast_enabled(device):
         # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
-    q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
+    # One split, whose backward pass is one concatenation: the gradient of a slice is a whole row of zeros, and a row
+    # has hundreds of slices.
+    sizes = [size for seg in hamr_segments for size in (seg.prompt_end - seg.start, seg.end - seg.prompt_end)]
+    q_parts, k_parts, v_parts = (x[0].transpose(0, 1).split(sizes) for x in (query, key, value))
     parts: list[Tensor] = []
     with torch.autocast(device, enabled=False):
-        for seg in hamr_segments:
-            prompt = slice(seg.start, seg.prompt_end)
-            parts.append(_attend(q_THD[None, prompt], k_TKD[None, prompt], v_TKD[None, prompt], scale)[0])
+        for i, seg in enumerate(hamr_segments):
+            (q, q_own), (k, k_own), (v, v_own) = (x[2 * i : 2 * i + 2] for x in (q_parts, k_parts, v_parts))
+            parts.append(_attend(q[None], k[None], v[None], scale)[0])
             if sum(seg.lengths):
-                parts.append(_completions(seg, q_THD, k_TKD, v_TKD, scale))
+                parts.append(_completions(seg, q_own, (k, k_own), (v, v_own), scale))
     return torch.cat(parts)[None], None
 
 
-def _completions(seg: Segment, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, scale: float) -> Tensor:
-    """The group's completions as one batch of N rows, padded to the longest only here -> [sum of lengths, H, D]."""
+def _completions(
+    seg: Segment, q_THD: Tensor, keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor], scale: float
+) -> Tensor:
+    """The group's completions as one batch of N rows, padded to the longest only here -> [sum of lengths, H, D].
+
+    `keys` and `values` are those of the prompt [P, K, D] and of the completions [sum of lengths, K, D].
+    """
     n, longest = len(seg.lengths), max(seg.lengths)
-    prompt, own = slice(seg.start, seg.prompt_end), slice(seg.prompt_end, seg.end)
 
     def block(x_THD: Tensor) -> Tensor:
         if seg.scatter_NL is None:
-            return x_THD[own].reshape(n, longest, *x_THD.shape[1:])
-        return x_THD[own][seg.scatter_NL]
+            return x_THD.reshape(n, longest, *x_THD.shape[1:])
+        return x_THD[seg.scatter_NL]
 
-    def with_prompt(x_TKD: Tensor) -> Tensor:
-        return torch.cat([x_TKD[prompt].expand(n, -1, -1, -1), block(x_TKD)], dim=1)
+    def with_prompt(prompt_PKD: Tensor, own_TKD: Tensor) -> Tensor:
+        return torch.cat([prompt_PKD.expand(n, -1, -1, -1), block(own_TKD)], dim=1)
 
-    out_NLHD = _attend(block(q_THD), with_prompt(k_TKD), with_prompt(v_TKD), scale)
+    out_NLHD = _attend(block(q_THD), with_prompt(*keys), with_prompt(*values), scale)
     flat = out_NLHD.flatten(0, 1)
     return flat if seg.gather is None else flat[seg.gather]
 
