@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hamr.config.schema import Config
@@ -125,12 +127,11 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     if newest is None:
         stream = PromptStream(run.prepared.splits.train, seed)
         if experiment.sft.steps:
-            weights = run.checkpoints.folder / ".sft"
-            await run.world.trainers.save(weights)
-            start = weights / "policy"
+            with tempfile.TemporaryDirectory(dir=run.checkpoints.folder, prefix=".sft-") as warmed_up:
+                await run.world.trainers.save(Path(warmed_up))
+                await run.world.trainers.reset(Path(warmed_up) / "policy", config=trainer, total_steps=experiment.steps)
         else:
-            start = run.prepared.model_path
-        await run.world.trainers.reset(start, config=trainer, total_steps=experiment.steps)
+            await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
         await checkpoint(run, 0, stream)
         return stream, 0
     await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
