@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +32,9 @@ HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model car
 PAIRS_SEED = 17
 CHECK_PAIRS = 120
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+
+CHILD_ENV = {**ALLOCATOR_ENV, "DS_ACCELERATOR": "cpu"}
+"""Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
 
 Progress = Callable[[str], None]
 Result = TypeVar("Result")
@@ -148,14 +153,23 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
 
 def _in_child(function: Callable[..., Result], *args: object) -> Result:
     """Runs `function` in a fresh process and returns its result, or raises what it raised."""
-    import concurrent.futures
-
-    os.environ.update(ALLOCATOR_ENV)  # for the child: glibc reads them when a process starts
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+    with _environment(CHILD_ENV), concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         try:
             return pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
             raise HamrError(
                 f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
             ) from error
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for processes that start inside, and puts the old ones back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
