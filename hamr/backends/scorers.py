@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -41,7 +42,7 @@ class Scorer(Protocol):
     def close(self) -> None: ...
 
 
-class _EngineScorer:
+class _EngineScorer(ABC):
     """What the two scorers on a local engine share: the prompt, the bill, and running a call's questions together."""
 
     def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
@@ -58,8 +59,9 @@ class _EngineScorer:
     def close(self) -> None:
         self.engine.close()
 
+    @abstractmethod
     async def _answer(self, question: Question) -> Answer:
-        raise NotImplementedError
+        """One question, from prompt to score."""
 
     async def _verdict(
         self, ids: Sequence[int], started: float, *, reasoning: str = "", spent: tuple[int, int]
