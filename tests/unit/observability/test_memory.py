@@ -5,22 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hamr.observability.memory import MemoryWatch, tree_memory_gib
+from hamr.observability.memory import MemoryWatch
 
-TAKES = "import sys; block = b'x' * (200 << 20); print('ready', flush=True); sys.stdin.read()"
+# In a process of its own, since the one that runs the tests may have other children that come and go.
+PARENT = """
+import subprocess, sys
+from hamr.observability.memory import tree_memory_gib
+before = tree_memory_gib()
+takes = "import sys; block = b'x' * (200 << 20); print('ready', flush=True); sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(tree_memory_gib() - before)
+child.communicate()
+"""
 
 
 def test_a_childs_memory_counts() -> None:
-    before = tree_memory_gib()
-    child = subprocess.Popen([sys.executable, "-c", TAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdin is not None and child.stdout is not None
-    try:
-        child.stdout.readline()
-        assert 0.15 < tree_memory_gib() - before < 0.5
-    finally:
-        child.stdin.close()
-        child.wait()
-        child.stdout.close()
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, check=True, timeout=60)
+    assert 0.15 < float(done.stdout) < 0.5
 
 
 def test_the_watch_keeps_the_peak() -> None:
