@@ -2,7 +2,8 @@
 
 Everything here is about indices, so that results can be put back where they belong: a `Piece` is a group and some of
 its sequences, a micro-batch is a tuple of pieces. A group that does not fit is cut, and its prompt computed again in
-each part.
+each part. In the shared layout, what prompts of a micro-batch begin with alike is computed once as well: service
+prompts open with one policy and one set of tools.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ class Piece:
 
 Microbatch = tuple[Piece, ...]
 
+SHORTEST_ROOT = 16
+"""Fewer tokens in common than this are computed per prompt: a root costs a segment of its own."""
+
 
 def tokens(group: TrainGroup, sequences: Sequence[int], layout: Layout) -> int:
     """Tokens that a forward pass over these sequences computes.
@@ -47,37 +51,89 @@ def pack(
 ) -> tuple[tuple[Microbatch, ...], ...]:
     """One tuple of micro-batches per rank: every sequence exactly once, the same number of micro-batches on every rank.
 
-    No micro-batch costs more than `budget` tokens unless a single sequence alone does. The load is levelled: pieces go,
+    No micro-batch computes more than `budget` tokens unless a single sequence alone does. The load is levelled: pieces go,
     largest first, to the emptiest micro-batch. A rank that would have nothing to do for a round gets an empty
     micro-batch (it still takes part in the collective operations). No groups: no micro-batches.
     """
     pieces = _pieces(groups, budget, ranks, layout)
     if not pieces:
         return tuple(() for _ in range(ranks))
-    cost = {p: tokens(groups[p.group], p.sequences, layout) for p in pieces}
-    order = sorted(pieces, key=lambda p: (-cost[p], p.group, p.sequences))
-    rounds = max(1, -(-sum(cost.values()) // (budget * ranks)))
+    cost = _costs(groups, pieces, layout)
+    order = sorted(pieces, key=lambda p: (-cost[p].own, p.group, p.sequences))
+    rounds = max(1, -(-sum(c.own for c in cost.values()) // (budget * ranks)))
     while (bins := _deal(order, cost, rounds * ranks, budget)) is None:
         rounds += 1
     # Rank r takes bins r, r + ranks, ... of the bins sorted by load, so that in each round the loads are close.
-    bins.sort(key=lambda b: -sum(cost[p] for p in b))
+    bins.sort(key=lambda b: -sum(cost[p].own for p in b))
     return tuple(
         tuple(tuple(sorted(b, key=lambda p: (p.group, p.sequences))) for b in bins[rank::ranks])
         for rank in range(ranks)
     )
 
 
-def _deal(order: Sequence[Piece], cost: dict[Piece, int], count: int, budget: int) -> list[list[Piece]] | None:
-    """Pieces to `count` bins, each to the emptiest; None if a bin would pass the budget."""
+@dataclass(frozen=True, kw_only=True)
+class _Cost:
+    """Tokens that only this piece computes, and the root (number, length) that it has in common with others."""
+
+    own: int
+    root: tuple[int, int]
+
+
+def _costs(groups: Sequence[TrainGroup], pieces: Sequence[Piece], layout: Layout) -> dict[Piece, _Cost]:
+    roots = {}
+    if layout == "shared_prompt":
+        families = shared_prefixes([g.prompt_ids for g in groups])
+        roots = {member: (i, length) for i, (length, members) in enumerate(families) for member in members}
+    return {
+        p: _Cost(
+            own=tokens(groups[p.group], p.sequences, layout) - roots.get(p.group, (0, 0))[1],
+            root=roots.get(p.group, (0, 0)),
+        )
+        for p in pieces
+    }
+
+
+def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, budget: int) -> list[list[Piece]] | None:
+    """Pieces to `count` bins, each to where the load is then least; None if a bin would pass the budget."""
     bins: list[list[Piece]] = [[] for _ in range(count)]
     loads = [0] * count
+    roots: list[set[tuple[int, int]]] = [set() for _ in range(count)]
     for piece in order:
-        emptiest = min(range(count), key=loads.__getitem__)
-        if bins[emptiest] and loads[emptiest] + cost[piece] > budget:
+        own, root = cost[piece].own, cost[piece].root
+        after = [load + own + (0 if root in held else root[1]) for load, held in zip(loads, roots, strict=True)]
+        best = min(range(count), key=after.__getitem__)
+        if bins[best] and after[best] > budget:
             return None
-        bins[emptiest].append(piece)
-        loads[emptiest] += cost[piece]
+        bins[best].append(piece)
+        loads[best] = after[best]
+        roots[best].add(root)
     return bins
+
+
+def shared_prefixes(prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
+    """Families of prompts that begin alike: (tokens in common, indices). Every index once.
+
+    A prompt joins the family before it (in the order of their tokens) where that saves at least as many tokens as it
+    costs by shortening what the others have in common. At least one token of every prompt stays its own.
+
+    >>> shared_prefixes([tuple(range(40)), (7, 8), tuple(range(30)) + (99,)])
+    [(30, [0, 2]), (0, [1])]
+    """
+    families: list[tuple[int, list[int]]] = []
+    for i in sorted(range(len(prompts)), key=prompts.__getitem__):
+        length = len(prompts[i]) - 1
+        if families:
+            common, members = families[-1]
+            alike = _alike(prompts[members[-1]], prompts[i], min(common or len(prompts[members[0]]) - 1, length))
+            if alike >= SHORTEST_ROOT and len(members) * alike >= (len(members) - 1) * common:
+                families[-1] = (alike, [*members, i])
+                continue
+        families.append((0, [i]))
+    return families
+
+
+def _alike(a: tuple[int, ...], b: tuple[int, ...], most: int) -> int:
+    return next((i for i in range(most) if a[i] != b[i]), most)
 
 
 def _pieces(groups: Sequence[TrainGroup], budget: int, ranks: int, layout: Layout) -> list[Piece]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.algorithms.packing import Layout
+from hamr.backends.policy_kernels import use_cpu_kernels
 from hamr.backends.policy_model import PolicyModel, load_policy
 from hamr.config.schema import TrainerConfig
 
@@ -78,15 +79,13 @@ def engine_config(config: TrainerConfig) -> dict[str, Any]:
     elif config.dtype == "bfloat16":
         settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
-    if config.backend == "gloo":
+    if config.backend == "gloo" and config.ranks > 1:
         settings["communication_data_type"] = "fp32"
     return settings
 
 
 def load_model(path: Path, config: TrainerConfig, temperature: float, settings: dict[str, Any]) -> PolicyModel:
     """The policy on its device; under ZeRO-3 each rank only ever holds its part of it."""
-    import torch
-
     layout: Layout = config.attention
     arguments: dict[str, Any] = dict(
         dtype=weight_dtype(config),
@@ -96,7 +95,7 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
         gradient_checkpointing=config.gradient_checkpointing,
     )
     if config.zero_stage < 3:
-        return load_policy(path, **arguments).to(torch.device(device_of(config)))
+        return _on_device(load_policy(path, **arguments), device_of(config))
     from transformers.integrations import HfDeepSpeedConfig
 
     # As long as this object lives, from_pretrained partitions what it loads.
@@ -104,6 +103,14 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
     model = load_policy(path, **arguments)
     del partition
     return model
+
+
+def _on_device(model: PolicyModel, device: str) -> PolicyModel:
+    import torch
+
+    if device == "cpu":
+        use_cpu_kernels(model)
+    return model.to(torch.device(device))
 
 
 def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any]) -> Any:

@@ -1,17 +1,19 @@
-"""Attention over a packed row of segments: every group's prompt once, its completions attending to it.
+"""Attention over a packed row: what sequences have in common stands there once, and they attend to it.
 
-The row is `[prompt | completion 1 | completion 2 | ...]` per group. Tokens of a prompt attend causally within the
-prompt; tokens of a completion attend to the whole prompt of their group and causally within the completion. That is
-exactly what each completion sees when it stands alone behind its own copy of the prompt, so log-probabilities and
-gradients are those of the plain padded batch.
+The row is cut into blocks. A block is a number of stretches of tokens, side by side, that all continue the same prefix
+(one or two stretches earlier in the row): each token attends to the prefix and causally within its own stretch. Prompts
+that begin alike are a block behind their common beginning, a group's completions a block behind its prompt. So each
+token sees exactly what it sees when its sequence stands alone, and log-probabilities and gradients are those of the
+plain padded batch.
 
-Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width, N completions of a
-group, L the longest of them, P prompt tokens, S = P + L.
+Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width, B stretches of a block,
+L the longest of them, P tokens of its prefix, S = P + L.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,56 +24,61 @@ from torch import Tensor
 NAME = "hamr_shared_prompt"
 """Under this name the function is registered with transformers."""
 
-DENSE_SCORES = 16 << 20
-"""On the CPU, up to so many scores per call are kept as a dense matrix: matmuls on bfloat16 tiles and one softmax
-take a third of the time of the flash kernel's backward pass. Above it memory matters more."""
+DENSE_SCORES = 48 << 20
+"""On the CPU, up to so many scores of a row are kept as dense matrices: matmuls on bfloat16 tiles and one softmax take
+a third of the time of the flash kernel's backward pass. Above it memory matters more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment:
-    """One group's stretch of the row: the prompt is [start, prompt_end), the completions follow without gaps.
+class Block:
+    """Stretches of `lengths` (all > 0), laid end to end from `start`, each continuing the token ranges `prefix`.
 
-    `lengths` are those of the completions' inputs (0 is possible: a completion of one token has no input of its own).
-    `scatter_NL` places each completion's tokens in a padded [N, L] block, `gather` reads them back in row order; both
-    are None where all lengths are equal and a view does the same.
+    `pad` [B * L] reads the stretches into a padded block (padding repeats a token that exists: no real query attends
+    to it, since it comes later), `real` finds their tokens in it again; both None where all lengths are equal.
     """
 
+    prefix: tuple[tuple[int, int], ...]
     start: int
-    prompt_end: int
     lengths: tuple[int, ...]
-    scatter_NL: Tensor | None = None
-    gather: Tensor | None = None
+    pad: Tensor | None = None
+    real: Tensor | None = None
 
     @property
-    def end(self) -> int:
-        return self.prompt_end + sum(self.lengths)
+    def own(self) -> slice:
+        return slice(self.start, self.start + sum(self.lengths))
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """(B, L, P)."""
+        return len(self.lengths), max(self.lengths), sum(end - begin for begin, end in self.prefix)
+
+    @property
+    def scores(self) -> int:
+        """Scores per head."""
+        count, longest, before = self.size
+        return count * longest * (before + longest)
 
 
-def segment(start: int, prompt: int, lengths: tuple[int, ...], device: torch.device | str = "cpu") -> Segment:
-    """A segment at `start` with its index tensors.
+def block(
+    prefix: Sequence[tuple[int, int]], start: int, lengths: Sequence[int], device: torch.device | str = "cpu"
+) -> Block:
+    """A block with its index tensors.
 
-    >>> s = segment(10, 3, (2, 1))
-    >>> s.end, s.scatter_NL.tolist(), s.gather.tolist()
-    (16, [[0, 1], [2, 2]], [0, 1, 2])
+    >>> b = block([(0, 4)], 10, (2, 1))
+    >>> b.pad.tolist(), b.real.tolist(), b.size
+    ([0, 1, 2, 2], [0, 1, 2], (2, 2, 4))
     """
-    if len(set(lengths)) <= 1:
-        return Segment(start=start, prompt_end=start + prompt, lengths=lengths)
-    longest, total = max(lengths), sum(lengths)
-    scatter: list[list[int]] = []
-    gather: list[int] = []
-    offset = 0
-    for row, length in enumerate(lengths):
-        # Padding reads any existing token: no real query can attend to it, since it comes later.
-        scatter.append([min(offset + i, total - 1) if i >= length else offset + i for i in range(longest)])
-        gather.extend(row * longest + i for i in range(length))
-        offset += length
-    return Segment(
-        start=start,
-        prompt_end=start + prompt,
-        lengths=lengths,
-        scatter_NL=torch.tensor(scatter, device=device),
-        gather=torch.tensor(gather, device=device),
-    )
+    pad = real = None
+    if len(set(lengths)) > 1:
+        longest, total, offset = max(lengths), sum(lengths), 0
+        reads: list[int] = []
+        finds: list[int] = []
+        for i, length in enumerate(lengths):
+            reads += [min(offset + j, total - 1) for j in range(longest)]
+            finds += range(i * longest, i * longest + length)
+            offset += length
+        pad, real = torch.tensor(reads, device=device), torch.tensor(finds, device=device)
+    return Block(prefix=tuple(prefix), start=start, lengths=tuple(lengths), pad=pad, real=real)
 
 
 def shared_prompt_attention(
@@ -82,69 +89,62 @@ def shared_prompt_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    hamr_segments: tuple[Segment, ...] | None = None,
+    hamr_blocks: tuple[Block, ...] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
 
-    `hamr_segments` describe the row and travel through the model's keyword arguments. Raises TypeError without them:
-    a model that drops unknown arguments would otherwise attend across customers.
+    `hamr_blocks` tile the row in order and travel through the model's keyword arguments. Raises TypeError without
+    them: a model that drops unknown arguments would otherwise attend across customers.
     """
-    if hamr_segments is None:
-        raise TypeError("the model's attention dropped `hamr_segments`; set trainer.attention=padded for this model")
+    if hamr_blocks is None:
+        raise TypeError("the model's attention dropped `hamr_blocks`; set trainer.attention=padded for this model")
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
     device = query.device.type
     if torch.is_autocast_enabled(device):
         # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
-    # One split, whose backward pass is one concatenation: the gradient of a slice is a whole row of zeros, and a row
-    # has hundreds of slices.
-    sizes = [size for seg in hamr_segments for size in (seg.prompt_end - seg.start, seg.end - seg.prompt_end)]
-    q_parts, k_parts, v_parts = (x[0].transpose(0, 1).split(sizes) for x in (query, key, value))
-    parts: list[Tensor] = []
+    q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
+    dense = device == "cpu" and query.shape[1] * sum(b.scores for b in hamr_blocks) <= DENSE_SCORES
     with torch.autocast(device, enabled=False):
-        for i, seg in enumerate(hamr_segments):
-            (q, q_own), (k, k_own), (v, v_own) = (x[2 * i : 2 * i + 2] for x in (q_parts, k_parts, v_parts))
-            parts.append(_attend(q[None], k[None], v[None], scale)[0])
-            if sum(seg.lengths):
-                parts.append(_completions(seg, q_own, (k, k_own), (v, v_own), scale))
-    return torch.cat(parts)[None], None
+        if dense:
+            out_THD = _DenseAttention.apply(q_THD, k_TKD, v_TKD, hamr_blocks, scale)
+        else:
+            out_THD = torch.cat([_library_attention(q_THD, k_TKD, v_TKD, b, scale) for b in hamr_blocks])
+    return out_THD[None], None
 
 
-def _completions(
-    seg: Segment, q_THD: Tensor, keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor], scale: float
-) -> Tensor:
-    """The group's completions as one batch of N rows, padded to the longest only here -> [sum of lengths, H, D].
+def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, scale: float) -> Tensor:
+    """One block through torch's own kernels -> [own tokens, H, D]."""
+    length, keys = b.size[1], b.size[1] + b.size[2]
 
-    `keys` and `values` are those of the prompt [P, K, D] and of the completions [sum of lengths, K, D].
-    """
-    n, longest = len(seg.lengths), max(seg.lengths)
+    def with_prefix(x_TKD: Tensor) -> Tensor:
+        before = [x_TKD[begin:end].expand(len(b.lengths), -1, -1, -1) for begin, end in b.prefix]
+        return torch.cat([*before, _padded(x_TKD, b)], dim=1).transpose(1, 2)
 
-    def block(x_THD: Tensor) -> Tensor:
-        if seg.scatter_NL is None:
-            return x_THD.reshape(n, longest, *x_THD.shape[1:])
-        return x_THD[seg.scatter_NL]
-
-    def with_prompt(prompt_PKD: Tensor, own_TKD: Tensor) -> Tensor:
-        return torch.cat([prompt_PKD.expand(n, -1, -1, -1), block(own_TKD)], dim=1)
-
-    out_NLHD = _attend(block(q_THD), with_prompt(*keys), with_prompt(*values), scale)
-    flat = out_NLHD.flatten(0, 1)
-    return flat if seg.gather is None else flat[seg.gather]
-
-
-def _attend(q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, scale: float) -> Tensor:
-    """Causal attention in which query i sees keys 0 .. S - L + i -> [N, L, H, D]."""
-    n, length, heads, _ = q_NLHD.shape
-    keys, kv_heads = k_NSKD.shape[1:3]
-    if q_NLHD.device.type == "cpu" and n * heads * length * keys <= DENSE_SCORES:
-        return _DenseAttention.apply(q_NLHD, k_NSKD, v_NSKD, _bias(length, keys, heads // kv_heads, q_NLHD), scale)
-    q, k, v = (x.transpose(1, 2) for x in (q_NLHD, k_NSKD, v_NSKD))
-    mask = None if length == keys else _visible(length, keys, q.device)
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=heads != kv_heads
+    mask = None if length == keys else _visible(length, keys, q_THD.device)
+    out_BHLD = F.scaled_dot_product_attention(
+        _padded(q_THD, b).transpose(1, 2),
+        with_prefix(k_TKD),
+        with_prefix(v_TKD),
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
     )
-    return out.transpose(1, 2)
+    return _unpadded(out_BHLD.transpose(1, 2), b)
+
+
+def _padded(x_THD: Tensor, b: Block) -> Tensor:
+    """The block's own tokens -> [B, L, H, D]."""
+    own = x_THD[b.own] if b.pad is None else x_THD[b.own].index_select(0, b.pad)
+    return own.unflatten(0, b.size[:2])
+
+
+def _unpadded(x_BLHD: Tensor, b: Block) -> Tensor:
+    """The inverse of `_padded` -> [own tokens, H, D]."""
+    flat = x_BLHD.flatten(0, 1)
+    return flat if b.real is None else flat.index_select(0, b.real)
 
 
 def _visible(length: int, keys: int, device: torch.device) -> Tensor:
@@ -170,42 +170,85 @@ def _bias(length: int, keys: int, repeat: int, like: Tensor) -> Tensor:
 
 
 class _DenseAttention(torch.autograd.Function):
-    """softmax(scale q k^T + bias) v with the probabilities kept for the backward pass."""
+    """softmax(scale q k^T + bias) v, block by block, the probabilities kept for the backward pass.
+
+    One function for the whole row: the gradient of a slice would be a whole row of zeros, and there are many slices.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, bias: Tensor, scale: float) -> Tensor:
-        kv_heads = k_NSKD.shape[2]
-        q, k, v = _fold(q_NLHD, kv_heads), _fold(k_NSKD, kv_heads), _fold(v_NSKD, kv_heads)
-        probabilities = torch.softmax(torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale), dim=-1)
-        ctx.save_for_backward(q_NLHD, k_NSKD, v_NSKD, probabilities)
-        ctx.scale = scale
-        return _unfold(torch.bmm(probabilities, v), q_NLHD)
+    def forward(
+        ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, blocks: tuple[Block, ...], scale: float
+    ) -> Tensor:
+        repeat = q_THD.shape[1] // k_TKD.shape[1]
+        probabilities, out = [], []
+        for b in blocks:
+            q, k, v = _queries(q_THD, b, repeat), _keys(k_TKD, b), _keys(v_TKD, b)
+            bias = _bias(b.size[1], k.shape[1], repeat, q)
+            p = torch.softmax(torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale), dim=-1)
+            probabilities.append(p)
+            out.append(_tokens(torch.bmm(p, v), b, repeat))
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD, *probabilities)
+        ctx.blocks, ctx.scale, ctx.repeat = blocks, scale, repeat
+        return torch.cat(out)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q_NLHD, k_NSKD, v_NSKD, p = ctx.saved_tensors
-        kv_heads = k_NSKD.shape[2]
-        q, k, v = _fold(q_NLHD, kv_heads), _fold(k_NSKD, kv_heads), _fold(v_NSKD, kv_heads)
-        grad = _fold(grads[0], kv_heads)
-        d_v = torch.bmm(p.transpose(1, 2), grad)
-        d_scores = torch._softmax_backward_data(torch.bmm(grad, v.transpose(1, 2)), p, -1, p.dtype)
-        d_q = torch.bmm(d_scores, k).mul_(ctx.scale)
-        d_k = torch.bmm(d_scores.transpose(1, 2), q).mul_(ctx.scale)
-        return _unfold(d_q, q_NLHD), _unfold(d_k, k_NSKD), _unfold(d_v, v_NSKD), None, None
+        q_THD, k_TKD, v_TKD, *probabilities = ctx.saved_tensors
+        d_q, d_k, d_v = [], [], []
+        # A prefix gets a share from every block behind it: summed in float32, in whatever order they come.
+        k_prefix, v_prefix = (torch.zeros(k_TKD.shape, dtype=torch.float32) for _ in range(2))
+        for b, p in zip(ctx.blocks, probabilities, strict=True):
+            q, k, v = _queries(q_THD, b, ctx.repeat), _keys(k_TKD, b), _keys(v_TKD, b)
+            grad = _queries(grads[0], b, ctx.repeat, zero=True)
+            d_scores = torch._softmax_backward_data(torch.bmm(grad, v.transpose(1, 2)), p, -1, p.dtype)
+            d_q.append(_tokens(torch.bmm(d_scores, k).mul_(ctx.scale), b, ctx.repeat))
+            d_k.append(_own_and_prefix(torch.bmm(d_scores.transpose(1, 2), q).mul_(ctx.scale), b, k_prefix))
+            d_v.append(_own_and_prefix(torch.bmm(p.transpose(1, 2), grad), b, v_prefix))
+        k_grad, v_grad = k_prefix.add_(torch.cat(d_k)), v_prefix.add_(torch.cat(d_v))
+        return torch.cat(d_q), k_grad.to(k_TKD.dtype), v_grad.to(v_TKD.dtype), None, None
 
 
-def _fold(x_NLHD: Tensor, kv_heads: int) -> Tensor:
-    """[N, L, K * R, D] -> [N * K, R * L, D]: heads that share a key head become further rows of it."""
-    n, length, heads, width = x_NLHD.shape
-    return (
-        x_NLHD.view(n, length, kv_heads, heads // kv_heads, width)
-        .permute(0, 2, 3, 1, 4)
-        .reshape(n * kv_heads, heads // kv_heads * length, width)
-    )
+def _queries(x_THD: Tensor, b: Block, repeat: int, *, zero: bool = False) -> Tensor:
+    """The block's tokens -> [B * K, R * L, D]: heads that share a key head become further rows of it.
+
+    `zero`: padding is 0 rather than some token.
+    """
+    count, longest, _ = b.size
+    if zero and b.real is not None:
+        padded = x_THD.new_zeros(count * longest, *x_THD.shape[1:])
+        padded[b.real] = x_THD[b.own]
+        x_BLHD = padded.unflatten(0, (count, longest))
+    else:
+        x_BLHD = _padded(x_THD, b)
+    folded = x_BLHD.unflatten(2, (-1, repeat)).permute(0, 2, 3, 1, 4)
+    return folded.reshape(-1, repeat * longest, x_THD.shape[2])
 
 
-def _unfold(x: Tensor, like_NLHD: Tensor) -> Tensor:
-    """The inverse of `_fold` -> [N, L, H, D]."""
-    n, length, heads, width = like_NLHD.shape
-    kv_heads = x.shape[0] // n
-    return x.view(n, kv_heads, heads // kv_heads, length, width).permute(0, 3, 1, 2, 4).reshape(n, length, heads, width)
+def _tokens(x: Tensor, b: Block, repeat: int) -> Tensor:
+    """The inverse of `_queries` -> [own tokens, H, D]."""
+    count, longest, _ = b.size
+    x_BKRLD = x.view(count, -1, repeat, longest, x.shape[-1])
+    return _unpadded(x_BKRLD.permute(0, 3, 1, 2, 4).flatten(2, 3), b)
+
+
+def _keys(x_TKD: Tensor, b: Block) -> Tensor:
+    """Prefix and own tokens -> [B * K, S, D]."""
+    count, longest, before = b.size
+    out_BKSD = x_TKD.new_empty(count, x_TKD.shape[1], before + longest, x_TKD.shape[2])
+    at = 0
+    for begin, end in b.prefix:
+        out_BKSD[:, :, at : at + end - begin] = x_TKD[begin:end].transpose(0, 1)
+        at += end - begin
+    out_BKSD[:, :, at:] = _padded(x_TKD, b).transpose(1, 2)
+    return out_BKSD.flatten(0, 1)
+
+
+def _own_and_prefix(d: Tensor, b: Block, prefix_TKD: Tensor) -> Tensor:
+    """Adds the prefix' share of a gradient [B * K, S, D] to `prefix_TKD` and returns the own tokens' [own, K, D]."""
+    d_BKSD = d.unflatten(0, (len(b.lengths), -1))
+    at = 0
+    for begin, end in b.prefix:
+        share_KPD = d_BKSD[:, :, at : at + end - begin].sum(0, dtype=torch.float32)
+        prefix_TKD[begin:end] += share_KPD.transpose(0, 1)
+        at += end - begin
+    return _unpadded(d_BKSD[:, :, at:].transpose(1, 2), b)

@@ -10,14 +10,17 @@ in the order of the pieces, their sequences, their tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from hamr.algorithms.packing import Layout, Microbatch
-from hamr.backends.policy_attention import Segment, segment
+from hamr.algorithms.packing import Layout, Microbatch, shared_prefixes
+from hamr.backends.policy_attention import Block, block
 from hamr.types import TrainGroup, TrainSequence
+
+ALIKE = 0.6
+"""Stretches at least this long, as a share of the longest, are padded together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class PolicyBatch:
     input_ids_BT: Tensor
     position_ids_BT: Tensor
     attention_mask_BT: Tensor | None
-    segments: tuple[Segment, ...] | None
+    blocks: tuple[Block, ...] | None
     read_N: Tensor
     targets_N: Tensor
     owner_N: Tensor
@@ -90,49 +93,83 @@ def _check(prompt: tuple[int, ...], sequence: TrainSequence) -> None:
 _Chosen = Sequence[tuple[tuple[int, ...], list[TrainSequence]]]
 
 
+@dataclass
+class _Row:
+    """One row in the making: tokens, their positions, and the blocks that say who attends to whom."""
+
+    device: torch.device | str
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, prefix: Sequence[tuple[int, int]], stretches: Sequence[Sequence[int]]) -> list[int]:
+        """Appends stretches that continue `prefix`, in as many blocks as their lengths want; returns their starts.
+
+        Stretches much shorter than others get a block of their own: a block is padded to its longest.
+        """
+        before = sum(end - begin for begin, end in prefix)
+        starts = [0] * len(stretches)
+        by_length = sorted((i for i, s in enumerate(stretches) if s), key=lambda i: -len(stretches[i]))
+        while by_length:
+            longest = len(stretches[by_length[0]])
+            alike = [i for i in by_length if len(stretches[i]) >= ALIKE * longest]
+            by_length = by_length[len(alike) :]
+            alike.sort()
+            lengths = [len(stretches[i]) for i in alike]
+            self.blocks.append(block(prefix, len(self.ids), lengths, self.device))
+            for i in alike:
+                starts[i] = len(self.ids)
+                self.ids += stretches[i]
+                self.positions += range(before, before + len(stretches[i]))
+        return starts
+
+    def columns(self, read: list[int]) -> dict[str, object]:
+        return dict(
+            input_ids_BT=torch.tensor([self.ids]),
+            position_ids_BT=torch.tensor([self.positions]),
+            attention_mask_BT=None,
+            blocks=tuple(self.blocks),
+            read_N=torch.tensor(read),
+        )
+
+
 def _shared(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
-    """One row: each prompt once, its completions' inputs behind it; positions continue from the prompt."""
-    ids: list[int] = []
-    positions: list[int] = []
-    read: list[int] = []
-    segments: list[Segment] = []
-    for prompt, sequences in chosen:
-        start = len(ids)
-        segments.append(segment(start, len(prompt), tuple(len(s.token_ids) - 1 for s in sequences), device))
-        ids += prompt
-        positions += range(len(prompt))
-        last = start + len(prompt) - 1
-        for s in sequences:
-            own = len(s.token_ids) - 1
-            read += [last, *range(len(ids), len(ids) + own)]
-            ids += s.token_ids[:-1]
-            positions += range(len(prompt), len(prompt) + own)
-    return _one_row(ids, positions, read, segments)
+    """One row: what prompts have in common once, each prompt's rest once, its completions' inputs behind it.
+
+    A completion that is alone behind its prompt is one stretch with it. `read_N` and all that goes with it keep the
+    given order.
+    """
+    row = _Row(device)
+    read: dict[int, list[int]] = {}
+    families = shared_prefixes([prompt for prompt, _ in chosen])
+    apart = [i for common, members in families for i in members if not common]
+    for common, members in [*((c, m) for c, m in families if c), *([(0, sorted(apart))] if apart else [])]:
+        root: list[tuple[int, int]] = []
+        if common:
+            [start] = row.add((), [chosen[members[0]][0][:common]])
+            root = [(start, start + common)]
+        alone = {i for i in members if len(chosen[i][1]) == 1}
+        rests = [chosen[i][0][common:] for i in members]
+        inputs = [[s.token_ids[:-1] for s in chosen[i][1]] for i in members]
+        starts = row.add(
+            root, [rest + (own[0] if i in alone else ()) for i, rest, own in zip(members, rests, inputs, strict=True)]
+        )
+        for i, start, rest, own in zip(members, starts, rests, inputs, strict=True):
+            end = start + len(rest)
+            behind = [end] if i in alone else row.add([*root, (start, end)], own)
+            read[i] = [
+                at for s, tokens in zip(behind, own, strict=True) for at in (end - 1, *range(s, s + len(tokens)))
+            ]
+    return row.columns([at for i in range(len(chosen)) for at in read[i]])
 
 
 def _packed(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     """One row: each sequence behind its own copy of the prompt."""
-    ids: list[int] = []
-    positions: list[int] = []
-    read: list[int] = []
-    segments: list[Segment] = []
-    for prompt, sequences in chosen:
-        for s in sequences:
-            row = prompt + s.token_ids[:-1]
-            segments.append(segment(len(ids), len(row), ()))
-            read += range(len(ids) + len(prompt) - 1, len(ids) + len(row))
-            ids += row
-            positions += range(len(row))
-    return _one_row(ids, positions, read, segments)
-
-
-def _one_row(ids: list[int], positions: list[int], read: list[int], segments: list[Segment]) -> dict[str, object]:
-    return dict(
-        input_ids_BT=torch.tensor([ids]),
-        position_ids_BT=torch.tensor([positions]),
-        attention_mask_BT=None,
-        segments=tuple(segments),
-        read_N=torch.tensor(read),
+    row = _Row(device)
+    both = [(len(prompt), prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
+    starts = row.add((), [tokens for _, tokens in both])
+    return row.columns(
+        [at for s, (prompt, tokens) in zip(starts, both, strict=True) for at in range(s + prompt - 1, s + len(tokens))]
     )
 
 
@@ -151,6 +188,6 @@ def _padded(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
         input_ids_BT=ids,
         position_ids_BT=torch.arange(width).expand(len(rows), -1),
         attention_mask_BT=mask,
-        segments=None,
+        blocks=None,
         read_N=torch.tensor(read),
     )

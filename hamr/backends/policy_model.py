@@ -36,7 +36,7 @@ class PolicyModel(nn.Module):
         self.layout = _use_attention(_base(causal_lm), layout)
 
     def forward(self, batch: PolicyBatch) -> tuple[Tensor, Tensor]:
-        kwargs: dict[str, Any] = {} if batch.segments is None else {"hamr_segments": batch.segments}
+        kwargs: dict[str, Any] = {} if batch.blocks is None else {"hamr_blocks": batch.blocks}
         hidden_BTE = _backbone(_base(self.causal_lm))(
             input_ids=batch.input_ids_BT,
             attention_mask=batch.attention_mask_BT,
@@ -122,7 +122,7 @@ def _use_attention(model: Any, layout: Layout) -> Layout:
     """Registers and selects the attention of `layout`; falls back to `padded`, with one warning, where it cannot."""
     if layout == "padded":
         return layout
-    reason = _no_segments(model)
+    reason = _no_blocks(model)
     if reason:
         log.warning("trainer.attention=%s is not possible (%s); using 'padded', which is slower", layout, reason)
         return "padded"
@@ -133,7 +133,7 @@ def _use_attention(model: Any, layout: Layout) -> Layout:
     return layout
 
 
-def _no_segments(model: Any) -> str | None:
+def _no_blocks(model: Any) -> str | None:
     """Why the model's attention cannot be replaced, or None."""
     config = model.config
     if not getattr(model, "_supports_attention_backend", False):

@@ -21,8 +21,8 @@ _MARKUP = re.compile(r"<(?=\||/?(?:tool_call|tool_result|think|answer)\b)", re.I
 def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "plain") -> list[dict[str, str]]:
     """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
 
-    The system message has the policy, the tools, the ticket's variables and how to answer. A customer's turn
-    becomes a user's, an agent's an assistant's (tool calls in the wire form), a tool's result a tagged user's.
+    The system message has the policy, the tools, how to answer and the ticket's variables: what many samples have in
+    common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's an assistant's (tool calls in the wire form), a tool's result a tagged user's.
     Neighbours of one role are joined, since some chat templates demand that roles alternate. What customers
     and tools wrote cannot open or close a tag.
     """
@@ -41,9 +41,9 @@ def _system(sample: ServiceSample, response_format: ResponseFormat) -> str:
     parts = [sample.policy.strip()]
     if sample.tools:
         parts.append("Tools: " + "; ".join(compact(tool) for tool in sample.tools))
+    parts.append(_INSTRUCTION[response_format])
     if sample.ticket:
         parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
-    parts.append(_INSTRUCTION[response_format])
     return "\n".join(part for part in parts if part)
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.splits import Splits
-from hamr.data.telecom_offers import TOOLS, Setting, draw_setting
+from hamr.data.telecom_offers import POLICY, TOOLS, Setting, draw_setting
 from hamr.data.telecom_words import BANKS, Split
 from hamr.evaluation.sage import Walk, load_scenario
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
@@ -216,7 +216,7 @@ class _Dialogue:
         return ServiceSample(
             id=identity,
             ticket=self.setting.ticket,
-            policy=self.setting.policy,
+            policy=POLICY,
             tools=TOOLS,
             history=history,
             references=tuple(Reference(action=action, source="generated") for action in self._actions(act)),

@@ -65,19 +65,19 @@ class Setting:
 
     @property
     def ticket(self) -> dict[str, Any]:
-        return {**self.system, "CurrentPackage": self.current}
+        """What is particular to the customer. The policy is the same for all: a prompt's beginning that many samples
+        share is computed once, in training as in generation."""
+        offers = {f"{profile}Offer": f"{offer.package} ${offer.price}" for profile, offer in self.offers.items()}
+        return {**offers, "CurrentPackage": self.current, **self.system}
 
-    @property
-    def policy(self) -> str:
-        """The procedure; every decision follows from it and the ticket."""
-        data, voice = self.offers["Data"], self.offers["Voice"]
-        return (
-            f"Enquiry: ask data or voice if unknown. Data: offer {data.package} ${data.price}. "
-            f"Voice: offer {voice.package} ${voice.price}.\n"
-            "Offer declined or undecided: goodbye.\n"
-            "Accepted, change or cancel: if Penalty=0 change_order, else name the fee, ask to go on.\n"
-            "Fee accepted: change_order. Angry at fee: transfer_human."
-        )
+
+POLICY = """\
+You serve a phone operator's customers. What to do next:
+- Enquiry: if unknown, ask whether they use more data or voice. Then offer the DataOffer or the VoiceOffer.
+- Offer declined or undecided: say goodbye.
+- Offer accepted, or a change or cancellation wanted: if Penalty=0 call change_order, else name the fee and ask to go on.
+- Fee accepted: call change_order. Angry at the fee: call transfer_human."""
+"""The procedure; every decision follows from it and the ticket."""
 
 
 def draw_setting(rng: Random, *, contracted: bool, penalised: bool) -> Setting:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.algorithms.packing import Layout, Microbatch, pack, split_minibatches, tokens
+from hamr.algorithms.packing import (
+    SHORTEST_ROOT,
+    Layout,
+    Microbatch,
+    pack,
+    shared_prefixes,
+    split_minibatches,
+    tokens,
+)
+from hamr.backends.policy_batch import build_batch
 from hamr.types import TrainGroup, TrainSequence
 
 
@@ -45,8 +54,33 @@ def test_only_a_single_sequence_may_pass_the_budget(
 ) -> None:
     for rank in pack(groups, budget=budget, ranks=ranks, layout=layout):
         for microbatch in rank:
-            if sum(len(p.sequences) for p in microbatch) > 1:
-                assert sum(tokens(groups[p.group], p.sequences, layout) for p in microbatch) <= budget
+            if sum(len(p.sequences) for p in microbatch) > 1 and layout != "padded":
+                row = build_batch(groups, microbatch, layout)
+                last = sum(len(p.sequences) for p in microbatch)  # a completion's last token is no input
+                assert row.input_ids_BT.numel() + last <= budget
+
+
+def test_what_prompts_begin_with_alike_counts_once() -> None:
+    groups = [group(100, 5), group(90, 5), group(80, 5)]  # the first 79 tokens are the same
+    [rank] = pack(groups, budget=79 + (21 + 11 + 1) + 15)
+    assert len(rank) == 1
+    assert len(pack(groups, budget=79 + (21 + 11 + 1) + 14)[0]) == 2
+
+
+prompts_strategy = st.lists(
+    st.builds(lambda root, own: tuple(range(root)) + tuple(own), st.sampled_from([0, 5, 16, 30]),
+              st.lists(st.integers(0, 3), min_size=1, max_size=20)), max_size=12,
+)  # fmt: skip
+
+
+@given(prompts_strategy)
+def test_families_share_what_they_say_they_share(prompts: list[tuple[int, ...]]) -> None:
+    families = shared_prefixes(prompts)
+    assert sorted(i for _, members in families for i in members) == list(range(len(prompts)))
+    for common, members in families:
+        assert len({prompts[i][:common] for i in members}) == 1
+        assert all(len(prompts[i]) > common for i in members)
+        assert (common >= SHORTEST_ROOT) == (len(members) > 1)
 
 
 def test_cost_of_a_group_in_each_layout() -> None:

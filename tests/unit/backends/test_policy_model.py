@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 from pathlib import Path
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
-from hamr.algorithms.packing import Layout, pack  # noqa: E402
+from hamr.algorithms.packing import Layout, pack, tokens  # noqa: E402
 from hamr.backends import policy_attention, policy_head  # noqa: E402
 from hamr.backends.policy_batch import build_batch  # noqa: E402
 from hamr.backends.policy_head import token_logprobs  # noqa: E402
@@ -105,6 +106,22 @@ def assert_equal(ours: tuple[Any, Any, dict[str, Any]], oracle: tuple[Any, Any, 
 def test_layouts_agree_with_the_padded_batch(models: dict[str, Path], kind: str, layout: Layout, shape: str) -> None:
     groups = random_groups(SHAPES[shape])
     assert_equal(run(models[kind], layout, groups), run(models[kind], "padded", groups))
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "qwen2"])
+def test_what_prompts_begin_with_alike_is_computed_once_and_changes_nothing(models: dict[str, Path], kind: str) -> None:
+    policies = [g.prompt_ids for g in random_groups([(40, [1]), (30, [1])], seed=1)]
+    groups = [
+        dataclasses.replace(group, prompt_ids=(policies[i] if i < 2 else ()) + group.prompt_ids)
+        for i, group in zip((0, 2, 1, 0, 1, 0), random_groups(2 * [*SHAPES["unequal lengths"], (3, [2])]), strict=True)
+    ]
+    [[microbatch]] = pack(groups, budget=10**6)
+    rows = build_batch(groups, microbatch, "shared_prompt").input_ids_BT.numel()
+    apart = sum(tokens(g, range(len(g.sequences)), "shared_prompt") for g in groups) - sum(
+        len(g.sequences) for g in groups
+    )
+    assert apart - rows == 2 * 40 + 30
+    assert_equal(run(models[kind], "shared_prompt", groups), run(models[kind], "padded", groups))
 
 
 def test_padded_batch_is_what_transformers_says_of_each_sequence_alone(models: dict[str, Path]) -> None:

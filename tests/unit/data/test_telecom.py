@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from itertools import combinations
 
@@ -134,7 +135,7 @@ def test_an_order_names_what_the_customer_asked_for(splits):
             else:
                 said = " ".join(turn.content for turn in sample.history)
                 assert action.parameters["package"] in said
-                assert action.parameters["package"] in sample.policy
+                assert action.parameters["package"] in str(sample.ticket)
 
 
 def test_histories_references_and_variety(splits):
@@ -165,11 +166,15 @@ def test_neither_the_sentence_nor_the_ticket_decides_alone(splits):
     assert all(len(acts) >= 4 for acts in acts_of_state.values())
 
 
-def test_the_prompt_fits_the_budget(splits):
-    """Without the bundled tokenizer at hand: its tokens are about 2.6 times the words, and 225 the goal on average."""
+def test_prompts_share_a_long_beginning_and_little_else(splits):
+    """Without the bundled tokenizer at hand: its tokens are about 2.3 times the words."""
+    systems = [policy_messages(s)[0]["content"] for s in splits.train]
+    common = os.path.commonprefix(systems)
+    assert len(common.split()) >= 75
+    assert max(len(text[len(common) :].split()) for text in systems) <= 15
     lengths = [sum(len(m["content"].split()) for m in policy_messages(s)) for s in splits.train]
-    assert sum(lengths) / len(lengths) <= 87
-    assert max(lengths) <= 125
+    assert sum(lengths) / len(lengths) <= 120
+    assert max(lengths) <= 160
 
 
 def test_an_odd_size_is_shared_out_whole():

@@ -1,0 +1,83 @@
+"""The CPU kernels are the functions that they replace."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hamr.backends import policy_kernels  # noqa: E402
+from hamr.backends.policy_kernels import rms_norm, use_cpu_kernels, weight_gradient  # noqa: E402
+
+
+def run(module: Any, x: Any, seed: int = 1) -> tuple[Any, Any, dict[str, Any]]:
+    x = x.clone().requires_grad_()
+    out = module(x)
+    torch.manual_seed(seed)
+    out.backward(torch.randn(out.shape).to(out.dtype))
+    return out.detach(), x.grad, {name: p.grad for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 24), (2, 700, 24), (3, 5, 4, 24)])
+@pytest.mark.parametrize("kind", ["LlamaRMSNorm", "Qwen3RMSNorm"])
+def test_the_norm_is_that_of_transformers(kind: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen3 import modeling_qwen3
+
+    monkeypatch.setattr(policy_kernels, "_CACHED_FLOATS", 24 * 100)
+    plain = {"LlamaRMSNorm": modeling_llama.LlamaRMSNorm, "Qwen3RMSNorm": modeling_qwen3.Qwen3RMSNorm}[kind](24, 1e-5)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        plain.weight.normal_()
+    ours = copy.deepcopy(plain)
+    use_cpu_kernels(ours)
+    assert "forward" in vars(ours)
+    x = torch.randn(shape)
+    torch.testing.assert_close(run(ours, x), run(plain, x), atol=2e-5, rtol=1e-5)
+
+
+def test_a_norm_that_scales_by_one_plus_its_weight_is_left_alone() -> None:
+    class OtherRMSNorm(torch.nn.Module):
+        variance_epsilon = 1e-6
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: Any) -> Any:
+            return rms_norm(x, 1 + self.weight, self.variance_epsilon)
+
+    module = OtherRMSNorm()
+    use_cpu_kernels(module)
+    assert "forward" not in vars(module)
+
+
+@pytest.mark.parametrize("features", [(24, 64), (64, 24)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bfloat16_layer_agrees_within_its_precision(features: tuple[int, int], bias: bool) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(*features, bias=bias).to(torch.bfloat16)
+    ours = copy.deepcopy(plain)
+    use_cpu_kernels(ours)
+    x = torch.randn(2, 700, features[0]).to(torch.bfloat16)
+    torch.testing.assert_close(run(ours, x), run(plain, x), atol=0.3, rtol=0.02)
+
+
+def test_cast_weights_get_gradients_in_their_own_type() -> None:
+    layer = torch.nn.Linear(8, 4)
+    use_cpu_kernels(layer)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _, gradients = run(layer, torch.randn(6, 8))
+    assert out.dtype is torch.bfloat16
+    assert {g.dtype for g in gradients.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("rows", [1, 512, 1300])
+def test_the_weight_gradient_is_the_sum_over_all_rows(rows: int) -> None:
+    grad, x = torch.randn(rows, 5, dtype=torch.float64), torch.randn(rows, 9, dtype=torch.float64)
+    torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
+    torch.testing.assert_close(weight_gradient(x, grad), x.t() @ grad)
