@@ -51,8 +51,8 @@ def pack(
 ) -> tuple[tuple[Microbatch, ...], ...]:
     """One tuple of micro-batches per rank: every sequence exactly once, the same number of micro-batches on every rank.
 
-    No micro-batch computes more than `budget` tokens unless a single sequence alone does. The load is levelled: pieces go,
-    largest first, to the emptiest micro-batch. A rank that would have nothing to do for a round gets an empty
+    No micro-batch computes more than `budget` tokens unless a single sequence alone does. The load is levelled: pieces
+    go, largest first, to the emptiest micro-batch. A rank that would have nothing to do for a round gets an empty
     micro-batch (it still takes part in the collective operations). No groups: no micro-batches.
     """
     pieces = _pieces(groups, budget, ranks, layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import shutil
@@ -12,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from hamr.backends.models import truncated_copy
 from hamr.config.schema import ScorerTrainingConfig
+from hamr.types import TrainGroup, TrainSequence
 
 if TYPE_CHECKING:
     import torch
 
-
-SORTED_BATCHES = 3
-"""Batches' worth of examples that are sorted by length together."""
+    from hamr.backends.policy_model import PolicyModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,14 @@ class ScorerExample:
     """A rendered question and what the scorer should say to it, as token ids.
 
     `target_ids` ends in the verdict's token. `verdict` maps label tokens to the probability that each should get
-    there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a third label.
+    there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a third label. Examples of one
+    `family` (those about one reference) begin alike, and what they begin with is computed once.
     """
 
     prompt_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
     verdict: tuple[tuple[int, float], ...]
+    family: str = ""
 
 
 def finetune(
@@ -45,11 +47,13 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    Full fine-tuning: float32 weights, bf16 matrix products, AdamW, linear warm-up over a tenth of the steps and
+    Full fine-tuning: bf16 computation, float32 master weights, AdamW, linear warm-up over a tenth of the steps and
     linear decay. Written aside and renamed, so that `out` is whole or absent.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from hamr.backends.policy_kernels import use_cpu_kernels
+    from hamr.backends.policy_model import load_policy
 
     torch.set_num_threads(config.threads)
     torch.manual_seed(seed)
@@ -60,11 +64,12 @@ def finetune(
         shutil.copytree(base, scratch)
     else:
         truncated_copy(base, layers, scratch)
-    # On the CPU the backward pass of fused attention costs more than all the rest of a short sequence's step.
-    model = AutoModelForCausalLM.from_pretrained(scratch, dtype=torch.float32, attn_implementation="eager")
-    model.config.use_cache = False
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True)
-    batches = [b for epoch in range(config.epochs) for b in length_batches(examples, config.batch_size, seed + epoch)]
+    model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt").train()
+    use_cpu_kernels(model)
+    weights = list(model.parameters())
+    masters = [weight.detach().float() for weight in weights]
+    optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)
+    batches = [b for epoch in range(config.epochs) for b in family_batches(examples, config.batch_size, seed + epoch)]
     warmup = max(1, len(batches) // 10)
     for step, batch in enumerate(batches):
         left = (len(batches) - step) / max(1, len(batches) - warmup)
@@ -72,15 +77,20 @@ def finetune(
             group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
         loss = batch_loss(model, batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for master, weight in zip(masters, weights, strict=True):
+            master.grad, weight.grad = weight.grad.float(), None  # type: ignore[union-attr]
+        torch.nn.utils.clip_grad_norm_(masters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for master, weight in zip(masters, weights, strict=True):
+                weight.copy_(master)
         if not math.isfinite(loss.item()):
             raise FloatingPointError(
                 f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
             )
         progress(step + 1, len(batches), loss.item())
-    model.to(torch.bfloat16).save_pretrained(scratch)
+    model.causal_lm.save_pretrained(scratch)
     scratch.rename(out)
 
 
@@ -108,46 +118,61 @@ def verdict_scores(
     return scores
 
 
-def length_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> list[list[ScorerExample]]:
-    """Batches in random order, every example once: similar lengths together, but only within draws of a few batches.
+def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> list[list[ScorerExample]]:
+    """Batches of about `size` in random order, every example once, families together.
 
-    Sorting all of them would put one label into a batch wherever length tells it, and the steps would undo each other.
+    A family is cut only where it alone is larger than a batch.
     """
-    rng = random.Random(seed)
-    drawn = rng.sample(list(examples), len(examples))
+    families = _by_family(examples)
+    parts = [members[i : i + size] for members in families for i in range(0, len(members), size)]
+    random.Random(seed).shuffle(parts)
     batches: list[list[ScorerExample]] = []
-    for start in range(0, len(drawn), SORTED_BATCHES * size):
-        chunk = sorted(
-            drawn[start : start + SORTED_BATCHES * size], key=lambda e: len(e.prompt_ids) + len(e.target_ids)
-        )
-        batches += [chunk[i : i + size] for i in range(0, len(chunk), size)]
-    rng.shuffle(batches)
+    for part in parts:
+        if batches and len(batches[-1]) + len(part) <= size:
+            batches[-1] += part
+        else:
+            batches.append(list(part))
     return batches
 
 
-def batch_loss(model: torch.nn.Module, batch: Sequence[ScorerExample]) -> torch.Tensor:
+def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
     """Mean over examples of (mean cross-entropy of the reasoning tokens) + (cross-entropy at the verdict).
 
     The verdict weighs as much as all the reasoning before it: it is one token, and it is the score.
     """
     import torch
-    from torch.nn.functional import log_softmax
 
-    # the CPU compiles its matrix kernels anew for every shape it meets: let there be few
-    width = -(-max(len(e.prompt_ids) + len(e.target_ids) for e in batch) // 32) * 32
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    read: list[tuple[int, int, int, float]] = []  # row, column, the token that should come next, its weight
-    for i, example in enumerate(batch):
-        tokens = (*example.prompt_ids, *example.target_ids)
-        ids[i, : len(tokens)] = torch.tensor(tokens)
-        before = len(example.prompt_ids) - 1
-        reasoning = len(example.target_ids) - 1
-        read += [(i, before + j, token, 1.0 / reasoning) for j, token in enumerate(example.target_ids[:-1])]
-        read += [(i, before + reasoning, token, probability) for token, probability in example.verdict]
-    rows, columns, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        # right padding under a causal mask never reaches the positions that are read
-        hidden = model.model(input_ids=ids).last_hidden_state
-        logits = model.lm_head(hidden[rows, columns])
-    chosen = log_softmax(logits.float(), -1).gather(-1, targets[:, None])[:, 0]
-    return -(chosen * weights).sum() / len(batch)
+    from hamr.algorithms.packing import Piece
+    from hamr.backends.policy_batch import build_batch
+
+    groups = [_group(members) for members in _by_family(batch)]
+    pieces = tuple(Piece(group=i, sequences=tuple(range(len(g.sequences)))) for i, g in enumerate(groups))
+    laid_out = build_batch(groups, pieces, model.layout)
+    read: list[tuple[int, int, float]] = []  # completion token, what should stand there, its weight
+    end = 0
+    for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
+        end += length
+        reasoning = len(e.target_ids) - 1
+        read += [(end - 1 - reasoning + j, token, 1.0 / reasoning) for j, token in enumerate(e.target_ids[:-1])]
+        read += [(end - 1, token, probability) for token, probability in e.verdict]
+    rows, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
+    logprobs, _ = model(dataclasses.replace(laid_out, read_N=laid_out.read_N[rows], targets_N=targets))
+    return -(logprobs * weights).sum() / len(batch)
+
+
+def _by_family(examples: Sequence[ScorerExample]) -> list[list[ScorerExample]]:
+    """Members of a family together, in the given order; without a family each is its own."""
+    families: dict[str, list[ScorerExample]] = {}
+    for i, e in enumerate(examples):
+        families.setdefault(e.family or f" {i}", []).append(e)
+    return list(families.values())
+
+
+def _group(members: Sequence[ScorerExample]) -> TrainGroup:
+    """A family as a prompt (what all its questions begin with) and completions (the rest, and what should be said)."""
+    shortest = min(len(e.prompt_ids) for e in members)
+    common = next((i for i in range(shortest) if len({e.prompt_ids[i] for e in members}) > 1), shortest)
+    return TrainGroup(
+        prompt_ids=members[0].prompt_ids[:common],
+        sequences=tuple(TrainSequence(token_ids=e.prompt_ids[common:] + e.target_ids) for e in members),
+    )

@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
-from hamr.data.telecom import act_of
+from hamr.data.telecom import act_of, wordings
 from hamr.data.telecom_pairs import Candidate, candidate
 from hamr.errors import DataError
 from hamr.types import Reply, ServiceSample
@@ -25,6 +25,8 @@ from hamr.types import Reply, ServiceSample
 Label = Literal["consistent", "partial", "inconsistent"]
 LABELS: tuple[Label, ...] = get_args(Label)
 _TRIES = 20
+_PER_REFERENCE = 6
+"""Generated pairs in a row that share a reference: each label twice. A scorer's training computes it once for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Rep
     pairs: dict[ReplyPair, None] = {}
     for _ in range(n):
         source = rng.choices(sources, weights)[0]
-        pair = next((p for _ in range(_TRIES) if (p := source.draw()) is not None and p not in pairs), None)
+        pair = next((p for i in range(_TRIES) if (p := source.draw(i)) is not None and p not in pairs), None)
         source.turn()
         if pair is not None:
             pairs[pair] = None
@@ -77,14 +79,25 @@ class _Telecom:
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
         self.samples, self.rng = samples, rng
         self.labels: Iterator[Label] = itertools.cycle(LABELS)
+        self.turns = 0
         self.turn()
 
     def turn(self) -> None:
         self.label = next(self.labels)
+        if self.turns % _PER_REFERENCE == 0:
+            self._take_reference()
+        self.turns += 1
 
-    def draw(self) -> ReplyPair | None:
-        sample = self.rng.choice(self.samples)
-        made: Candidate = candidate(act_of(sample), sample.meta["slots"], sample.meta["split"], self.label, self.rng)
+    def _take_reference(self) -> None:
+        self.sample = self.rng.choice(self.samples)
+        meta = self.sample.meta
+        self.reference = self.rng.choice(wordings(act_of(self.sample), meta["slots"], meta["split"]))
+
+    def draw(self, tried: int) -> ReplyPair | None:
+        if tried >= _TRIES // 2:
+            self._take_reference()
+        sample, meta = self.sample, self.sample.meta
+        made: Candidate = candidate(act_of(sample), meta["slots"], meta["split"], self.label, self.rng, self.reference)
         return ReplyPair(
             history=dialogue_text(sample),
             statement_a=made.reference,
@@ -110,7 +123,7 @@ class _Logged:
     def turn(self) -> None:
         self.label = next(self.labels)
 
-    def draw(self) -> ReplyPair | None:
+    def draw(self, tried: int) -> ReplyPair | None:
         sample = self.rng.choice(self.samples)
         replies = _replies(sample)
         first = self.rng.choice(replies)

@@ -22,9 +22,9 @@ def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "pl
     """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
 
     The system message has the policy, the tools, how to answer and the ticket's variables: what many samples have in
-    common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's an assistant's (tool calls in the wire form), a tool's result a tagged user's.
-    Neighbours of one role are joined, since some chat templates demand that roles alternate. What customers
-    and tools wrote cannot open or close a tag.
+    common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's
+    an assistant's (tool calls in the wire form), a tool's result a tagged user's. Neighbours of one role are joined,
+    since some chat templates demand that roles alternate. What customers and tools wrote cannot open or close a tag.
     """
     messages = [{"role": "system", "content": _system(sample, response_format)}]
     for turn in sample.history:

@@ -39,10 +39,10 @@ class Candidate:
     thought: str
 
 
-def candidate(act: str, slots: Slots, split: Split, label: str, rng: Random) -> Candidate:
-    """A reply whose relation to `act` is `label`, with a reference wording of the act itself."""
+def candidate(act: str, slots: Slots, split: Split, label: str, rng: Random, reference: str | None = None) -> Candidate:
+    """A reply whose relation to `act` is `label`, with `reference` (or any) wording of the act itself."""
     known = wordings(act, slots, split)
-    reference = rng.choice(known)
+    reference = reference or rng.choice(known)
     gist = f"A {_GIST[act].format(**slots)}"
     if label == "consistent":
         others = [text for text in known if text != reference]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hamr.backends.models import resolve_model
+from hamr.backends.models import describe, resolve_model
 from hamr.backends.tokenizer import Tokenizer, load_tokenizer
 from hamr.config.schema import Config, DataConfig
 from hamr.data.actions import render_action
@@ -16,7 +17,7 @@ from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.telecom import generate
-from hamr.errors import DataError
+from hamr.errors import BadInput, DataError
 from hamr.types import Action, ServiceSample
 
 
@@ -104,3 +105,26 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
             )
         kept[name] = fitting
     return Splits(**kept), dropped
+
+
+def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
+    """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights.
+
+    A checkpoint has the weights twice (the policy, and what resumption needs) and AdamW's two moments; one more than
+    `experiment.checkpoint.keep` exist while the next is written. Raises BadInput.
+    """
+    parameters = describe(model_path)["parameters"]
+    policy = parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
+    optimizer = 0 if config.trainer.lora else 12 * parameters
+    checkpoints = (config.experiment.checkpoint.keep + 1) * (policy + optimizer)
+    _refuse_small("experiment.run_dir", run_dir, checkpoints,
+                  "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder")  # fmt: skip
+    if config.rollout.transfer == "shared_memory":
+        _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
+
+
+def _refuse_small(key: str, folder: Path, wanted: int, purpose: str) -> None:
+    existing = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < wanted:
+        raise BadInput(key, str(folder), f"{free / 1e9:.1f} GB free there, {wanted / 1e9:.1f} GB needed for {purpose}")

@@ -125,6 +125,7 @@ def example(prompt: ScorerPrompt, pair: ReplyPair) -> ScorerExample:
         prompt_ids=tuple(question_ids(prompt, pair, think=True)),
         target_ids=(*said, prompt.labels[most_likely]),
         verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
+        family=pair.statement_a,
     )
 
 

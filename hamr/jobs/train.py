@@ -13,7 +13,7 @@ from hamr.actors.session import check_capacity, local_cpus, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
-from hamr.jobs.preparation import Prepared, prepare
+from hamr.jobs.preparation import Prepared, check_room, prepare
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
@@ -40,6 +40,7 @@ def main(args: list[str]) -> int:
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
             prepared = prepare(job.config)
+            check_room(job.config, prepared.model_path, job.path)
         with console.phase("scorers"):
             scorers = prepare_scorers(job.config, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,13 +33,22 @@ def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*args), cwd=cwd, capture_output=True, text=True, timeout=400)
 
 
+@contextlib.contextmanager
+def dashboard_port_in_use() -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
+            held.enter_context(socket.create_server(("127.0.0.1", 8265)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished smoke run, W&B offline, in a folder that is not the checkout."""
+    """A finished smoke run, W&B offline, in a folder that is not the checkout, the dashboard's port in use."""
     cwd = tmp_path_factory.mktemp("smoke")
-    done = run(
-        "train", "experiment=smoke", "logging=offline", "experiment.run_dir=out", "experiment.sft.steps=1", cwd=cwd
-    )
+    with dashboard_port_in_use():
+        done = run(
+            "train", "experiment=smoke", "logging=offline", "experiment.run_dir=out", "experiment.sft.steps=1", cwd=cwd
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return cwd / "out"
 

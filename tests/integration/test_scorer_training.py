@@ -8,7 +8,7 @@ import pytest
 
 from hamr.backends.models import resolve_model
 from hamr.backends.scorer_prompt import ScorerPrompt
-from hamr.backends.scorer_training import ScorerExample, finetune, length_batches, verdict_scores
+from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
@@ -74,11 +74,36 @@ def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Pat
     assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
 
 
-def test_every_example_is_in_one_batch_with_its_like() -> None:
-    lengths = [5, 90, 6, 80, 7, 85, 8, 95, 9]
-    examples = [ScorerExample(prompt_ids=tuple(range(n)), target_ids=(1,), verdict=((1, 1.0),)) for n in lengths]
-    batches = [[len(e.prompt_ids) for e in batch] for batch in length_batches(examples, 3, seed=1)]
-    assert sorted(batches) == [[5, 6, 7], [8, 9, 80], [85, 90, 95]]
-    many = [e for e in examples for _ in range(20)]
-    dealt = [e for batch in length_batches(many, 4, seed=2) for e in batch]
-    assert sorted(len(e.prompt_ids) for e in dealt) == sorted(len(e.prompt_ids) for e in many)
+def an_example(family: str, *prompt: int) -> ScorerExample:
+    return ScorerExample(prompt_ids=prompt, target_ids=(1, 2), verdict=((2, 0.75), (3, 0.25)), family=family)
+
+
+def test_every_example_is_in_one_batch_with_its_family() -> None:
+    examples = [an_example(f"f{i % 5}", i) for i in range(35)] + [an_example("", i) for i in range(35, 40)]
+    batches = family_batches(examples, 8, seed=1)
+    assert sorted(e.prompt_ids for batch in batches for e in batch) == sorted(e.prompt_ids for e in examples)
+    assert all(len(batch) <= 8 for batch in batches)
+    for name in {e.family for e in examples} - {""}:
+        assert sum(any(e.family == name for e in batch) for batch in batches) == 1
+    assert len(family_batches([an_example("one", i) for i in range(20)], 8, seed=1)) == 3
+
+
+def test_the_loss_of_families_is_that_of_each_example_alone(tiny: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from hamr.backends.policy_model import load_policy
+
+    examples = [an_example("a", 9, 8, 7, n, n + 1) for n in (11, 12, 13)] + [
+        an_example("", 5, 6),
+        an_example("a", 9, 8),
+    ]
+    plain = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    expected = 0.0
+    for e in examples:
+        logits = plain(torch.tensor([e.prompt_ids + e.target_ids])).logits[0].detach()
+        logprobs = torch.log_softmax(logits, -1)
+        reasoning, verdict = logprobs[len(e.prompt_ids) - 1, 1], logprobs[len(e.prompt_ids), [2, 3]]
+        expected -= float(reasoning + 0.75 * verdict[0] + 0.25 * verdict[1]) / len(examples)
+    model = load_policy(tiny, dtype=torch.float32, layout="shared_prompt")
+    assert batch_loss(model, examples).item() == pytest.approx(expected, abs=1e-5)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from pathlib import Path
+
 import pytest
 
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
 from hamr.data.telecom import generate
-from hamr.errors import DataError
-from hamr.jobs.preparation import fit_prompts
+from hamr.errors import BadInput, DataError
+from hamr.jobs import preparation
+from hamr.jobs.preparation import check_room, fit_prompts
 
 
 class WordCodec:
@@ -54,3 +58,21 @@ def test_long_prompts_are_refused_with_the_worst_named(splits: Splits) -> None:
 def test_a_split_that_fits_nowhere_is_refused(splits: Splits) -> None:
     with pytest.raises(DataError, match="none fits"):
         fit_prompts(splits, WordCodec(), config(1, "drop"))
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """135M parameters in bfloat16: 14 bytes each, three checkpoints while the third is written."""
+    config = load_config(["experiment=smoke", "trainer.dtype=bfloat16", "experiment.checkpoint.keep=2"])
+    free = namedtuple("usage", "free")
+    monkeypatch.setattr(preparation, "describe", lambda path: {"parameters": 135e6})
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: free(free=6e9))
+    check_room(config, tmp_path, tmp_path / "not" / "yet")
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: free(free=5e9))
+    with pytest.raises(BadInput, match=r"experiment.run_dir.*5.0 GB free there, 5.7 GB needed.*checkpoint.keep"):
+        check_room(config, tmp_path, tmp_path / "not" / "yet")
+    shared = {"/dev/shm": free(free=1e8)}
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shared.get(str(path), free(free=1e12)))
+    with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
+        check_room(config, tmp_path, tmp_path)
