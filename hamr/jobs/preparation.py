@@ -117,8 +117,8 @@ def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
     policy = parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
     optimizer = 0 if config.trainer.lora else 12 * parameters
     checkpoints = (config.experiment.checkpoint.keep + 1) * (policy + optimizer)
-    _refuse_small("experiment.run_dir", run_dir, checkpoints,
-                  "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder")  # fmt: skip
+    remedy = "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder"
+    _refuse_small("experiment.run_dir", run_dir, checkpoints, remedy)
     if config.rollout.transfer == "shared_memory":
         _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
 
