@@ -27,13 +27,15 @@ class ScorerExample:
 
     `target_ids` ends in the verdict's token. `verdict` maps label tokens to the probability that each should get
     there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a third label. Examples of one
-    `family` (those about one reference) begin alike, and what they begin with is computed once.
+    `family` (those about one reference) begin alike, and what they begin with is computed once. Reasoning that is not
+    `sound` is heard but not learnt: the verdict has to be right all the same.
     """
 
     prompt_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
     verdict: tuple[tuple[int, float], ...]
     family: str = ""
+    sound: bool = True
 
 
 def finetune(
@@ -66,7 +68,9 @@ def finetune(
         truncated_copy(base, layers, scratch)
     model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt").train()
     use_cpu_kernels(model)
-    weights = list(model.parameters())
+    # The embeddings stay: a fifth of the weights, and nothing that a scorer has to learn about words.
+    model.causal_lm.get_input_embeddings().requires_grad_(False)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)
     batches = [b for epoch in range(config.epochs) for b in family_batches(examples, config.batch_size, seed + epoch)]
@@ -136,7 +140,7 @@ def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> l
 
 
 def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
-    """Mean over examples of (mean cross-entropy of the reasoning tokens) + (cross-entropy at the verdict).
+    """Mean over examples of (mean cross-entropy of sound reasoning's tokens) + (cross-entropy at the verdict).
 
     The verdict weighs as much as all the reasoning before it: it is one token, and it is the score.
     """
@@ -153,7 +157,8 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
     for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
         end += length
         reasoning = len(e.target_ids) - 1
-        read += [(end - 1 - reasoning + j, token, 1.0 / reasoning) for j, token in enumerate(e.target_ids[:-1])]
+        if e.sound:
+            read += [(end - 1 - reasoning + j, token, 1.0 / reasoning) for j, token in enumerate(e.target_ids[:-1])]
         read += [(end - 1, token, probability) for token, probability in e.verdict]
     rows, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
     logprobs, _ = model(dataclasses.replace(laid_out, read_N=laid_out.read_N[rows], targets_N=targets))

@@ -19,14 +19,16 @@ _INSTEAD: Mapping[str, tuple[str, ...]] = {
 """What a wrong agent would say: the acts that other system variables or another answer would call for."""
 
 _GIST: Mapping[str, str] = {
-    "ask_profile": "asks data or voice",
-    "recommend": "offers {package} at ${price}",
-    "penalty_notice": "states the ${fee} fee",
-    "goodbye": "says goodbye",
-    "confirm_change": "confirms the change",
-    "confirm_cancel": "confirms the cancellation",
-    "hand_over": "hands over to a human",
+    "ask_profile": "data or voice?",
+    "recommend": "offer {package} ${price}",
+    "penalty_notice": "fee ${fee}",
+    "goodbye": "goodbye",
+    "confirm_change": "changed",
+    "confirm_cancel": "cancelled",
+    "hand_over": "human",
 }
+"""What a reply says, in the fewest words: a judge's reasoning is the dearest part of its answer."""
+
 _VERBATIM = 1 / 8
 
 
@@ -43,20 +45,24 @@ def candidate(act: str, slots: Slots, split: Split, label: str, rng: Random, ref
     """A reply whose relation to `act` is `label`, with `reference` (or any) wording of the act itself."""
     known = wordings(act, slots, split)
     reference = reference or rng.choice(known)
-    gist = f"A {_GIST[act].format(**slots)}"
+    gist = _GIST[act].format(**slots)
     if label == "consistent":
         others = [text for text in known if text != reference]
         text = reference if rng.random() < _VERBATIM else rng.choice(others)
-        return Candidate(reference=reference, text=text, thought=f"{gist}; B {_GIST[act].format(**slots)}.")
+        return Candidate(reference=reference, text=text, thought=_thought(gist, gist))
     if label == "partial":
         text = rng.choice(BANKS[split].partial[act]).format(**slots)
-        return Candidate(reference=reference, text=text, thought=f"{gist}; B does in part.")
+        return Candidate(reference=reference, text=text, thought=_thought(gist, f"partly {gist}"))
     text, why = _wrong(act, slots, split, known.index(reference), rng)
-    return Candidate(reference=reference, text=text, thought=f"{gist}; B {why}.")
+    return Candidate(reference=reference, text=text, thought=_thought(gist, why))
+
+
+def _thought(a: str, b: str) -> str:
+    return f"A: {a}; B: {b}."
 
 
 def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tuple[str, str]:
-    """(reply, what is wrong with it). Wrong facts come half the time in the reference's very words, so that they
+    """(reply, what it says). Wrong facts come half the time in the reference's very words, so that they
     are what tells it from a right reply."""
     kinds = {
         "act": 4,
@@ -75,12 +81,12 @@ def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tup
         texts = wordings(act, facts, split)
         return texts[index] if rng.random() < 0.5 else rng.choice(texts), _GIST[act].format(**facts)
     if kind == "negation":
-        return rng.choice(BANKS[split].negated[act]).format(**slots), "says the opposite"
+        return rng.choice(BANKS[split].negated[act]).format(**slots), "opposite"
     if kind == "stray":
-        return _stray(split, rng), "misses the point"
+        return _stray(split, rng), "off the point"
     words = wordings(act, slots, split)[index].split()
     rng.shuffle(words)
-    return " ".join(words[: rng.randint(1, max(1, len(words) // 2))]), "makes no sense"
+    return " ".join(words[: rng.randint(1, max(1, len(words) // 2))]), "nonsense"
 
 
 def _stray(split: Split, rng: Random) -> str:

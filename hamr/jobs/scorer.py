@@ -30,6 +30,7 @@ from hamr.types import ServiceSample
 
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
 PAIRS_SEED = 17
+UNSOUND = 4
 CHECK_PAIRS = 120
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
@@ -64,25 +65,40 @@ def main(args: list[str]) -> int:
 def prepare_scorers(
     config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample], progress: Progress
 ) -> dict[str, TunedScorer]:
-    """The model folder of every vLLM pool: as it is, or fine-tuned where the pool asks for it and it is needed."""
-    return {
-        name: prepare_scorer(name, pool, config.data.max_pairs, train, held_out, progress)
-        for name, pool in config.pools.items()
-        if pool.type == "vllm"
-    }
+    """The model folder of every vLLM pool: as it is, or fine-tuned where the pool asks for it and it is needed.
+
+    Pools are prepared side by side as far as there are cores: two trainings of one thread each end sooner than one
+    after the other with two.
+    """
+    pools = {name: pool for name, pool in config.pools.items() if pool.type == "vllm"}
+    threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
+    at_once = max(1, (os.cpu_count() or 1) // threads)
+    starts = {name: pool.finetune.start_from if pool.finetune else None for name, pool in pools.items()}
+    prepared: dict[str, TunedScorer] = {}
+    with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
+        for ready in ([n for n in pools if not starts[n]], [n for n in pools if starts[n]]):
+            running = {}
+            for name in ready:
+                start = starts[name]
+                base = prepared[start].path if start else resolve_model(pools[name].model)
+                running[name] = side_by_side.submit(
+                    prepare_scorer, name, pools[name], base, config.data.max_pairs, train, held_out, progress
+                )
+            prepared |= {name: future.result() for name, future in running.items()}
+    return prepared
 
 
 def prepare_scorer(
     name: str,
     pool: PoolConfig,
+    base: Path,
     max_pairs: int,
     train: Sequence[ServiceSample],
     held_out: Sequence[ServiceSample],
     progress: Progress,
 ) -> TunedScorer:
-    """Fine-tunes in a process of its own, whose memory is gone afterwards. The result is cached by everything that
-    it depends on: base model, template, pairs and settings."""
-    base = resolve_model(pool.model)
+    """Fine-tunes a copy of `base` in a process of its own, whose memory is gone afterwards. The result is cached by
+    everything that it depends on: base model, template, pairs and settings."""
     if pool.finetune is None:
         return TunedScorer(path=base, finetuned=False)
     tuning, template = pool.finetune, PromptTemplate.load(pool.prompt)
@@ -98,7 +114,7 @@ def prepare_scorer(
         prompt = ScorerPrompt(template, load_tokenizer(base))
         questions = [question_ids(prompt, pair, think=False) for pair in checks]
         values = {prompt.labels[label]: verdict.value for label, verdict in template.labels.items()}
-        examples = [example(prompt, pair) for pair in pairs]
+        examples = training_examples(prompt, pairs)
         labels = [pair.label == "consistent" for pair in checks]
         overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
         raw = auc(_in_child(_raw_scores, base, questions, values, tuning), labels)
@@ -113,19 +129,31 @@ def prepare_scorer(
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
 
 
-def example(prompt: ScorerPrompt, pair: ReplyPair) -> ScorerExample:
-    """A labelled pair as the template's question and the scorer's whole answer to it."""
+def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
+    """The pairs as examples. To a scorer that reasons, one in UNSOUND comes with the reasoning of the pair before it:
+    its own reasoning will be wrong at times, and a verdict that only ever followed right reasoning would believe it."""
+    examples = []
+    for i, pair in enumerate(pairs):
+        heard = pairs[i - 1].thought
+        unsound = prompt.template.thinks and i % UNSOUND == UNSOUND - 1 and heard != pair.thought
+        examples.append(example(prompt, pair, heard=heard if unsound else None))
+    return examples
+
+
+def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
+    """A labelled pair as the template's question and the scorer's whole answer to it; `heard`: unsound reasoning."""
     level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
     verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
     said: list[int] = []
     if prompt.template.thinks:
-        said = prompt.tokenizer.encode(pair.thought) + prompt.verdict_ids(after_thinking=True)
+        said = prompt.tokenizer.encode(heard or pair.thought) + prompt.verdict_ids(after_thinking=True)
     most_likely = max(verdict, key=lambda label: verdict[label])
     return ScorerExample(
         prompt_ids=tuple(question_ids(prompt, pair, think=True)),
         target_ids=(*said, prompt.labels[most_likely]),
         verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
         family=pair.statement_a,
+        sound=heard is None,
     )
 
 
@@ -155,7 +183,7 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
 def _in_child(function: Callable[..., Result], *args: object) -> Result:
     """Runs `function` in a fresh process and returns its result, or raises what it raised."""
     context = multiprocessing.get_context("spawn")
-    with _environment(CHILD_ENV), concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         try:
             return pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
