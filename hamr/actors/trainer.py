@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamr.backends.allocator import ALLOCATOR_ENV
+from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
 from hamr.protocols import Metrics
@@ -213,10 +213,7 @@ def trainer_env(config: TrainerConfig) -> dict[str, str]:
     """Environment of a trainer's process: its own thread count, waiting threads that sleep, nothing from the net."""
     env = {
         "OMP_NUM_THREADS": str(config.threads),
-        # A waiting thread spins for some ten microseconds, then sleeps: to sleep at once costs a third of a step of
-        # many small operations, to spin for long starves the other processes of a small machine.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "20000",
+        **WAITING_ENV,
         "TOKENIZERS_PARALLELISM": "false",
         "DS_BUILD_OPS": "0",
     }

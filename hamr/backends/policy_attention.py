@@ -34,7 +34,7 @@ class Block:
     """Stretches of `lengths` (all > 0), laid end to end from `start`, each continuing the token ranges `prefix`.
 
     `pad` [B * L] reads the stretches into a padded block (padding repeats a token that exists: no real query attends
-    to it, since it comes later), `real` finds their tokens in it again; both None where all lengths are equal.
+    to it, since it comes later), `real` finds their tokens in it again; both None where there is nothing to pad.
     """
 
     prefix: tuple[tuple[int, int], ...]
@@ -50,7 +50,8 @@ class Block:
     @property
     def size(self) -> tuple[int, int, int]:
         """(B, L, P)."""
-        return len(self.lengths), max(self.lengths), sum(end - begin for begin, end in self.prefix)
+        longest = max(self.lengths) if self.pad is None else len(self.pad) // len(self.lengths)
+        return len(self.lengths), longest, sum(end - begin for begin, end in self.prefix)
 
     @property
     def scores(self) -> int:
@@ -60,17 +61,22 @@ class Block:
 
 
 def block(
-    prefix: Sequence[tuple[int, int]], start: int, lengths: Sequence[int], device: torch.device | str = "cpu"
+    prefix: Sequence[tuple[int, int]],
+    start: int,
+    lengths: Sequence[int],
+    device: torch.device | str = "cpu",
+    multiple: int = 1,
 ) -> Block:
-    """A block with its index tensors.
+    """A block with its index tensors, padded to a multiple of `multiple`.
 
     >>> b = block([(0, 4)], 10, (2, 1))
     >>> b.pad.tolist(), b.real.tolist(), b.size
     ([0, 1, 2, 2], [0, 1, 2], (2, 2, 4))
     """
     pad = real = None
-    if len(set(lengths)) > 1:
-        longest, total, offset = max(lengths), sum(lengths), 0
+    longest = -(-max(lengths) // multiple) * multiple
+    if set(lengths) != {longest}:
+        total, offset = sum(lengths), 0
         reads: list[int] = []
         finds: list[int] = []
         for i, length in enumerate(lengths):
@@ -94,8 +100,9 @@ def shared_prompt_attention(
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
 
-    `hamr_blocks` tile the row in order and travel through the model's keyword arguments. Raises TypeError without
-    them: a model that drops unknown arguments would otherwise attend across customers.
+    `hamr_blocks` tile the row in order, but for filling at its end (which attends to nothing), and travel through the
+    model's keyword arguments. Raises TypeError without them: a model that drops unknown arguments would otherwise
+    attend across customers.
     """
     if hamr_blocks is None:
         raise TypeError("the model's attention dropped `hamr_blocks`; set trainer.attention=padded for this model")
@@ -104,14 +111,15 @@ def shared_prompt_attention(
     if torch.is_autocast_enabled(device):
         # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
-    q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
+    filling = query.shape[2] - hamr_blocks[-1].own.stop
+    q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1)[: x.shape[2] - filling] for x in (query, key, value))
     dense = device == "cpu" and query.shape[1] * sum(b.scores for b in hamr_blocks) <= DENSE_SCORES
     with torch.autocast(device, enabled=False):
         if dense:
             out_THD = _DenseAttention.apply(q_THD, k_TKD, v_TKD, hamr_blocks, scale)
         else:
             out_THD = torch.cat([_library_attention(q_THD, k_TKD, v_TKD, b, scale) for b in hamr_blocks])
-    return out_THD[None], None
+    return F.pad(out_THD, (0, 0, 0, 0, 0, filling))[None], None
 
 
 def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, scale: float) -> Tensor:

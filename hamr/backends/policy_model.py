@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamr.algorithms.packing import Layout
 from hamr.backends.policy_attention import NAME, shared_prompt_attention
-from hamr.backends.policy_batch import PolicyBatch
+from hamr.backends.policy_batch import FEW_ROWS, PolicyBatch
 from hamr.backends.policy_head import token_logprobs
 from hamr.config.schema import LoraConfig
 from hamr.errors import ConfigError
@@ -44,7 +45,12 @@ class PolicyModel(nn.Module):
             use_cache=False,
             **kwargs,
         ).last_hidden_state
-        return self.head(hidden_BTE.flatten(0, 1)[batch.read_N], batch.targets_N)
+        # On a CPU each new number of rows would have a kernel compiled for it.
+        count = len(batch.targets_N)
+        more = -count % FEW_ROWS if hidden_BTE.device.type == "cpu" else 0
+        read, targets = F.pad(batch.read_N, (0, more)), F.pad(batch.targets_N, (0, more))
+        logprobs, entropies = self.head(hidden_BTE.flatten(0, 1)[read], targets)
+        return logprobs[:count], entropies[:count]
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:

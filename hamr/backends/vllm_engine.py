@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hamr.backends.allocator import ALLOCATOR_ENV
+from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
@@ -74,7 +74,7 @@ def engine_env(engine: EngineConfig) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(engine.threads),
         # Spinning threads of one engine would starve the others on a small machine.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **WAITING_ENV,
         "TORCH_COMPILE_DISABLE": "1",
         **ALLOCATOR_ENV,
     }

@@ -191,9 +191,6 @@ class ScorerTrainingConfig(Section):
 
     when: Literal["needed", "always"] = "needed"
     """`needed`: only if the raw model's AUC on held-out pairs is no better than that of word overlap."""
-    start_from: str | None = None
-    """Another pool whose finished scorer is the base in place of `model`: a reranker that can compare two replies is a
-    better start for a judge than a model that cannot."""
     layers: PositiveInt | None = None
     """Keep only the first so many decoder layers of the base; null keeps all."""
     examples: PositiveInt = 2000
@@ -375,16 +372,6 @@ class Config(Section):
 
 def _check_consistent(c: Config) -> None:
     """Contradictions between sections: each message has both values and what to change."""
-    for name, pool in c.pools.items():
-        other = pool.finetune.start_from if pool.finetune else None
-        if other is None:
-            continue
-        base = c.pools.get(other)
-        if base is None or base.type != "vllm" or (base.finetune and base.finetune.start_from):
-            raise ValueError(
-                f"pools.{name}.finetune.start_from={other!r} but that has to be a vllm pool which starts from its own "
-                f"model; pools has {sorted(c.pools)}"
-            )
     wanted = c.rewards.consistency
     if wanted.weight:
         for key, role in (("reranker", "reranker"), ("judge", "judge")):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import dataclasses
 import hashlib
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hamr.backends.allocator import ALLOCATOR_ENV
+from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
@@ -29,12 +31,13 @@ from hamr.rewards.prompting import PromptTemplate
 from hamr.types import ServiceSample
 
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
+PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
 UNSOUND = 4
 CHECK_PAIRS = 120
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
-CHILD_ENV = {**ALLOCATOR_ENV, "DS_ACCELERATOR": "cpu"}
+CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
 """Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
 
 Progress = Callable[[str], None]
@@ -73,32 +76,25 @@ def prepare_scorers(
     pools = {name: pool for name, pool in config.pools.items() if pool.type == "vllm"}
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
-    starts = {name: pool.finetune.start_from if pool.finetune else None for name, pool in pools.items()}
-    prepared: dict[str, TunedScorer] = {}
     with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
-        for ready in ([n for n in pools if not starts[n]], [n for n in pools if starts[n]]):
-            running = {}
-            for name in ready:
-                start = starts[name]
-                base = prepared[start].path if start else resolve_model(pools[name].model)
-                running[name] = side_by_side.submit(
-                    prepare_scorer, name, pools[name], base, config.data.max_pairs, train, held_out, progress
-                )
-            prepared |= {name: future.result() for name, future in running.items()}
-    return prepared
+        prepared = {
+            name: side_by_side.submit(prepare_scorer, name, pool, config.data.max_pairs, train, held_out, progress)
+            for name, pool in pools.items()
+        }
+        return {name: future.result() for name, future in prepared.items()}
 
 
 def prepare_scorer(
     name: str,
     pool: PoolConfig,
-    base: Path,
     max_pairs: int,
     train: Sequence[ServiceSample],
     held_out: Sequence[ServiceSample],
     progress: Progress,
 ) -> TunedScorer:
-    """Fine-tunes a copy of `base` in a process of its own, whose memory is gone afterwards. The result is cached by
-    everything that it depends on: base model, template, pairs and settings."""
+    """Fine-tunes in a process of its own, whose memory is gone afterwards. The result is cached by everything that
+    it depends on: base model, template, pairs and settings."""
+    base = resolve_model(pool.model)
     if pool.finetune is None:
         return TunedScorer(path=base, finetuned=False)
     tuning, template = pool.finetune, PromptTemplate.load(pool.prompt)
@@ -183,13 +179,19 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
 def _in_child(function: Callable[..., Result], *args: object) -> Result:
     """Runs `function` in a fresh process and returns its result, or raises what it raised."""
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
         try:
             return pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
             raise HamrError(
                 f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
             ) from error
+
+
+def _die_with_parent() -> None:
+    """A killed hamr leaves no training behind: the kernel kills this process when its parent ends (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager

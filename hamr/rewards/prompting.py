@@ -46,7 +46,8 @@ class PromptTemplate:
     """One scorer's prompt. `system` is fixed; `user` is Jinja with the variables of a Question.
 
     `verdict_prefix` is what the scorer says right before the label's token ("" if the label is its first word).
-    `thinking_open` and `thinking_close` enclose the reasoning; both are "" for a scorer that does not think.
+    `thinking_open` and `thinking_close` enclose the reasoning. The second is "" for a scorer that does not think; the
+    first may be "" for one that starts right away.
 
     >>> PromptTemplate.load("judge.en").verdict_prefix
     'Verdict:'
@@ -92,7 +93,7 @@ class PromptTemplate:
 
     @property
     def thinks(self) -> bool:
-        return bool(self.thinking_open)
+        return bool(self.thinking_close)
 
     def render(self, variables: Mapping[str, str]) -> list[dict[str, str]]:
         """Chat messages with the neutralised variables; others than the template's are ignored.
@@ -137,8 +138,8 @@ def _from_content(content: Any, where: str, digest: str) -> PromptTemplate:
     thinking = content["thinking"]
     if not isinstance(thinking, dict) or thinking.keys() != {"open", "close"} or not _all_text(thinking.values()):
         raise ConfigError(f"prompt {where}: thinking", thinking, "needs the texts `open` and `close`")
-    if bool(thinking["open"]) != bool(thinking["close"]):
-        raise ConfigError(f"prompt {where}: thinking", thinking, 'give both ends, or "" for both')
+    if thinking["open"] and not thinking["close"].strip():
+        raise ConfigError(f"prompt {where}: thinking", thinking, 'give `close` too, or "" for both')
     _check_wrapped(content["user"], content["system"], where)
     return PromptTemplate(
         name=content["name"],

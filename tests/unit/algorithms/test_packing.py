@@ -57,7 +57,7 @@ def test_only_a_single_sequence_may_pass_the_budget(
             if sum(len(p.sequences) for p in microbatch) > 1 and layout != "padded":
                 row = build_batch(groups, microbatch, layout)
                 last = sum(len(p.sequences) for p in microbatch)  # a completion's last token is no input
-                assert row.input_ids_BT.numel() + last <= budget
+                assert row.blocks[-1].own.stop + last <= budget
 
 
 def test_what_prompts_begin_with_alike_counts_once() -> None:

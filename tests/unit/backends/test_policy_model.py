@@ -116,7 +116,7 @@ def test_what_prompts_begin_with_alike_is_computed_once_and_changes_nothing(mode
         for i, group in zip((0, 2, 1, 0, 1, 0), random_groups(2 * [*SHAPES["unequal lengths"], (3, [2])]), strict=True)
     ]
     [[microbatch]] = pack(groups, budget=10**6)
-    rows = build_batch(groups, microbatch, "shared_prompt").input_ids_BT.numel()
+    rows = build_batch(groups, microbatch, "shared_prompt").blocks[-1].own.stop
     apart = sum(tokens(g, range(len(g.sequences)), "shared_prompt") for g in groups) - sum(
         len(g.sequences) for g in groups
     )

@@ -91,7 +91,7 @@ def test_the_id_changes_with_the_file(tmp_path):
     (tmp_path / "mine.yaml").write_text(text.replace("Compare two", "Do compare two"), encoding="utf-8")
     mine, shipped = PromptTemplate.load(str(tmp_path / "mine")), PromptTemplate.load("judge_short.en")
     assert mine.id != shipped.id
-    assert shipped.id.startswith("judge_short.en@1+")
+    assert shipped.id.startswith("judge_short.en@2+")
     assert PromptTemplate.load(str(tmp_path / "mine.yaml")) == mine
 
 
@@ -198,7 +198,7 @@ thinking: {open: "", close: ""}
         ('{token: "no", value: 0.0}', '{token: "", value: 0.0}', "token of its own"),
         ('{token: "no", value: 0.0}', '{token: "no", value: 0.5}', "is worth 0.0"),
         ('{token: "no", value: 0.0}', "no", "needs `token`"),
-        ('open: ""', 'open: "<think>"', "both ends"),
+        ('open: ""', 'open: "<think>"', "give .close. too"),
         ('{open: "", close: ""}', "null", "`open` and `close`"),
     ],
 )
