@@ -115,6 +115,10 @@ class TrainerGroup:
         """`folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
         await self._all("save", Path(folder).absolute())
 
+    async def save_policy(self, folder: Path) -> None:
+        """`folder/policy` alone: enough for a stage to start from with a fresh optimiser."""
+        await self._all("save_policy", Path(folder).absolute())
+
     async def load(self, folder: Path) -> None:
         """Goes on exactly where `save` was called; right after `start` or `reset`."""
         await self._all("load", Path(folder).absolute())

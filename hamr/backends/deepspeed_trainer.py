@@ -349,12 +349,17 @@ class DeepSpeedTrainer:
     def save(self, folder: Path) -> None:
         """`folder/policy`: the model as a Hugging Face folder; `folder/trainer`: what exact resumption needs."""
         folder = Path(folder)
-        write_model_folder(self.model, folder / "policy", getattr(torch, self.config.dtype), self.rank, self.files)
+        self.save_policy(folder)
         if self.reference is not None:
             # A resumed run starts from another model than this stage did; its reference must not change with it.
             dtype = backend.weight_dtype(self.config)
             write_model_folder(self.reference, folder / "reference", dtype, self.rank, self.files)
         save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
+
+    def save_policy(self, folder: Path) -> None:
+        """`folder/policy` alone: enough for a stage to start from."""
+        dtype = getattr(torch, self.config.dtype)
+        write_model_folder(self.model, Path(folder) / "policy", dtype, self.rank, self.files)
 
     def load(self, folder: Path) -> None:
         """Goes on exactly where `save` was called. Call it right after construction or `reset`.

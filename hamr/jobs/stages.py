@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hamr.config.schema import Config
@@ -42,6 +40,10 @@ class Run:
     def config(self) -> Config:
         return self.prepared.config
 
+    def state(self, stream: PromptStream) -> dict[str, Any]:
+        """What a checkpoint holds beside the trainers' own files."""
+        return {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
+
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
         """Greedy responses to the test split with the weights that the engines hold."""
         with self.console.phase(f"evaluation {stage}"):
@@ -59,7 +61,7 @@ class Run:
         self.evaluations[stage] = result.as_dict()
         return result
 
-    async def check_scorers(self, most: int = 200) -> None:
+    async def check_scorers(self, most: int = 120) -> None:
         """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones."""
         sets = {"held_out": reply_pairs(self.prepared.splits.test, most, CHECK_SEED)}
         if self.config.data.labelled_pairs:
@@ -112,7 +114,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             run.version = controller.version
             run.recorder.metrics(step, {**metrics, **await run.world.router.metrics()})
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
-                await checkpoint(run, step, stream)
+                await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
                 await run.evaluate(f"rl-{step}", step)
 
@@ -122,34 +124,29 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
 
     Returns the prompts' order and the number of steps already done.
     """
-    experiment, trainer = run.config.experiment, run.config.trainer
+    experiment, trainers = run.config.experiment, run.world.trainers
     seed = experiment.seed + 1
     if newest is None:
         stream = PromptStream(run.prepared.splits.train, seed)
-        if experiment.sft.steps:
-            with tempfile.TemporaryDirectory(dir=run.checkpoints.folder, prefix=".sft-") as warmed_up:
-                await run.world.trainers.save(Path(warmed_up))
-                await run.world.trainers.reset(Path(warmed_up) / "policy", config=trainer, total_steps=experiment.steps)
-        else:
-            await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
-        await checkpoint(run, 0, stream)
-        return stream, 0
-    await run.world.trainers.reset(run.prepared.model_path, config=trainer, total_steps=experiment.steps)
-    await run.world.trainers.load(newest.path)
-    run.version = newest.state["version"]
-    run.evaluations.update(newest.state["evaluations"])
-    await publish(run)
-    run.recorder.rewind(run.run_id, newest.step)
-    run.console.note(f"goes on after step {newest.step}")
-    return PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest.step
+        # RL starts from this one in either case: now, and when the run is resumed before its first step is kept.
+        start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
+    else:
+        stream, start = PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest
+    fresh = start.step == 0
+    policy = start.path / "policy" if fresh else run.prepared.model_path
+    await trainers.reset(policy, config=run.config.trainer, total_steps=experiment.steps)
+    if not fresh:
+        await trainers.load(start.path)
+    if newest is not None:
+        run.version = newest.state["version"]
+        run.evaluations.update(newest.state["evaluations"])
+        await publish(run)
+        run.recorder.rewind(run.run_id, newest.step)
+        run.console.note(f"goes on after step {newest.step}")
+    return stream, start.step
 
 
 async def publish(run: Run) -> None:
     """The trainers' weights into every engine, as the next policy version."""
     run.version += 1
     await run.world.weights.sync(run.version)
-
-
-async def checkpoint(run: Run, step: int, stream: PromptStream) -> None:
-    state = {"version": run.version, "stream": stream.state(), "evaluations": run.evaluations}
-    await run.checkpoints.save(step, run.world.trainers.save, state)
