@@ -34,7 +34,7 @@ HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model car
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
 UNSOUND = 4
-CHECK_PAIRS = 120
+CHECK_PAIRS = 80
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
 CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
