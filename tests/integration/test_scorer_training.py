@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hamr.backends.models import resolve_model
@@ -12,7 +17,7 @@ from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batc
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
-from hamr.jobs.scorer import example, question_ids
+from hamr.jobs.scorer import example, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 
 
@@ -72,6 +77,29 @@ def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Pat
     asked = question_ids(judge, pair("consistent"), think=True)
     reasoned = judge.tokenizer.encode(pair("consistent").thought) + judge.verdict_ids(after_thinking=True)
     assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
+
+
+def test_one_in_four_reasonings_of_a_judge_is_anothers_and_is_not_learnt(tiny: Path) -> None:
+    judge, reranker = prompt_of(tiny, "judge_short.en"), prompt_of(tiny, "reranker_short.en")
+    pairs = [dataclasses.replace(pair("consistent"), thought=f"A: {n}; B: {n}.") for n in ("one", "two", "six", "ten")]
+    said = [judge.tokenizer.decode(e.target_ids) for e in training_examples(judge, pairs)]
+    assert [e.sound for e in training_examples(judge, pairs)] == [True, True, True, False]
+    assert [text.split(";")[0] for text in said] == ["A: one", "A: two", "A: six", "A: six"]
+    assert all(e.sound for e in training_examples(reranker, pairs))
+
+
+def test_a_killed_job_leaves_no_training_behind() -> None:
+    code = "import time; from hamr.jobs.scorer import _in_child\nif __name__ == '__main__': _in_child(time.sleep, 600)"
+    job = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not (children := psutil.Process(job.pid).children(recursive=True)) or len(children) < 2:
+        assert time.monotonic() < deadline and job.poll() is None, "no training process appeared"
+        time.sleep(0.1)
+    time.sleep(3)  # the initialiser of the process has run
+    job.kill()
+    job.wait()
+    gone, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive and gone
 
 
 def an_example(family: str, *prompt: int) -> ScorerExample:
