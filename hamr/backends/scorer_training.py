@@ -49,7 +49,7 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    Full fine-tuning: bf16 computation, float32 master weights, AdamW, linear warm-up over a tenth of the steps and
+    Fine-tuning of all weights (or all but the embeddings): bf16 computation, float32 master weights, AdamW, linear warm-up over a tenth of the steps and
     linear decay. Written aside and renamed, so that `out` is whole or absent.
     """
     import torch
@@ -68,8 +68,7 @@ def finetune(
         truncated_copy(base, layers, scratch)
     model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt").train()
     use_cpu_kernels(model)
-    # The embeddings stay: a fifth of the weights, and nothing that a scorer has to learn about words.
-    model.causal_lm.get_input_embeddings().requires_grad_(False)
+    model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)

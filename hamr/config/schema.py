@@ -197,6 +197,9 @@ class ScorerTrainingConfig(Section):
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 3e-4
+    train_embeddings: bool = True
+    """False leaves the embeddings (and a head tied to them) as they are: a fifth of a small model's weights, and
+    nothing that a scorer has to learn about words."""
     threads: PositiveInt = 1
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -56,6 +57,22 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_the_embeddings_move_only_where_they_may(tiny: Path, tmp_path: Path, train: bool) -> None:
+    from safetensors import safe_open
+
+    def embeddings(folder: Path) -> Any:
+        with safe_open(folder / "model.safetensors", "pt") as tensors:
+            return tensors.get_tensor("model.embed_tokens.weight").bfloat16()
+
+    config = ScorerTrainingConfig(batch_size=8, learning_rate=3e-2, train_embeddings=train)
+    examples = [
+        example(prompt_of(tiny, "reranker_short.en"), pair(label)) for label in ["consistent", "inconsistent"] * 8
+    ]
+    finetune(tiny, tmp_path / "scorer", examples, config, seed=0)
+    assert bool((embeddings(tmp_path / "scorer") == embeddings(tiny)).all()) is not train
 
 
 def test_a_partial_agreement_is_half_a_yes_without_a_label_of_its_own(tiny: Path) -> None:
