@@ -49,8 +49,8 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    Fine-tuning of all weights (or all but the embeddings): bf16 computation, float32 master weights, AdamW, linear warm-up over a tenth of the steps and
-    linear decay. Written aside and renamed, so that `out` is whole or absent.
+    All weights are trained, or all but the embeddings: bf16 computation, float32 master weights, AdamW, linear warm-up
+    over a tenth of the steps and linear decay. Written aside and renamed, so that `out` is whole or absent.
     """
     import torch
 

@@ -198,7 +198,7 @@ thinking: {open: "", close: ""}
         ('{token: "no", value: 0.0}', '{token: "", value: 0.0}', "token of its own"),
         ('{token: "no", value: 0.0}', '{token: "no", value: 0.5}', "is worth 0.0"),
         ('{token: "no", value: 0.0}', "no", "needs `token`"),
-        ('open: ""', 'open: "<think>"', "give .close. too"),
+        ('open: ""', 'open: "<think>"', "give `close` too"),
         ('{open: "", close: ""}', "null", "`open` and `close`"),
     ],
 )
