@@ -150,8 +150,8 @@ def _init(what: str, **options: Any) -> None:
     # Without this, Ray announces that future releases will treat num_gpus=0 differently, on every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's workers are as nice as can be, so that every heartbeat of its own processes interrupts them: on two cores a
-    # trainer's two threads then spend half of their time waiting for each other.
+    # Ray starts its workers with niceness 15, so that every heartbeat of its own processes interrupts them: on two
+    # cores a trainer's two threads then spend a third of their time waiting for each other.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)

@@ -73,7 +73,6 @@ def engine_env(engine: EngineConfig) -> dict[str, str]:
         "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(engine.threads),
-        # Spinning threads of one engine would starve the others on a small machine.
         **WAITING_ENV,
         "TORCH_COMPILE_DISABLE": "1",
         **ALLOCATOR_ENV,

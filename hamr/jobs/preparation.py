@@ -111,14 +111,16 @@ def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
     """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights.
 
     A checkpoint has the weights twice (the policy, and what resumption needs) and AdamW's two moments; one more than
-    `experiment.checkpoint.keep` exist while the next is written. Raises BadInput.
+    `experiment.checkpoint.keep` exist while the next is written. Those that a resumed run has already count as room.
+    Raises BadInput.
     """
     parameters = describe(model_path)["parameters"]
     policy = parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
     optimizer = 0 if config.trainer.lora else 12 * parameters
     checkpoints = (config.experiment.checkpoint.keep + 1) * (policy + optimizer)
+    present = sum(file.stat().st_size for file in (run_dir / "checkpoints").rglob("*") if file.is_file())
     remedy = "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder"
-    _refuse_small("experiment.run_dir", run_dir, checkpoints, remedy)
+    _refuse_small("experiment.run_dir", run_dir, checkpoints - present, remedy)
     if config.rollout.transfer == "shared_memory":
         _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
 

@@ -34,6 +34,8 @@ HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model car
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
 UNSOUND = 4
+"""One in so many of a judge's training examples carries another pair's reasoning."""
+
 CHECK_PAIRS = 80
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 

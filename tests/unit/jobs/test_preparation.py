@@ -72,6 +72,11 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
     monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: free(free=5e9))
     with pytest.raises(BadInput, match=r"experiment.run_dir.*5.0 GB free there, 5.7 GB needed.*checkpoint.keep"):
         check_room(config, tmp_path, tmp_path / "not" / "yet")
+    kept = tmp_path / "resumed" / "checkpoints" / "step_8"
+    kept.mkdir(parents=True)
+    with (kept / "rank_0.pt").open("wb") as file:
+        file.truncate(1_000_000_000)  # sparse: a size without the bytes
+    check_room(config, tmp_path, tmp_path / "resumed")
     shared = {"/dev/shm": free(free=1e8)}
     monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shared.get(str(path), free(free=1e12)))
     with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
