@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
+from hamr.types import Aggregation
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 DType = Literal["bfloat16", "float32"]
@@ -123,7 +125,7 @@ class AlgorithmConfig(Section):
     clip_high: NonNegative = 0.28
     entropy_coef: NonNegative = 3.5e-4
     normalize_std: bool = True
-    loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    loss_aggregation: Aggregation = "token_mean"
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     overlong: OverlongConfig = OverlongConfig()
     kl: KlConfig = KlConfig()
@@ -191,8 +193,11 @@ class ScorerTrainingConfig(Section):
 
     when: Literal["needed", "always"] = "needed"
     """`needed`: only if the raw model's AUC on held-out pairs is no better than that of word overlap."""
+    start_from: str | None = None
+    """Name of another pool: start from what that pool's training ends with. A judge learns to reason in a fraction of
+    the time where it already compares as the reranker does. null: the pool's own `model`."""
     layers: PositiveInt | None = None
-    """Keep only the first so many decoder layers of the base; null keeps all."""
+    """Keep only the first so many decoder layers of the model that training starts from; null keeps all."""
     examples: PositiveInt = 2000
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 32
@@ -332,6 +337,8 @@ class SftStageConfig(Section):
     samples_per_step: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4
     references_per_sample: PositiveInt = 1
+    loss_aggregation: Aggregation = "token_mean"
+    """`sequence_mean` lets a reply of ten tokens count as much as a tool call of thirty."""
 
 
 class CheckpointConfig(Section):
@@ -375,6 +382,15 @@ class Config(Section):
 
 def _check_consistent(c: Config) -> None:
     """Contradictions between sections: each message has both values and what to change."""
+    for name, pool in c.pools.items():
+        start = pool.finetune.start_from if pool.finetune else None
+        tuning = c.pools[start].finetune if start in c.pools else None
+        if start is not None and (tuning is None or tuning.start_from is not None):
+            possible = sorted(n for n, p in c.pools.items() if p.finetune and p.finetune.start_from is None)
+            raise ValueError(
+                f"pools.{name}.finetune.start_from={start!r} is not a pool that is fine-tuned from its own model; "
+                f"use one of {possible} or null"
+            )
     wanted = c.rewards.consistency
     if wanted.weight:
         for key, role in (("reranker", "reranker"), ("judge", "judge")):

@@ -13,8 +13,8 @@ from hamr.data.telecom_words.stray import STRAY
 _INSTEAD: Mapping[str, tuple[str, ...]] = {
     "ask_profile": ("recommend", "goodbye", "penalty_notice", "confirm_change", "hand_over"),
     "recommend": ("ask_profile", "confirm_change", "penalty_notice", "goodbye", "hand_over"),
-    "penalty_notice": ("confirm_change", "confirm_cancel", "goodbye", "hand_over", "recommend"),
-    "goodbye": ("confirm_change", "recommend", "penalty_notice", "hand_over", "ask_profile"),
+    "penalty_notice": ("ask_profile", "recommend", "confirm_change", "confirm_cancel", "goodbye", "hand_over"),
+    "goodbye": ("ask_profile", "recommend", "penalty_notice", "confirm_change", "hand_over"),
 }
 """What a wrong agent would say: the acts that other system variables or another answer would call for."""
 

@@ -33,10 +33,10 @@ from hamr.types import ServiceSample
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
-UNSOUND = 4
-"""One in so many of a judge's training examples carries another pair's reasoning."""
+UNREASONED = 2
+"""One in so many of a judge's training examples goes to its verdict at once."""
 
-CHECK_PAIRS = 80
+CHECK_PAIRS = 60
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
 CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
@@ -72,18 +72,24 @@ def prepare_scorers(
 ) -> dict[str, TunedScorer]:
     """The model folder of every vLLM pool: as it is, or fine-tuned where the pool asks for it and it is needed.
 
-    Pools are prepared side by side as far as there are cores: two trainings of one thread each end sooner than one
-    after the other with two.
+    Pools are prepared side by side as far as there are cores; one that starts from another waits for it.
     """
     pools = {name: pool for name, pool in config.pools.items() if pool.type == "vllm"}
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
+    prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
     with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
-        prepared = {
-            name: side_by_side.submit(prepare_scorer, name, pool, config.data.max_pairs, train, held_out, progress)
-            for name, pool in pools.items()
-        }
-        return {name: future.result() for name, future in prepared.items()}
+        # Those that wait come last: all that they may wait for is then done or under way.
+        for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
+            start = prepared.get(_start(pool) or "")
+            prepared[name] = side_by_side.submit(
+                prepare_scorer, name, pool, config.data.max_pairs, train, held_out, progress, start
+            )
+        return {name: prepared[name].result() for name in pools}
+
+
+def _start(pool: PoolConfig) -> str | None:
+    return pool.finetune.start_from if pool.finetune else None
 
 
 def prepare_scorer(
@@ -93,18 +99,19 @@ def prepare_scorer(
     train: Sequence[ServiceSample],
     held_out: Sequence[ServiceSample],
     progress: Progress,
+    start: concurrent.futures.Future[TunedScorer] | None = None,
 ) -> TunedScorer:
-    """Fine-tunes in a process of its own, whose memory is gone afterwards. The result is cached by everything that
-    it depends on: base model, template, pairs and settings."""
+    """Fine-tunes in a process of its own, whose memory is gone afterwards, from what `start` results in or else from
+    the pool's model. The result is cached by everything that it depends on: models, template, pairs and settings."""
     base = resolve_model(pool.model)
     if pool.finetune is None:
         return TunedScorer(path=base, finetuned=False)
     tuning, template = pool.finetune, PromptTemplate.load(pool.prompt)
     pairs = reply_pairs(train, min(tuning.examples, max_pairs), PAIRS_SEED)
     checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
-    recipe = json.dumps(
-        [str(base.resolve()), template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]]
-    )
+    begin = start.result().path if start else base
+    models = [str(path.resolve()) for path in (base, begin)]
+    recipe = json.dumps([models, template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]])
     folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     note = folder.with_suffix(".json")
     if not note.is_file():
@@ -121,30 +128,31 @@ def prepare_scorer(
             f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
         )
         if needed and not (folder / "config.json").is_file():
-            _in_child(_finetune, base, folder, examples, tuning, name)
+            _in_child(_finetune, begin, folder, examples, tuning, name)
         note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
 
 
 def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
-    """The pairs as examples. To a scorer that reasons, one in UNSOUND comes with the reasoning of the pair before it:
-    its own reasoning will be wrong at times, and a verdict that only ever followed right reasoning would believe it."""
-    examples = []
-    for i, pair in enumerate(pairs):
-        heard = pairs[i - 1].thought
-        unsound = prompt.template.thinks and i % UNSOUND == UNSOUND - 1 and heard != pair.thought
-        examples.append(example(prompt, pair, heard=heard if unsound else None))
-    return examples
+    """The pairs as examples. To a scorer that reasons, one in UNREASONED comes without reasoning (and is not taught to
+    leave it out): its own reasoning will be wrong at times, and a verdict that only ever followed right reasoning would
+    believe it rather than look at the statements."""
+    return [
+        example(prompt, pair, heard="" if prompt.template.thinks and i % UNREASONED else None)
+        for i, pair in enumerate(pairs)
+    ]
 
 
 def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
-    """A labelled pair as the template's question and the scorer's whole answer to it; `heard`: unsound reasoning."""
+    """A labelled pair as the template's question and the scorer's whole answer to it. `heard`: what stands in the place
+    of the pair's reasoning, and is not learnt."""
     level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
     verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
     said: list[int] = []
     if prompt.template.thinks:
-        said = prompt.tokenizer.encode(heard or pair.thought) + prompt.verdict_ids(after_thinking=True)
+        reasoning = pair.thought if heard is None else heard
+        said = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
     most_likely = max(verdict, key=lambda label: verdict[label])
     return ScorerExample(
         prompt_ids=tuple(question_ids(prompt, pair, think=True)),

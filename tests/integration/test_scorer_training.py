@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import time
@@ -16,9 +15,11 @@ from hamr.backends.models import resolve_model
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.load import load_config
 from hamr.config.schema import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
-from hamr.jobs.scorer import example, question_ids, training_examples
+from hamr.jobs.preparation import load_splits
+from hamr.jobs.scorer import example, prepare_scorers, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 
 
@@ -96,13 +97,40 @@ def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Pat
     assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
 
 
-def test_one_in_four_reasonings_of_a_judge_is_anothers_and_is_not_learnt(tiny: Path) -> None:
+def test_every_second_example_of_a_judge_goes_to_the_verdict_and_its_silence_is_not_learnt(tiny: Path) -> None:
     judge, reranker = prompt_of(tiny, "judge_short.en"), prompt_of(tiny, "reranker_short.en")
-    pairs = [dataclasses.replace(pair("consistent"), thought=f"A: {n}; B: {n}.") for n in ("one", "two", "six", "ten")]
-    said = [judge.tokenizer.decode(e.target_ids) for e in training_examples(judge, pairs)]
-    assert [e.sound for e in training_examples(judge, pairs)] == [True, True, True, False]
-    assert [text.split(";")[0] for text in said] == ["A: one", "A: two", "A: six", "A: six"]
-    assert all(e.sound for e in training_examples(reranker, pairs))
+    examples = training_examples(judge, [pair("consistent"), pair("inconsistent")] * 2)
+    said = [judge.tokenizer.decode(e.target_ids) for e in examples]
+    assert [e.sound for e in examples] == [True, False, True, False]
+    assert said[0].startswith("A states the fee; B too.")
+    assert said[1] == judge.template.thinking_close + ": No"
+    assert all(e.sound for e in training_examples(reranker, [pair("consistent")] * 4))
+
+
+def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import load_file
+
+    monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
+    tuning = "batch_size: 8, examples: 16, when: always"
+    config = load_config(
+        [
+            "experiment=smoke",
+            f"pools.reranker.finetune={{{tuning}, learning_rate: 0.003, layers: 2}}",
+            f"pools.judge.finetune={{{tuning}, learning_rate: 1.0e-9, start_from: reranker}}",
+        ]
+    )
+    splits = load_splits(config.data, 0)
+    found = prepare_scorers(config, splits.train, splits.validation, print)
+    assert list(found) == list(config.pools)
+    reranker, judge, base = (
+        load_file(path / "model.safetensors")
+        for path in (found["reranker"].path, found["judge"].path, resolve_model("tiny"))
+    )
+    assert found["reranker"].path != found["judge"].path
+    assert judge.keys() == reranker.keys() != base.keys()
+    assert all((judge[name] == reranker[name]).all() for name in judge)
+    assert any((reranker[name] != base[name].to(reranker[name].dtype)).any() for name in reranker)
+    assert prepare_scorers(config, splits.train, splits.validation, print) == found, "cached"
 
 
 def test_a_killed_job_leaves_no_training_behind() -> None:

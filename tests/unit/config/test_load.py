@@ -136,6 +136,13 @@ def test_an_unknown_choice_lists_the_others_nearest_first(override: str, first: 
     assert complaint(override).startswith(f"{group}: '{value}': no such choice; there are (nearest first): {first}")
 
 
+@pytest.mark.parametrize("start", ["judge", "nobody"])
+def test_a_scorer_starts_only_from_one_that_is_trained_from_its_own_model(start: str) -> None:
+    message = complaint("pools=cpu_small", f"pools.judge.finetune.start_from={start}")
+    assert f"pools.judge.finetune.start_from='{start}'" in message
+    assert "use one of ['reranker'] or null" in message
+
+
 def test_contradictions_have_both_values_and_the_remedy() -> None:
     message = complaint("rewards.consistency.cascade.tau_a=0.99")
     assert "rewards.consistency.cascade" in message
