@@ -179,7 +179,7 @@ class Controller:
             )
             if sequences:
                 batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=sequences))
-        return TrainBatch(groups=tuple(batch))
+        return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
 
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
         """What the step's responses looked like."""

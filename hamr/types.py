@@ -321,12 +321,17 @@ class TrainGroup:
     sequences: tuple[TrainSequence, ...]
 
 
+Aggregation = Literal["token_mean", "sequence_mean"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch:
-    """One optimiser step's data. `loss` names the loss: 'policy' or 'sft'."""
+    """One optimiser step's data. `loss` names the loss; `aggregation` says what counts alike in it: every completion
+    token (`token_mean`), or every completion whatever its length (`sequence_mean`)."""
 
     groups: tuple[TrainGroup, ...]
     loss: Literal["policy", "sft"] = "policy"
+    aggregation: Aggregation = "token_mean"
 
     @property
     def tokens(self) -> int:

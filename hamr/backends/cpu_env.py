@@ -1,4 +1,9 @@
-"""Environment variables of processes that compute on a CPU. They are read once, when a process starts."""
+"""Settings of processes that compute on a CPU. Environment variables are read once, when a process starts."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
 
 ALLOCATOR_ENV = {
     # Freed buffers stay in the process: each step allocates the same ones again, and handing them back to the
@@ -17,3 +22,12 @@ WAITING_ENV = {
     "GOMP_SPINCOUNT": "20000",
 }
 """What a thread does that waits for the others of its process."""
+
+
+def hand_back_freed_memory() -> None:
+    """Gives the kernel what this process has freed and its allocator keeps (glibc; elsewhere nothing happens).
+
+    For the end of a stage, whose buffers the next one would not fit into: kept, they add up.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

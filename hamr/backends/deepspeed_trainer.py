@@ -22,6 +22,7 @@ from hamr.algorithms.losses import LossTerms, policy_loss, sft_loss
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
 from hamr.backends import deepspeed_engine as backend
+from hamr.backends.cpu_env import hand_back_freed_memory
 from hamr.backends.deepspeed_checkpoint import Progress, load_state, save_state
 from hamr.backends.deepspeed_weights import (
     full_weights,
@@ -54,6 +55,7 @@ class _Step:
     work: tuple[_Work, ...]
     tokens: int
     sequences: int
+    per_sequence: bool
 
 
 class DeepSpeedTrainer:
@@ -106,6 +108,7 @@ class DeepSpeedTrainer:
         model = backend.load_model(Path(model_path), config, self.temperature, settings)
         self.engine = backend.build_engine(model, config, settings)
         self.engine.train()
+        hand_back_freed_memory()  # what loading took
         torch.manual_seed(self.seed + self.rank)
 
     def _frozen_copy(self, model_path: Path) -> PolicyModel | None:
@@ -122,6 +125,7 @@ class DeepSpeedTrainer:
             self.engine.destroy()
         self.engine = self.reference = None
         gc.collect()
+        hand_back_freed_memory()
 
     def close(self) -> None:
         if self._sender is not None:
@@ -143,7 +147,7 @@ class DeepSpeedTrainer:
         policy = batch.loss == "policy"
         epochs = self.algorithm.epochs if policy else 1
         parts = split_minibatches(batch.groups, self.algorithm.minibatches) if policy else (batch.groups,)
-        steps = [self._share(part, policy, proximal=policy and epochs * len(parts) > 1) for part in parts]
+        steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
         sums: dict[str, float] = {}
         norms: list[float] = []
         seconds = {"forward_backward": 0.0, "optimizer": 0.0}
@@ -165,18 +169,22 @@ class DeepSpeedTrainer:
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
-    def _share(self, groups: Sequence[TrainGroup], policy: bool, proximal: bool) -> _Step:
+    def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
         """This rank's micro-batches of one optimiser step, with the log-probabilities that a loss compares with."""
         work = []
         for batch in self._batches(groups):
             fixed = {}
             if proximal:
                 fixed["proximal_N"] = self._logprobs(batch)
-            if policy and self.algorithm.kl.coef:
+            if whole.loss == "policy" and self.algorithm.kl.coef:
                 fixed["reference_N"] = self._reference_logprobs(batch)
             work.append(_Work(batch=batch, **fixed))
-        part = TrainBatch(groups=tuple(groups))
-        return _Step(work=tuple(work), tokens=part.tokens, sequences=sum(len(g.sequences) for g in groups))
+        return _Step(
+            work=tuple(work),
+            tokens=TrainBatch(groups=tuple(groups)).tokens,
+            sequences=sum(len(g.sequences) for g in groups),
+            per_sequence=whole.aggregation == "sequence_mean",
+        )
 
     def _plan(self, groups: Sequence[TrainGroup]) -> tuple[tuple[Microbatch, ...], ...]:
         budget = self.config.tokens_per_microbatch
@@ -201,7 +209,7 @@ class DeepSpeedTrainer:
     def _loss(self, work: _Work, step: _Step, policy: bool) -> LossTerms:
         a, b = self.algorithm, work.batch
         logprobs, entropies = self.engine(b)
-        normaliser = self._normaliser(b, step, policy)
+        normaliser = self._normaliser(b, step)
         if not policy:
             return sft_loss(logprobs, b.mask_N, normaliser=normaliser)
         return policy_loss(
@@ -221,9 +229,9 @@ class DeepSpeedTrainer:
             kl_estimator=a.kl.estimator,
         )
 
-    def _normaliser(self, batch: PolicyBatch, step: _Step, policy: bool) -> Tensor | float:
+    def _normaliser(self, batch: PolicyBatch, step: _Step) -> Tensor | float:
         """What each token's loss is divided by: tokens of the step, or its sequence's tokens x the step's sequences."""
-        if not policy or self.algorithm.loss_aggregation == "token_mean":
+        if not step.per_sequence:
             return float(max(step.tokens, 1))
         counted = torch.zeros(len(batch.lengths), device=batch.mask_N.device)
         counted.index_add_(0, batch.owner_N, batch.mask_N.float())

@@ -82,8 +82,9 @@ async def sft_stage(run: Run) -> None:
                 samples.take(sft.samples_per_step),
                 run.prepared.codec.prompt,
                 run.prepared.codec.answer,
-                sft.references_per_sample,
                 rng,
+                references=sft.references_per_sample,
+                aggregation=sft.loss_aggregation,
             )
             run.recorder.metrics(step, await run.world.trainers.train(batch))
         await publish(run)

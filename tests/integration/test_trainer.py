@@ -260,6 +260,23 @@ def test_bfloat16_learns_a_text_by_heart(one: TrainerGroup, tiny: Path, stage: i
     assert all(b < a for a, b in itertools.pairwise(losses))
 
 
+@pytest.mark.parametrize("budget", [20, 4096])
+def test_a_supervised_loss_counts_tokens_or_completions_alike(one: TrainerGroup, tiny: Path, budget: int) -> None:
+    """Against the log-probabilities that the same weights give."""
+    reset(one, tiny, CONFIG.model_copy(update={"tokens_per_microbatch": budget}))
+    sequences = [s for g in asyncio.run(one.logprobs(BATCH.groups, 0.8)) for s in g]
+    tokens = [x for s in sequences for x in s]
+    expected = {
+        "token_mean": -sum(tokens) / len(tokens),
+        "sequence_mean": -sum(sum(s) / len(s) for s in sequences) / len(sequences),
+    }
+    assert abs(expected["token_mean"] - expected["sequence_mean"]) > 1e-3
+    for aggregation, loss in expected.items():
+        reset(one, tiny, CONFIG.model_copy(update={"tokens_per_microbatch": budget}))
+        batch = TrainBatch(groups=BATCH.groups, loss="sft", aggregation=aggregation)
+        assert train(one, batch)["sft/loss"] == pytest.approx(loss, abs=1e-4)
+
+
 # --- what goes wrong ---
 
 
