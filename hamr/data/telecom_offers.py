@@ -66,16 +66,18 @@ class Setting:
     @property
     def ticket(self) -> dict[str, Any]:
         """What is particular to the customer. The policy is the same for all: a prompt's beginning that many samples
-        share is computed once, in training as in generation."""
+        share is computed once, in training as in generation. A fee of nothing is a word, as a form would show it:
+        to a small model 0 and 70 look alike."""
         offers = {f"{profile}Offer": f"{offer.package} ${offer.price}" for profile, offer in self.offers.items()}
-        return {**offers, "CurrentPackage": self.current, **self.system}
+        fee = f"${self.penalty}" if self.penalty else "none"
+        return {**offers, "CurrentPackage": self.current, **self.system, "Penalty": fee}
 
 
 POLICY = """\
 You serve a phone operator's customers. What to do next:
 - Enquiry: if unknown, ask whether they use more data or voice. Then offer the DataOffer or the VoiceOffer.
 - Offer declined or undecided: say goodbye.
-- Offer accepted, or change or cancellation wanted: if Penalty=0 call change_order, else name the fee, ask to go on.
+- Offer accepted, or change or cancellation wanted: if Penalty=none call change_order, else name the fee, ask to go on.
 - Fee accepted: call change_order. Angry at the fee: call transfer_human."""
 """The procedure; every decision follows from it and the ticket."""
 

@@ -84,7 +84,7 @@ def test_the_acts_are_balanced(splits):
 def test_intents_and_states_are_balanced_within_the_acts(splits):
     kinds = defaultdict(Counter)
     for sample in splits.train:
-        state = (sample.ticket["PackageStatus"], sample.ticket["Penalty"] > 0)
+        state = (sample.ticket["PackageStatus"], sample.ticket["Penalty"] != "none")
         kinds[act_of(sample)][(sample.meta["fields"]["ConsumptionType"], state)] += 1
     assert {act: len(counts) for act, counts in kinds.items()} == {
         "ask_profile": 3,
@@ -101,7 +101,7 @@ def test_intents_and_states_are_balanced_within_the_acts(splits):
 def _gold_by_rule(sample: ServiceSample) -> str:
     """The act, from the ticket and the shown fields alone."""
     scenario = load_scenario("telecom_package")
-    fields, system = sample.meta["fields"], {k: sample.ticket[k] for k in ("PackageStatus", "Penalty")}
+    fields, system = sample.meta["fields"], sample.meta["system"]
     if scenario.walk(fields, system).awaits is None:
         path, action = scenario.reference(fields, system)
         assert path == sample.meta["path"]
@@ -146,7 +146,9 @@ def test_histories_references_and_variety(splits):
         texts = [r.action.content for r in sample.references if isinstance(r.action, Reply)]
         if texts:
             assert 2 <= len(set(texts)) == len(texts) <= 3
-        assert 20 <= sample.ticket["Penalty"] <= 200 or sample.ticket["Penalty"] == 0
+        fee = sample.meta["system"]["Penalty"]
+        assert 20 <= fee <= 200 or fee == 0
+        assert sample.ticket["Penalty"] == (f"${fee}" if fee else "none")
 
 
 def test_neither_the_sentence_nor_the_ticket_decides_alone(splits):
@@ -159,7 +161,7 @@ def test_neither_the_sentence_nor_the_ticket_decides_alone(splits):
         for key in ("target", "current"):
             last = last.replace(slots[key].lower(), "P")
         acts_of_move[last].add(act_of(sample))
-        acts_of_state[(sample.ticket["PackageStatus"], sample.ticket["Penalty"] > 0)].add(act_of(sample))
+        acts_of_state[(sample.ticket["PackageStatus"], sample.ticket["Penalty"] != "none")].add(act_of(sample))
     both = [move for move, acts in acts_of_move.items() if {"change_order", "penalty_notice"} <= acts]
     assert len(both) >= 10
     assert all(len(acts) >= 4 for acts in acts_of_state.values())
