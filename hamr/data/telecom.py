@@ -34,8 +34,8 @@ SHARES: Mapping[Act, float] = {
     "ask_profile": 0.13,
     "penalty_notice": 0.09,
 }
-"""Share of each act among a split's samples; 49 % are tool calls. Only the ticket tells a fee notice from an order: were
-they equally frequent, a policy that cannot read the ticket yet would swing from the one to the other."""
+"""Share of each act among a split's samples; 49 % are tool calls. Only the ticket tells a fee notice from an order:
+were they equally frequent, a policy that cannot read the ticket yet would swing from the one to the other."""
 
 _ACT_OF_WAIT: Mapping[str, Act] = {
     "ConsumptionProfile": "ask_profile",
