@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV, hand_back_freed_memory
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
@@ -279,6 +279,7 @@ class VllmEngine:
             self._engine.set_weight_version("0")
             if not self._on_gpu:
                 self._engine.collective_rpc("use_lean_sampler")
+                hand_back_freed_memory()  # what loading took
             started.set()
             self._loop(self._engine)
             self._die(EngineDied("the engine was closed"))

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
@@ -43,7 +43,6 @@ CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
 """Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
 
 Progress = Callable[[str], None]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +121,14 @@ def prepare_scorer(
         examples = training_examples(prompt, pairs)
         labels = [pair.label == "consistent" for pair in checks]
         overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
-        raw = auc(_in_child(_raw_scores, base, questions, values, tuning), labels)
-        needed = tuning.when == "always" or raw <= overlap
-        progress(
-            f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
-        )
-        if needed and not (folder / "config.json").is_file():
-            _in_child(_finetune, begin, folder, examples, tuning, name)
+        with _child() as call:
+            raw = auc(call(_raw_scores, base, questions, values, tuning), labels)
+            needed = tuning.when == "always" or raw <= overlap
+            progress(
+                f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
+            )
+            if needed and not (folder / "config.json").is_file():
+                call(_finetune, begin, folder, examples, tuning, name)
         note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
@@ -186,12 +186,13 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
     finetune(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
 
 
-def _in_child(function: Callable[..., Result], *args: object) -> Result:
-    """Runs `function` in a fresh process and returns its result, or raises what it raised."""
+@contextlib.contextmanager
+def _child() -> Iterator[Callable[..., Any]]:
+    """A fresh process: what it is called with runs there, and its result (or what it raised) comes back."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
         try:
-            return pool.submit(function, *args).result()
+            yield lambda function, *args: pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
             raise HamrError(
                 f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"

@@ -134,7 +134,13 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
 
 
 def test_a_killed_job_leaves_no_training_behind() -> None:
-    code = "import time; from hamr.jobs.scorer import _in_child\nif __name__ == '__main__': _in_child(time.sleep, 600)"
+    code = """
+import time
+from hamr.jobs.scorer import _child
+if __name__ == "__main__":
+    with _child() as call:
+        call(time.sleep, 600)
+"""
     job = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 60
     while not (children := psutil.Process(job.pid).children(recursive=True)) or len(children) < 2:

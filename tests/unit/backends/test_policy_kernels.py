@@ -67,6 +67,35 @@ def test_a_bfloat16_layer_agrees_within_its_precision(features: tuple[int, int],
     torch.testing.assert_close(run(ours, x), run(plain, x), atol=0.3, rtol=0.02)
 
 
+@pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-5), ("bfloat16", 0.03)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gated_mlp_is_that_of_transformers(dtype: str, within: float, bias: bool) -> None:
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
+
+    torch.manual_seed(0)
+    plain = LlamaMLP(LlamaConfig(hidden_size=24, num_attention_heads=2, intermediate_size=64, mlp_bias=bias)).to(
+        getattr(torch, dtype)
+    )
+    ours = copy.deepcopy(plain)
+    use_cpu_kernels(ours)
+    assert type(vars(ours)["forward"]).__name__ == "_GatedForward"
+    x = torch.randn(2, 700, 24).to(getattr(torch, dtype))
+    for mine, expected in zip(_flat(run(ours, x)), _flat(run(plain, x)), strict=True):
+        assert float((mine - expected).norm() / expected.norm()) < within
+
+
+def _flat(results: tuple[Any, Any, dict[str, Any]]) -> list[Any]:
+    return [results[0], results[1], *results[2].values()]
+
+
+def test_a_gated_mlp_with_another_activation_is_left_alone() -> None:
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
+
+    module = LlamaMLP(LlamaConfig(hidden_size=24, num_attention_heads=2, intermediate_size=64, hidden_act="gelu"))
+    use_cpu_kernels(module)
+    assert "forward" not in vars(module)
+
+
 def test_cast_weights_get_gradients_in_their_own_type() -> None:
     layer = torch.nn.Linear(8, 4)
     use_cpu_kernels(layer)
