@@ -33,6 +33,9 @@ from hamr.types import ServiceSample
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
+RECIPE_VERSION = 2
+"""Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
+
 UNREASONED = 2
 """One in so many of a judge's training examples goes to its verdict at once."""
 
@@ -110,7 +113,9 @@ def prepare_scorer(
     checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
     begin = start.result().path if start else base
     models = [str(path.resolve()) for path in (base, begin)]
-    recipe = json.dumps([models, template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]])
+    recipe = json.dumps(
+        [RECIPE_VERSION, models, template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]]
+    )
     folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     note = folder.with_suffix(".json")
     if not note.is_file():
