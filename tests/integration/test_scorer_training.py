@@ -128,8 +128,8 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
     )
     assert found["reranker"].path != found["judge"].path
     assert judge.keys() == reranker.keys() != base.keys()
-    assert all((judge[name] == reranker[name]).all() for name in judge)
-    assert any((reranker[name] != base[name].to(reranker[name].dtype)).any() for name in reranker)
+    assert max(float((judge[name] - reranker[name]).abs().max()) for name in judge) < 1e-7
+    assert max(float((reranker[name] - base[name]).abs().max()) for name in reranker) > 1e-3
     assert prepare_scorers(config, splits.train, splits.validation, print) == found, "cached"
 
 
