@@ -194,8 +194,8 @@ class ScorerTrainingConfig(Section):
     when: Literal["needed", "always"] = "needed"
     """`needed`: only if the raw model's AUC on held-out pairs is no better than that of word overlap."""
     start_from: str | None = None
-    """Name of another pool: start from what that pool's training ends with. A judge learns to reason in a fraction of
-    the time where it already compares as the reranker does. null: the pool's own `model`."""
+    """Name of another pool: start from what that pool's training ends with. A small judge's
+    verdicts were better from a trained reranker than from the raw model. null: the pool's own `model`."""
     layers: PositiveInt | None = None
     """Keep only the first so many decoder layers of the model that training starts from; null keeps all."""
     examples: PositiveInt = 2000

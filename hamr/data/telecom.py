@@ -35,7 +35,7 @@ SHARES: Mapping[Act, float] = {
     "penalty_notice": 0.09,
 }
 """Share of each act among a split's samples; 49 % are tool calls. Only the ticket tells a fee notice from an order:
-were they equally frequent, a policy that cannot read the ticket yet would swing from the one to the other."""
+the rarer one of them is, the better a policy fares that does not read the ticket."""
 
 _ACT_OF_WAIT: Mapping[str, Act] = {
     "ConsumptionProfile": "ask_profile",

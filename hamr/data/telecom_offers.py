@@ -66,8 +66,8 @@ class Setting:
     @property
     def ticket(self) -> dict[str, Any]:
         """What is particular to the customer. The policy is the same for all: a prompt's beginning that many samples
-        share is computed once, in training as in generation. A fee of nothing is a word, as a form would show it:
-        to a small model 0 and 70 look alike."""
+        share is computed once, in training as in generation. A fee of nothing is a word, as a form would show
+        it."""
         offers = {f"{profile}Offer": f"{offer.package} ${offer.price}" for profile, offer in self.offers.items()}
         fee = f"${self.penalty}" if self.penalty else "none"
         return {**offers, "CurrentPackage": self.current, **self.system, "Penalty": fee}
