@@ -33,7 +33,8 @@ class TracedTrainers(Protocol):
 
 
 class FileTrainers(TracedTrainers, Protocol):
-    """Trainers that can write their weights, every key included (`lm_head.weight` too), as one safetensors file."""
+    """Trainers that can write their weights, every key included (`lm_head.weight` too), as one safetensors file, over
+    one that is already there."""
 
     async def write_weights(self, path: Path) -> None: ...
 
@@ -47,46 +48,37 @@ class NcclTrainers(TracedTrainers, Protocol):
 
 
 class SharedMemorySync:
-    """One safetensors file through shared memory.
+    """One safetensors file through shared memory, written over at each sync.
 
-    The newest file stays until the next sync or `close`, since a worker that has to be replaced starts from it.
-    Files of runs that died are swept at the start.
+    It stays until `close`, since a worker that has to be replaced starts from it; a worker that read it just then is
+    brought to the new weights by the same sync. Files of runs that died are swept at the start.
     """
 
     def __init__(self, trainers: FileTrainers, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
         self._trainers, self._rollout = trainers, rollout
-        self._directory = Path(directory)
-        self._name = uuid.uuid4().hex[:8]
-        self._newest: Path | None = None
-        sweep_stale(self._directory)
+        self._path = weight_file(directory, uuid.uuid4().hex[:8])
+        sweep_stale(directory)
         atexit.register(self.close)
 
     async def sync(self, version: int) -> Metrics:
         """`timing/sync/write` and `timing/sync/load` in seconds, and `rollout/logprob_diff/*` if it is asked for."""
-        path = weight_file(self._directory, self._name, version)
         start = time.perf_counter()
         try:
-            await self._trainers.write_weights(path)
+            await self._trainers.write_weights(self._path)
             written = time.perf_counter()
-            await self._rollout.load_weights(path, version)
+            await self._rollout.load_weights(self._path, version)
         except BaseException:
-            path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
             raise
-        loaded = time.perf_counter()
-        if self._newest not in (None, path):
-            self._newest.unlink(missing_ok=True)
-        self._newest = path
         return {
             "timing/sync/write": written - start,
-            "timing/sync/load": loaded - written,
+            "timing/sync/load": time.perf_counter() - written,
             **await _compare(self._trainers, self._rollout, version),
         }
 
     def close(self) -> None:
         """Removes what is left in shared memory."""
-        if self._newest is not None:
-            self._newest.unlink(missing_ok=True)
-            self._newest = None
+        self._path.unlink(missing_ok=True)
         atexit.unregister(self.close)
 
 

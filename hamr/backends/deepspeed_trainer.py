@@ -26,11 +26,11 @@ from hamr.backends.cpu_env import hand_back_freed_memory
 from hamr.backends.deepspeed_checkpoint import Progress, load_state, save_state
 from hamr.backends.deepspeed_weights import (
     full_weights,
+    overwrite_weight_file,
     read_weight_file,
     side_files,
     weight_metadata,
     write_model_folder,
-    write_weight_file,
 )
 from hamr.backends.policy_batch import PolicyBatch, build_batch
 from hamr.backends.policy_model import PolicyModel
@@ -334,9 +334,9 @@ class DeepSpeedTrainer:
     # --- weights and checkpoints ---
 
     def write_weights(self, path: Path, dtype: str | None = None) -> None:
-        """Every weight, the tied head included, adapters merged, as one safetensors file that appears whole."""
+        """Every weight, the tied head included, adapters merged, as one safetensors file, over the one that is there."""
         chosen = getattr(torch, dtype or self.config.dtype)
-        write_weight_file(self.model, Path(path), chosen, self.rank)
+        overwrite_weight_file(self.model, Path(path), chosen, self.rank)
 
     def open_transfer(self, address: Any, client: Any) -> None:
         """Joins the engines for a broadcast (NCCL). Blocks until every engine has joined."""

@@ -17,6 +17,8 @@ from hamr.backends.policy_model import PolicyModel
 GATHER_BYTES = 1 << 30
 """Under ZeRO-3 so much is gathered at a time; rank 0 alone keeps it."""
 
+_SAFETENSORS_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
 _SIDE_FILES = ("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
                "vocab*", "merges.txt", "*.jinja", "chat_template*")  # fmt: skip
 
@@ -102,6 +104,48 @@ def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: 
     """
     from safetensors.torch import save_file
 
+    tensors = _whole_weights(model, dtype, rank, alias)
+    if rank == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            save_file(tensors, aside, metadata={"format": "pt"})
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
+    """As `write_weight_file`, the tied head included, but over the file that is there: in shared memory its pages are
+    taken again, where a new file has each of its pages handed out anew (0.1 s in place of up to 1.5 s for 325 MB).
+    Nobody may read it meanwhile."""
+    tensors = _whole_weights(model, dtype, rank, alias=True)
+    if rank == 0:
+        write_safetensors(tensors, path)
+
+
+def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Contiguous CPU tensors in the safetensors format, over the file at `path` if there is one."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _SAFETENSORS_TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(tensor.flatten().view(torch.uint8).numpy().data)
+        file.truncate()
+
+
+def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, alias: bool) -> dict[str, Tensor]:
+    """On rank 0 every weight by its name, on the CPU; nothing on the others, which only take part."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     partitioned = any(hasattr(p, "ds_id") for p in model.parameters())
@@ -113,14 +157,7 @@ def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: 
         copy = partitioned or weight.data_ptr() in seen
         seen.add(weight.data_ptr())
         tensors[name] = weight.cpu().contiguous().clone() if copy else weight.cpu().contiguous()
-    if rank == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            save_file(tensors, aside, metadata={"format": "pt"})
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+    return tensors
 
 
 def _tied_names(model: PolicyModel) -> set[str]:

@@ -278,7 +278,7 @@ class VllmEngine:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
             self._engine.set_weight_version("0")
             if not self._on_gpu:
-                self._engine.collective_rpc("use_lean_sampler")
+                self._engine.collective_rpc("speed_up_cpu")
                 hand_back_freed_memory()  # what loading took
             started.set()
             self._loop(self._engine)

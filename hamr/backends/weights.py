@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 PREFIX = "hamr-weights-"
 
 
-def weight_file(directory: str | Path, run: str, version: int) -> Path:
-    """`<directory>/hamr-weights-<pid>-<run>-<version>.safetensors`; the pid says whose it is."""
-    return Path(directory) / f"{PREFIX}{os.getpid()}-{run}-{version}.safetensors"
+def weight_file(directory: str | Path, run: str) -> Path:
+    """`<directory>/hamr-weights-<pid>-<run>.safetensors`; the pid says whose it is."""
+    return Path(directory) / f"{PREFIX}{os.getpid()}-{run}.safetensors"
 
 
 def sweep_stale(directory: str | Path) -> list[Path]:

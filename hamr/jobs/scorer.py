@@ -33,11 +33,8 @@ from hamr.types import ServiceSample
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
-RECIPE_VERSION = 2
+RECIPE_VERSION = 3
 """Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
-
-UNREASONED = 2
-"""One in so many of a judge's training examples goes to its verdict at once."""
 
 CHECK_PAIRS = 60
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
@@ -140,13 +137,20 @@ def prepare_scorer(
 
 
 def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
-    """The pairs as examples. To a scorer that reasons, one in UNREASONED comes without reasoning (and is not taught to
-    leave it out): its own reasoning will be wrong at times, and a verdict that only ever followed right reasoning would
-    believe it rather than look at the statements."""
-    return [
-        example(prompt, pair, heard="" if prompt.template.thinks and i % UNREASONED else None)
-        for i, pair in enumerate(pairs)
-    ]
+    """The pairs as examples. A scorer that reasons is shown every second pair without its reasoning or, in turns, with
+    another's (and is taught neither): its own reasoning will be wrong at times, and a verdict that only ever followed
+    right reasoning would believe it rather than look at the statements."""
+    if not prompt.template.thinks:
+        return [example(prompt, pair) for pair in pairs]
+    heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
+    return [example(prompt, pair, said) for pair, said in zip(pairs, heard, strict=True)]
+
+
+def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
+    """The reasoning of the nearest pair whose reasoning differs, if possible about the same statement: it sounds right."""
+    others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
+    alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
+    return next((pairs[j].thought for j in (*alike, *others)), "")
 
 
 def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:

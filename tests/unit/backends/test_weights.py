@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
+from hamr.backends.deepspeed_weights import write_safetensors
 from hamr.backends.weights import NcclAddress, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
 
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
@@ -21,7 +24,7 @@ def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     dead = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
-    own = weight_file(tmp_path, "ab", 3)
+    own = weight_file(tmp_path, "ab")
     others = [tmp_path / "psm_123", tmp_path / "hamr-weights-x-1.safetensors", tmp_path / "hamr-weights-1-a-0.txt"]
     for file in (dead, own, *others):
         file.write_text("w")
@@ -30,7 +33,7 @@ def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
 
 
 def test_file_says_whose_and_which_it_is(tmp_path: Path) -> None:
-    assert weight_file(tmp_path, "ab", 7).name == f"hamr-weights-{os.getpid()}-ab-7.safetensors"
+    assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
 
 
 def test_gap_by_hand() -> None:
@@ -62,3 +65,24 @@ def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> N
     assert [0, *ranks] == list(range(address.world_size))
     assert isinstance(address, NcclAddress)
     assert 0 < address.port < 65536
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_file_written_over_another_is_that_of_the_library(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], dtype: torch.dtype
+) -> None:
+    """Over a longer and over a shorter file, in the same memory (its inode), read back by safetensors itself."""
+    tensors = {f"layer.{i}.wéight": torch.randn(shape).to(dtype) for i, shape in enumerate(shapes)}
+    file = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    for before in (b"", b"x" * 10_000, b"y"):
+        file.write_bytes(before)
+        inode = file.stat().st_ino
+        write_safetensors(tensors, file)
+        assert file.stat().st_ino == inode
+        read = load_file(file)
+        assert read.keys() == tensors.keys()
+        assert all(read[name].dtype == dtype and torch.equal(read[name], tensors[name]) for name in tensors)
