@@ -8,6 +8,7 @@ and renamed, so that two processes that ask at once get the same whole folder.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -162,11 +163,14 @@ def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> N
 
 def convert_gguf(gguf: Path, out: Path) -> None:
     """Dequantises a Llama-like GGUF into bf16 safetensors, with its tokenizer and chat template."""
+    import gguf as reader
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    # Tokenizer, config and weights each have the whole file parsed, token by token: once is enough.
+    reader.GGUFReader = functools.cache(reader.GGUFReader)
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     quantised = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
     # What the reader returns is marked as quantised and refuses to be saved; a fresh model takes its weights.

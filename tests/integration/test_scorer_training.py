@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -97,14 +98,25 @@ def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Pat
     assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
 
 
-def test_every_second_example_of_a_judge_goes_to_the_verdict_and_its_silence_is_not_learnt(tiny: Path) -> None:
+def test_a_judge_hears_no_reasoning_or_anothers_and_learns_neither(tiny: Path) -> None:
+    """Of four examples two come with their own reasoning, one with none, one with that of another pair, if there is
+    one about the same statement; the verdict is always the pair's own."""
     judge, reranker = prompt_of(tiny, "judge_short.en"), prompt_of(tiny, "reranker_short.en")
-    examples = training_examples(judge, [pair("consistent"), pair("inconsistent")] * 2)
+    replies = [("One.", "A: one; B: one."), ("Two.", "A: two; B: two."), ("Fee.", "A: fee; B: fee.")]
+    about = [replies[i] for i in (0, 1, 2, 2, 1, 0)]
+    pairs = [
+        dataclasses.replace(pair(label), statement_a=a, thought=f"{thought[:-1]} {i // 3}.")
+        for i, ((a, thought), label) in enumerate(zip(about, ["consistent", "inconsistent"] * 3, strict=True))
+    ]
+    examples = training_examples(judge, pairs)
     said = [judge.tokenizer.decode(e.target_ids) for e in examples]
-    assert [e.sound for e in examples] == [True, False, True, False]
-    assert said[0].startswith("A states the fee; B too.")
-    assert said[1] == judge.template.thinking_close + ": No"
-    assert all(e.sound for e in training_examples(reranker, [pair("consistent")] * 4))
+    close = judge.template.thinking_close
+    assert [e.sound for e in examples] == [True, False, True, False, True, False]
+    assert [said[i].split(close)[0] for i in (0, 2, 4)] == [pairs[i].thought for i in (0, 2, 4)]
+    assert [said[i].split(close)[0] for i in (1, 5)] == ["", ""]
+    assert said[3].split(close)[0] == pairs[2].thought, "the other pair about 'Fee.'"
+    assert [text.rpartition(" ")[2] for text in said] == ["Yes", "No"] * 3
+    assert all(e.sound for e in training_examples(reranker, pairs))
 
 
 def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

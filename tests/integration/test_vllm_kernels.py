@@ -1,0 +1,72 @@
+"""The fused kernels against the formulas, and which modules take them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.integration  # it imports vLLM
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_norms_are_the_formula(dtype: str, tolerance: float) -> None:
+    """x / sqrt(mean x^2 + eps) * w; with a residual, of the sum, which comes back beside it."""
+    import torch
+
+    from hamr.backends.vllm_kernels import rms_norm
+
+    def expected(values: Any) -> Any:
+        wide = values.float()
+        return wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.float()
+
+    torch.manual_seed(0)
+    x, residual = (torch.randn(5, 96).to(getattr(torch, dtype)) for _ in range(2))
+    weight = torch.rand(96).to(x.dtype)
+    module = SimpleNamespace(weight=torch.nn.Parameter(weight), variance_epsilon=1e-5)
+    torch.testing.assert_close(rms_norm(module, x).float(), expected(x), atol=tolerance, rtol=tolerance)
+    total = x + residual
+    normed, summed = rms_norm(module, x.clone(), residual.clone())
+    torch.testing.assert_close(summed.float(), total.float(), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(normed.float(), expected(total), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_gated_activation_is_the_formula(dtype: str, tolerance: float) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from hamr.backends.vllm_kernels import silu_and_mul
+
+    torch.manual_seed(0)
+    x = torch.randn(5, 2 * 96).to(getattr(torch, dtype))
+    expected = F.silu(x[:, :96].float()) * x[:, 96:].float()
+    torch.testing.assert_close(silu_and_mul(x).float(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
+    from vllm.model_executor.layers.layernorm import RMSNorm
+
+    from hamr.backends.vllm_kernels import use_fused_kernels
+
+    with set_current_vllm_config(VllmConfig()):
+        plain, bare, partial = RMSNorm(64), RMSNorm(64, has_weight=False), RMSNorm(64, var_hidden_size=32)
+        model = torch.nn.ModuleList([plain, bare, partial, SiluAndMul(), GeluAndMul(), torch.nn.Linear(64, 64)])
+    x = torch.randn(3, 64)
+    before = [module(x.clone()) for module in model]
+    assert use_fused_kernels(model) == 2
+    for module, was in zip(model, before, strict=True):
+        torch.testing.assert_close(module(x.clone()), was)
+    # A norm whose weights are of another type than its input takes the plain way.
+    assert plain(x.bfloat16()).dtype == torch.bfloat16
