@@ -7,6 +7,7 @@ memory. Only the reward is Python in this process, as it is on TRL's side. `step
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -220,6 +221,8 @@ async def serve(channel: Channel, work: Work) -> None:
 
 def main() -> None:
     channel = Channel()
+    # TRL's side may fill the memory beyond the share at which Ray would kill an actor of this one.
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
     with ray_session(ClusterConfig()):
         asyncio.run(serve(channel, Work.from_json(sys.argv[1])))
 

@@ -25,7 +25,7 @@ import psutil
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from measure import ALLOCATOR, Side, Spread, Step, order, phase_medians, quiet_pairs, ratios  # noqa: E402
+from measure import ALLOCATOR, WAITING, Side, Spread, Step, order, phase_medians, quiet_pairs, ratios  # noqa: E402
 from trl_env import ensure_environment  # noqa: E402
 from workload import SHAPES, Shape, Work, make_prompts, prepare_model  # noqa: E402
 
@@ -161,7 +161,7 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
 
 def environment(args: argparse.Namespace) -> dict[str, str]:
     allocator = {} if args.default_allocator else ALLOCATOR
-    return {**allocator, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(args.threads)}
+    return {**allocator, **WAITING, "OMP_NUM_THREADS": str(args.threads)}
 
 
 def machine() -> dict[str, Any]:

@@ -334,7 +334,7 @@ class DeepSpeedTrainer:
     # --- weights and checkpoints ---
 
     def write_weights(self, path: Path, dtype: str | None = None) -> None:
-        """Every weight, the tied head included, adapters merged, as one safetensors file, over the one that is there."""
+        """Every weight, the tied head included, adapters merged, as one safetensors file, over one that is there."""
         chosen = getattr(torch, dtype or self.config.dtype)
         overwrite_weight_file(self.model, Path(path), chosen, self.rank)
 

@@ -35,7 +35,7 @@ def use_fused_kernels(model: torch.nn.Module) -> int:
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """silu(first half) * second half, over the last dimension."""
     out = x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
-    torch.ops._C.silu_and_mul(out, x)
+    torch.ops._C.silu_and_mul.default(out, x)
     return out
 
 
@@ -45,7 +45,7 @@ def rms_norm(module: Any, x: torch.Tensor, residual: torch.Tensor | None = None)
         return module.forward_native(x, residual)
     if residual is None:
         out = torch.empty_like(x)
-        torch.ops._C.rms_norm(out, x, module.weight.data, module.variance_epsilon)
+        torch.ops._C.rms_norm.default(out, x, module.weight.data, module.variance_epsilon)
         return out
-    torch.ops._C.fused_add_rms_norm(x, residual, module.weight.data, module.variance_epsilon)
+    torch.ops._C.fused_add_rms_norm.default(x, residual, module.weight.data, module.variance_epsilon)
     return x, residual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hamr.backends.cpu_env import hand_back_freed_memory
 
+
 class WorkerExtension:
     """Mixed into vLLM's worker."""
 

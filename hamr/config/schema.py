@@ -341,6 +341,23 @@ class SftStageConfig(Section):
     """`sequence_mean` lets a reply of ten tokens count as much as a tool call of thirty."""
 
 
+class EvaluationConfig(Section):
+    """How a policy answers held-out prompts. Its likeliest response (temperature 0) is what a deployment without
+    sampling shows; responses at the rollouts' temperature estimate the very mean that RL raises."""
+
+    temperature: NonNegative = 0.0
+    samples: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _sampled(self) -> EvaluationConfig:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"samples={self.samples} at temperature={self.temperature:g} would all be the same response; "
+                "set samples=1 or a temperature above 0"
+            )
+        return self
+
+
 class CheckpointConfig(Section):
     every: PositiveInt = 10
     keep: Annotated[int, Field(ge=2)] = 2
@@ -357,6 +374,7 @@ class ExperimentConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval_every: Annotated[int, Field(ge=0)] = 0
     """Evaluate on the held-out split every so many steps; 0: before and after each stage only."""
+    evaluation: EvaluationConfig = EvaluationConfig()
 
 
 class Config(Section):

@@ -1,9 +1,10 @@
-"""How good is a policy on held-out decision points: one greedy response each, scored like in training."""
+"""How good is a policy on held-out decision points: responses to each, scored like in training."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from hamr.types import Action, Failure, MalformedResponse, Reference, RewardReco
 class HeldOutResult:
     """Held-out figures, all shares in [0, 1] and rewards in the units of the reward mix.
 
-    `action_accuracy`: the response takes the decision of one of the references (reply, or the same tool).
+    `n` responses. `action_accuracy`: the response takes the decision of one of the references (reply, or the same tool).
     `tool_exact_match`: of the samples whose references are tool calls, the share answered by exactly one of them;
     None without such samples. `format_error_rate`: responses that are no action at all.
     `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
@@ -58,23 +59,32 @@ async def evaluate_held_out(
     engine: RolloutEngine,
     rewarder: Rewarder,
     max_new_tokens: int,
+    temperature: float = 0.0,
+    responses: int = 1,
 ) -> HeldOutResult:
-    """Greedy responses of the engine's current policy to `samples`, scored while others are still generated."""
-    by_key = {SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0): sample for sample in samples}
-    sampling = SamplingConfig(temperature=0.0, max_new_tokens=max_new_tokens)
-    requests = [
-        GenerationRequest(prompt_ids=encode(sample), keys=(key,), seeds=(0,), sampling=sampling)
-        for key, sample in by_key.items()
-    ]
+    """So many responses of the engine's current policy to each of `samples`, scored while others are still generated.
+
+    The seeds follow from the prompt alone: every stage of every run draws with the same luck.
+    """
+    sampling = SamplingConfig(temperature=temperature, max_new_tokens=max_new_tokens)
+    by_key: dict[SampleKey, ServiceSample] = {}
+    requests = []
+    for sample in samples:
+        keys = tuple(
+            SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=i) for i in range(responses)
+        )
+        by_key |= dict.fromkeys(keys, sample)
+        seeds = tuple(zlib.crc32(f"{sample.id}/{i}".encode()) for i in range(responses))
+        requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=sampling))
     scoring = {}
     async for rollout in engine.generate(requests):
         scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], rollout))
     await asyncio.gather(*scoring.values())
-    return summarise(samples, [scoring[key].result() for key in by_key])
+    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key])
 
 
 def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord]) -> HeldOutResult:
-    """Reduces records (one per sample, same order) to the held-out figures."""
+    """Reduces records to the held-out figures; `samples` are theirs, one per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
     exact = [
         r.band == "tool_match" and _component(r, "consistency") == 1.0

@@ -147,7 +147,7 @@ def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[
 
 
 def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
-    """The reasoning of the nearest pair whose reasoning differs, if possible about the same statement: it sounds right."""
+    """The reasoning of the nearest pair whose own differs, if possible about the same statement: it sounds right."""
     others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
     alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
     return next((pairs[j].thought for j in (*alike, *others)), "")

@@ -45,7 +45,8 @@ class Run:
         return {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
-        """Greedy responses to the test split with the weights that the engines hold."""
+        """Responses to the test split with the weights that the engines hold."""
+        how = self.config.experiment.evaluation
         with self.console.phase(f"evaluation {stage}"):
             result = await evaluate_held_out(
                 self.prepared.splits.test[: self.config.data.max_eval],
@@ -56,6 +57,8 @@ class Run:
                 engine=self.world.workers,
                 rewarder=self.world.router,
                 max_new_tokens=self.config.rollout.max_new_tokens,
+                temperature=how.temperature,
+                responses=how.samples,
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()

@@ -55,7 +55,7 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         _plot(
             "learning_curve",
             "Learning curve",
-            "Total reward of each step's responses. Held out: greedy responses to decisions never trained on.",
+            "Total reward of each step's responses. Held out: responses to decisions never trained on.",
             learning.learning_curve,
             wide=True,
         ),

@@ -67,7 +67,7 @@ def learning_curve(data: ReportData) -> Figure | None:
             ms=6,
             lw=1.6,
             ls=(0, (4, 2)),
-            label="held out, greedy",
+            label="held out",
         )
     ax.set_ylabel("total reward")
     step_axis(ax)

@@ -93,7 +93,7 @@ PAGE = """<!doctype html>
 
 {% if comparisons %}
 <h2>The same message, before and after</h2>
-<p class="lead">Greedy responses to held-out messages; the total reward stands beside each.</p>
+<p class="lead">Responses to held-out messages; the total reward stands beside each.</p>
 <div class="panel"><table class="even">
 <tr><th>customer</th>{% for stage in comparison_stages %}<th>{{ stage }}</th>{% endfor %}<th>a reference</th></tr>
 {% for c in comparisons %}<tr><td><div class="said">{{ c.customer }}</div></td>

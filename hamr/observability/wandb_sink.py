@@ -1,16 +1,23 @@
 """Weights & Biases: the same keys as metrics.jsonl, reward histograms, a table of sampled responses.
 
 The only importer of wandb. What wandb gathers on its own (program, arguments, code, git, environment, host)
-is turned off, so that only what is handed to this class reaches its files or its server.
+is turned off, so that only what is handed to this class reaches its files or its server. A W&B that hangs or dies
+costs a run its W&B record and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import queue
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from hamr.errors import BadInput
 from hamr.observability.metrics import Histogram, total_rewards
@@ -18,6 +25,11 @@ from hamr.observability.redact import redact
 from hamr.types import RewardRecord
 
 Mode = Literal["offline", "online", "disabled"]
+log = logging.getLogger(__name__)
+
+CLOSE_S = {"offline": 60.0, "online": 600.0}
+"""Longest wait for W&B to write, or to send, what it still holds when the run ends."""
+WAITING_CALLS = 10_000
 
 
 def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
@@ -52,6 +64,8 @@ class WandbSink:
         import wandb
 
         self._wandb = wandb
+        self._close_s = CLOSE_S[mode]
+        self._courier = _Courier()
         self.id = _run_id(folder / "wandb" / "id")
         settings = wandb.Settings(
             mode=mode,
@@ -83,7 +97,7 @@ class WandbSink:
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         if self._run:
-            self._run.log({"step": step, "stage": stage, **values})
+            self._log({"step": step, "stage": stage, **values})
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
         """Histogram of the step's total rewards; nothing if none could be scored."""
@@ -91,19 +105,72 @@ class WandbSink:
         if self._run and rewards:
             h = Histogram.of(rewards)
             pair = (list(h.counts), list(h.edges))
-            self._run.log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
+            self._log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """A table of sampled responses; its columns are the keys of the rows in the order of appearance."""
         if self._run and rows:
             columns = list(dict.fromkeys(k for row in rows for k in row))
             data = [[_cell(row.get(c)) for c in columns] for row in rows]
-            self._run.log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
+            self._log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
+
+    def _log(self, row: dict[str, Any]) -> None:
+        run = self._run
+        self._courier.take(lambda: run.log(row))
 
     def close(self, *, failed: bool = False) -> None:
-        if self._run:
-            self._run.finish(exit_code=int(failed))
-            self._run = None
+        """Waits until W&B has what it was given, at most `CLOSE_S`."""
+        run, self._run = self._run, None
+        if run:
+            self._courier.take(lambda: run.finish(exit_code=int(failed)))
+            self._courier.close(self._close_s)
+
+
+class _Courier:
+    """Makes calls in order in a thread of its own: who hands them over neither waits for them nor hears their errors.
+    After the first error all further calls are dropped."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING_CALLS)
+        self._broken = False
+        self._thread = threading.Thread(target=self._deliver, daemon=True, name="wandb")
+        self._thread.start()
+
+    def take(self, call: Callable[[], None]) -> None:
+        if self._broken:
+            return
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._give_up("it has not answered for long")
+
+    def close(self, timeout_s: float) -> None:
+        if not self._broken:
+            self._calls.put(None)
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                self._give_up(f"it did not finish in {timeout_s:g} s")
+                _end_service()  # else it would keep this process from ending
+
+    def _deliver(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                if not self._broken:
+                    call()
+            except Exception as error:
+                self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        self._broken = True
+        log.warning("W&B gets nothing more of this run (%s); metrics.jsonl has everything", reason)
+
+
+def _end_service() -> None:
+    """Kills W&B's own process, a child of this one."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name().startswith("wandb"):
+                child.kill()
 
 
 def _cell(value: Any) -> Any:

@@ -150,6 +150,7 @@ def test_contradictions_have_both_values_and_the_remedy() -> None:
     assert "tau_b=0.98" in message
     assert "rollout.max_new_tokens=2048" in complaint("rollout.max_new_tokens=2048")
     assert "use transfer='shared_memory'" in complaint("rollout.transfer=nccl")
+    assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
 
 
 def test_several_mistakes_are_counted() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hamr.evaluation.held_out import decision_matches, summarise
+from collections.abc import AsyncIterator, Sequence
+
+from hamr.evaluation.held_out import decision_matches, evaluate_held_out, summarise
+from hamr.protocols import GenerationRequest
 from hamr.types import (
     Action,
     Band,
@@ -13,6 +16,7 @@ from hamr.types import (
     Reference,
     Reply,
     RewardRecord,
+    Rollout,
     SampleKey,
     Scored,
     ServiceSample,
@@ -62,3 +66,42 @@ def test_another_tool_is_another_decision() -> None:
     assert decision_matches(ToolCall(name="change_order"), references)
     assert not decision_matches(ToolCall(name="transfer_human"), references)
     assert not decision_matches(ASK, references) and not decision_matches(None, references)
+
+
+class Echo:
+    """An engine whose responses say their seed, and a rewarder that takes every response for right."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerationRequest] = []
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        self.requests += requests
+        for request in requests:
+            for key, seed in zip(request.keys, request.seeds, strict=True):
+                yield Rollout(
+                    key=key, prompt_ids=request.prompt_ids, token_ids=(1,), logprobs=(0.0,), text=str(seed),
+                    finish_reason="stop", versions=(), seed=seed, seconds=0.0,
+                )  # fmt: skip
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        said = Reply(content=rollout.text)
+        return RewardRecord(key=rollout.key, total=Scored(value=1.0), components=(), action=said, band="inside")
+
+
+async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_own() -> None:
+    samples = [sample(0, ASK, "ask"), sample(1, CALL, "call")]
+    engine = Echo()
+    results = [
+        await evaluate_held_out(
+            samples, run="r", stage=stage, step=step, encode=lambda s: (7,), engine=engine, rewarder=engine,
+            max_new_tokens=4, temperature=0.5, responses=3,
+        )  # fmt: skip
+        for stage, step in (("sft", 0), ("rl", 10))
+    ]
+    before, after = engine.requests[:2], engine.requests[2:]
+    assert [r.seeds for r in before] == [r.seeds for r in after]
+    assert len({seed for r in before for seed in r.seeds}) == 6
+    assert {r.sampling.temperature for r in engine.requests} == {0.5}
+    assert [r.n for r in results] == [6, 6]
+    # The three responses to the first prompt are the right decision, those to the second are not.
+    assert results[0].by_act == {"ask": 1.0, "call": 0.0} and results[0].action_accuracy == 0.5

@@ -102,6 +102,32 @@ def test_disabled_does_nothing(tmp_path):
     assert sink.id is None
 
 
+DYING = """
+import signal, sys
+import psutil
+from pathlib import Path
+from hamr.observability import wandb_sink
+
+wandb_sink.CLOSE_S["offline"] = 3.0
+sink = wandb_sink.WandbSink(Path(sys.argv[1]), config={})
+sink.metrics(1, "rl", {"policy/entropy": 1.0})
+for service in psutil.Process().children(recursive=True):
+    service.send_signal(getattr(signal, sys.argv[2]))
+for step in range(2, 2000):
+    sink.metrics(step, "rl", {"policy/entropy": float(step)})
+sink.close()
+print("the run goes on", flush=True)
+"""
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+def test_a_wandb_that_dies_or_hangs_costs_the_run_nothing_else(tmp_path, signal):
+    command = [sys.executable, "-c", DYING, str(tmp_path), signal]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "the run goes on" in done.stdout, done.stderr
+    assert done.stderr.count("W&B gets nothing more of this run") == 1
+
+
 OFFLINE = """
 import sys
 from pathlib import Path
