@@ -26,7 +26,7 @@ Given to both sides alike."""
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000"}
 """A thread that waits for the others of its process spins for a moment, then sleeps: what hamr's own processes do, and
-TRL's step is faster with it than with sleeping at once. Given to both sides alike."""
+TRL's step is faster with it, too. Given to both sides alike."""
 
 
 @dataclass(frozen=True, kw_only=True)

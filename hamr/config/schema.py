@@ -192,7 +192,8 @@ class ScorerTrainingConfig(Section):
     """Fine-tunes the pool's model on labelled pairs before the run; the result is cached by content."""
 
     when: Literal["needed", "always"] = "needed"
-    """`needed`: only if the raw model's AUC on held-out pairs is no better than that of word overlap."""
+    """`needed`: unless the raw model's AUC on held-out pairs is clearly (by two standard errors) above that of word
+    overlap."""
     start_from: str | None = None
     """Name of another pool: start from what that pool's training ends with. A small judge's
     verdicts were better from a trained reranker than from the raw model. null: the pool's own `model`."""

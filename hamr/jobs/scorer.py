@@ -25,7 +25,7 @@ from hamr.config.load import load_config
 from hamr.config.schema import Config, PoolConfig, ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair, reply_pairs
 from hamr.errors import BadInput, HamrError
-from hamr.evaluation.scorer_check import auc, pair_question, word_overlap
+from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap
 from hamr.jobs.preparation import load_splits
 from hamr.rewards.prompting import PromptTemplate
 from hamr.types import ServiceSample
@@ -33,7 +33,7 @@ from hamr.types import ServiceSample
 HELP = "fine-tunes a pool's scorer on labelled reply pairs, if its raw model carries no signal"
 PR_SET_PDEATHSIG = 1
 PAIRS_SEED = 17
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 """Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
 
 CHECK_PAIRS = 60
@@ -125,7 +125,7 @@ def prepare_scorer(
         overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
         with _child() as call:
             raw = auc(call(_raw_scores, base, questions, values, tuning), labels)
-            needed = tuning.when == "always" or raw <= overlap
+            needed = tuning.when == "always" or not clearly_better(raw, overlap, labels)
             progress(
                 f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
             )
@@ -134,6 +134,12 @@ def prepare_scorer(
         note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
+
+
+def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
+    """Whether a raw model's AUC is above that of word overlap by more than the luck of these few pairs: by two standard
+    errors."""
+    return raw - 2 * auc_standard_error(raw, sum(labels), len(labels) - sum(labels)) > overlap
 
 
 def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:

@@ -20,7 +20,7 @@ from hamr.config.load import load_config
 from hamr.config.schema import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
 from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import example, prepare_scorers, question_ids, training_examples
+from hamr.jobs.scorer import clearly_better, example, prepare_scorers, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 
 
@@ -117,6 +117,13 @@ def test_a_judge_hears_no_reasoning_or_anothers_and_learns_neither(tiny: Path) -
     assert said[3].split(close)[0] == pairs[2].thought, "the other pair about 'Fee.'"
     assert [text.rpartition(" ")[2] for text in said] == ["Yes", "No"] * 3
     assert all(e.sound for e in training_examples(reranker, pairs))
+
+
+def test_a_raw_model_is_kept_only_if_it_is_better_than_word_overlap_beyond_luck() -> None:
+    labels = [True, False] * 30
+    assert clearly_better(0.95, 0.6, labels)
+    assert not clearly_better(0.52, 0.51, labels), "chance, on a draw on which word overlap is no better"
+    assert not clearly_better(0.7, 0.6, labels) and clearly_better(0.7, 0.6, labels * 20)
 
 
 def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,16 @@ async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_ow
     engine = Echo()
     results = [
         await evaluate_held_out(
-            samples, run="r", stage=stage, step=step, encode=lambda s: (7,), engine=engine, rewarder=engine,
-            max_new_tokens=4, temperature=0.5, responses=3,
+            samples,
+            run="r",
+            stage=stage,
+            step=step,
+            encode=lambda s: (7,),
+            engine=engine,
+            rewarder=engine,
+            max_new_tokens=4,
+            temperature=0.5,
+            responses=3,
         )  # fmt: skip
         for stage, step in (("sft", 0), ("rl", 10))
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.data.pairs import ReplyPair
-from hamr.evaluation.scorer_check import auc, average_ranks, check_scorer, word_overlap
+from hamr.evaluation.scorer_check import auc, auc_standard_error, average_ranks, check_scorer, word_overlap
 from hamr.types import Answer, Question
 
 scored = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.booleans()), min_size=2, max_size=30)
@@ -25,6 +27,14 @@ def test_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[float, bo
     assert auc([s for s, _ in rows], [label for _, label in rows]) == pytest.approx(
         won / (len(positives) * len(negatives))
     )
+
+
+def test_the_standard_error_of_an_auc_by_hand() -> None:
+    """At 0.5 it is sqrt((n + m + 1) / (12 n m)), the variance of the Mann-Whitney statistic under no difference; at 1
+    it is 0; more pairs make it smaller."""
+    assert auc_standard_error(0.5, 30, 20) == pytest.approx(math.sqrt(51 / (12 * 600)))
+    assert auc_standard_error(1.0, 5, 5) == 0.0
+    assert auc_standard_error(0.8, 100, 100) < auc_standard_error(0.8, 30, 30)
 
 
 def test_ties_share_the_mean_rank() -> None:
