@@ -222,7 +222,7 @@ async def serve(channel: Channel, work: Work) -> None:
 def main() -> None:
     channel = Channel()
     # TRL's side may fill the memory beyond the share at which Ray would kill an actor of this one.
-    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     with ray_session(ClusterConfig()):
         asyncio.run(serve(channel, Work.from_json(sys.argv[1])))
 

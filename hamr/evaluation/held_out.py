@@ -18,9 +18,9 @@ from hamr.types import Action, Failure, MalformedResponse, Reference, RewardReco
 class HeldOutResult:
     """Held-out figures, all shares in [0, 1] and rewards in the units of the reward mix.
 
-    `n` responses. `action_accuracy`: the response takes the decision of one of the references (reply, or the same tool).
-    `tool_exact_match`: of the samples whose references are tool calls, the share answered by exactly one of them;
-    None without such samples. `format_error_rate`: responses that are no action at all.
+    `n` responses. `action_accuracy`: the response takes the decision of one of the references (reply, or the same
+    tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the share that is exactly
+    one of them; None without such samples. `format_error_rate`: responses that are no action at all.
     `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
     """
 

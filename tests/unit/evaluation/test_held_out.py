@@ -103,7 +103,7 @@ async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_ow
             max_new_tokens=4,
             temperature=0.5,
             responses=3,
-        )  # fmt: skip
+        )
         for stage, step in (("sft", 0), ("rl", 10))
     ]
     before, after = engine.requests[:2], engine.requests[2:]
