@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 CLOSE_S = {"offline": 60.0, "online": 600.0}
 """Longest wait for W&B to write, or to send, what it still holds when the run ends."""
 WAITING_CALLS = 10_000
+MOST_ERRORS = 3
 
 
 def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
@@ -128,7 +129,7 @@ class WandbSink:
 
 class _Courier:
     """Makes calls in order in a thread of its own: who hands them over neither waits for them nor hears their errors.
-    After the first error all further calls are dropped."""
+    After MOST_ERRORS errors in a row all further calls are dropped."""
 
     def __init__(self) -> None:
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING_CALLS)
@@ -145,22 +146,30 @@ class _Courier:
             self._give_up("it has not answered for long")
 
     def close(self, timeout_s: float) -> None:
-        if not self._broken:
-            self._calls.put(None)
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                self._give_up(f"it did not finish in {timeout_s:g} s")
-                _end_service()  # else it would keep this process from ending
+        with contextlib.suppress(queue.Full):
+            self._calls.put_nowait(None)
+        self._thread.join(1.0 if self._broken else timeout_s)
+        if self._thread.is_alive():
+            self._give_up(f"it did not finish in {timeout_s:g} s")
+            _end_service()  # else it would keep this process from ending
 
     def _deliver(self) -> None:
+        errors = 0
         while (call := self._calls.get()) is not None:
+            if self._broken:
+                continue
             try:
-                if not self._broken:
-                    call()
+                call()
+                errors = 0
             except Exception as error:
-                self._give_up(f"{type(error).__name__}: {error}")
+                errors += 1
+                log.debug("W&B refused a call", exc_info=True)
+                if errors == MOST_ERRORS:
+                    self._give_up(f"{type(error).__name__}: {error}")
 
     def _give_up(self, reason: str) -> None:
+        if self._broken:
+            return
         self._broken = True
         log.warning("W&B gets nothing more of this run (%s); metrics.jsonl has everything", reason)
 

@@ -63,10 +63,12 @@ def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
     with set_current_vllm_config(VllmConfig()):
         plain, bare, partial = RMSNorm(64), RMSNorm(64, has_weight=False), RMSNorm(64, var_hidden_size=32)
         model = torch.nn.ModuleList([plain, bare, partial, SiluAndMul(), GeluAndMul(), torch.nn.Linear(64, 64)])
-    x = torch.randn(3, 64)
-    before = [module(x.clone()) for module in model]
+    wide = torch.randn(3, 5, 192)
+    whole, heads = wide[0, :, :64].contiguous(), wide[..., 64:128]  # heads: cut out of a wider product
+    before = [module(x.clone() if x is whole else x) for module in model for x in (whole, heads)]
     assert use_fused_kernels(model) == 2
-    for module, was in zip(model, before, strict=True):
-        torch.testing.assert_close(module(x.clone()), was)
+    after = [module(x.clone() if x is whole else x) for module in model for x in (whole, heads)]
+    for was, now in zip(before, after, strict=True):
+        torch.testing.assert_close(now, was)
     # A norm whose weights are of another type than its input takes the plain way.
-    assert plain(x.bfloat16()).dtype == torch.bfloat16
+    assert plain(whole.bfloat16()).dtype == torch.bfloat16
