@@ -97,14 +97,12 @@ def _gathered(parameters: list[nn.Parameter]) -> Any:
     return deepspeed.zero.GatheredParameters(partitioned, modifier_rank=None, enabled=bool(partitioned))
 
 
-def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int, *, alias: bool = True) -> None:
-    """All weights as one safetensors file, written aside and renamed by rank 0. Collective under ZeRO-3.
-
-    `alias` False leaves the tied head out, as transformers does in a model folder.
-    """
+def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
+    """All weights as one safetensors file, written aside and renamed by rank 0, without the name of a tied head, as in
+    transformers' model folders. Collective under ZeRO-3."""
     from safetensors.torch import save_file
 
-    tensors = _whole_weights(model, dtype, rank, alias)
+    tensors = _whole_weights(model, dtype, rank, alias=False)
     if rank == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -116,9 +114,9 @@ def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: 
 
 
 def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
-    """As `write_weight_file`, the tied head included, but over the file that is there: in shared memory its pages are
-    taken again, where a new file has each of its pages handed out anew (0.1 s in place of up to 1.5 s for 325 MB).
-    Nobody may read it meanwhile."""
+    """As `write_weight_file`, but with a tied head under its own name too, and over the file that is there: in shared
+    memory its pages are taken again, where a new file takes new ones (0.1 s in place of up to 1.5 s for 325 MB). Nobody
+    may read it meanwhile."""
     tensors = _whole_weights(model, dtype, rank, alias=True)
     if rank == 0:
         write_safetensors(tensors, path)
@@ -144,8 +142,9 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         file.truncate()
 
 
-def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, alias: bool) -> dict[str, Tensor]:
-    """On rank 0 every weight by its name, on the CPU; nothing on the others, which only take part."""
+def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, *, alias: bool) -> dict[str, Tensor]:
+    """On rank 0 every weight by its name (a tied one by both, with `alias`), on the CPU; nothing on the others, which
+    only take part."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     partitioned = any(hasattr(p, "ds_id") for p in model.parameters())
@@ -183,7 +182,7 @@ def write_model_folder(
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_weight_file(model, folder / "model.safetensors", dtype, rank, alias=False)
+    write_weight_file(model, folder / "model.safetensors", dtype, rank)
 
 
 def read_weight_file(model: PolicyModel, path: Path) -> None:
