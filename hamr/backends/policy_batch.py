@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hamr.algorithms.packing import Layout, Microbatch, shared_prefixes
-from hamr.backends.policy_attention import Block, block
+from hamr.backends.policy_blocks import Block, block
 from hamr.types import TrainGroup, TrainSequence
 
 ALIKE = 0.6

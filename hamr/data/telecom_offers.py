@@ -19,14 +19,11 @@ _FEES = tuple(fee for fee in range(20, 201, 10) if fee != 80)  # no wording has 
 TOOLS: tuple[Mapping[str, Any], ...] = (
     {
         "name": "change_order",
-        "description": "Carry out a change to another package or a cancellation.",
+        "description": "Cancel the package that the customer has, or change to another one.",
         "parameters": {
             "type": "object",
-            "properties": {
-                "operation": {"type": "string", "enum": ["change", "cancel"]},
-                "package": {"type": "string"},
-            },
-            "required": ["operation", "package"],
+            "properties": {"package": {"type": "string"}},
+            "required": ["package"],
         },
     },
     {

@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hamr.backends import policy_kernels  # noqa: E402
 from hamr.backends.policy_kernels import rms_norm, use_cpu_kernels, weight_gradient  # noqa: E402
 
 
@@ -24,20 +23,35 @@ def run(module: Any, x: Any, seed: int = 1) -> tuple[Any, Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("shape", [(1, 7, 24), (2, 700, 24), (3, 5, 4, 24)])
 @pytest.mark.parametrize("kind", ["LlamaRMSNorm", "Qwen3RMSNorm"])
-def test_the_norm_is_that_of_transformers(kind: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-5), ("bfloat16", 0.01)])
+def test_the_norm_is_that_of_transformers(kind: str, shape: tuple[int, ...], dtype: str, within: float) -> None:
     from transformers.models.llama import modeling_llama
     from transformers.models.qwen3 import modeling_qwen3
 
-    monkeypatch.setattr(policy_kernels, "_CACHED_FLOATS", 24 * 100)
     plain = {"LlamaRMSNorm": modeling_llama.LlamaRMSNorm, "Qwen3RMSNorm": modeling_qwen3.Qwen3RMSNorm}[kind](24, 1e-5)
     torch.manual_seed(0)
     with torch.no_grad():
         plain.weight.normal_()
+    plain = plain.to(getattr(torch, dtype))
     ours = copy.deepcopy(plain)
     use_cpu_kernels(ours)
     assert "forward" in vars(ours)
-    x = torch.randn(shape)
-    torch.testing.assert_close(run(ours, x), run(plain, x), atol=2e-5, rtol=1e-5)
+    x = 3 * torch.randn(shape).to(plain.weight.dtype) + 1
+    (*expected, d_weights), (*found, ours_d_weights) = run(plain, x), run(ours, x)
+    for theirs, own in zip((*expected, d_weights["weight"]), (*found, ours_d_weights["weight"]), strict=True):
+        assert (own - theirs).float().norm() <= within * theirs.float().norm()
+
+
+@pytest.mark.parametrize("types", [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_norm_of_two_types_is_computed_in_the_wider(types: tuple[str, str]) -> None:
+    torch.manual_seed(0)
+    shapes = zip(((5, 8), (8,)), types, strict=True)
+    x, weight = (torch.randn(shape).to(getattr(torch, name)).requires_grad_() for shape, name in shapes)
+    out = rms_norm(x, weight, 1e-5)
+    out.sum().backward()
+    plain = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5) * weight.float()
+    assert out.dtype is torch.float32 and x.grad.dtype is x.dtype and weight.grad.dtype is weight.dtype
+    torch.testing.assert_close(out, plain)
 
 
 def test_a_norm_that_scales_by_one_plus_its_weight_is_left_alone() -> None:
