@@ -117,7 +117,7 @@ class _Term:
 
     @classmethod
     def of(cls, counts: Singles, sums: Singles, *, mirrored: bool = False) -> _Term:
-        ranks = np.cumsum(counts, axis=-1) - counts / 2
+        ranks: Singles = np.cumsum(counts, axis=-1, dtype=np.float32) - np.float32(0.5) * counts
         products: list[Singles] = [ranks, sums]
         powers: list[Singles] = [np.square(counts), counts]
         if mirrored:  # ranks meet sums, squares meet first powers

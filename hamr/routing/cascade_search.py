@@ -80,7 +80,9 @@ class FittingSet:
         if m <= self.most_cuts:
             chosen = np.arange(m + 1)
         else:
-            chosen = np.searchsorted(rows, np.linspace(0, self.s_r.size, self.most_cuts).round())
+            # A heap of equal scores counts as one step: it is one cut, and would else swallow those of many others.
+            steps = np.cumsum(np.minimum(np.diff(rows), self.s_r.size / self.most_cuts))
+            chosen = np.searchsorted(steps, np.linspace(0, steps[-1], self.most_cuts))
         own = [np.searchsorted(values, c.tau_a, side="left") for c in self.also]
         own += [np.searchsorted(values, c.tau_b, side="right") for c in self.also]
         return np.unique(np.concatenate([chosen, np.array(own, dtype=np.int64), [0, m]]))
