@@ -16,7 +16,15 @@ from rich.table import Table
 
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError
-from hamr.routing.calibration import Calibration, Row, calibrate, tau_profiles
+from hamr.routing.calibration import (
+    FEWEST_ROWS,
+    Calibration,
+    Row,
+    calibrate,
+    check_effort,
+    most_escalated,
+    tau_profiles,
+)
 
 HELP = """\
 hamr calibrate: finds the trust interval and the weights (Eq. 5) that rank replies most like a teacher does.
@@ -40,13 +48,10 @@ Writes FOLDER/rewards/calibrated.yaml, calibration.png, calibration.json and, fo
 files beside it."""
 
 _FILES = ("s_r", "s_j", "y", "hard")
+_BOUNDS, _EFFORT = ("max_escalated_frac", "max_cost", "judge_cost", "reranker_cost"), ("folds", "resamples")
 _NUMBERS: dict[str, type] = {
-    "max_escalated_frac": float,
-    "max_cost": float,
-    "judge_cost": float,
-    "reranker_cost": float,
-    "folds": int,
-    "resamples": int,
+    **dict.fromkeys(_BOUNDS, float),
+    **dict.fromkeys(_EFFORT, int),
     "seed": int,
 }
 _OPTIONS = ("scores", "pairs", "output", "teachers", "overwrite", *_FILES, *_NUMBERS)
@@ -67,9 +72,9 @@ class Output:
     @classmethod
     def of(cls, given: str) -> Output:
         path = Path(given).expanduser()
-        if path.suffix in (".yaml", ".yml"):
+        if path.suffix == ".yaml":
             group = path.parent.resolve()
-            folder = path.parent.parent if group.name == "rewards" else None
+            folder = group.parent if group.name == "rewards" else None
             named = {"plot": path.with_suffix(".png"), "figures": path.with_suffix(".json")}
             return cls(
                 choice=path.stem, config_dir=folder, rewards=path, scores=path.with_suffix(".scores.jsonl"), **named
@@ -95,6 +100,9 @@ def main(args: list[str]) -> int:
     own, overrides = _options(args)
     output = _output(own)
     numbers = {name: _number(own[name], name, kind) for name, kind in _NUMBERS.items() if name in own}
+    # Checked before any pool is asked: a judge's answers are what is dear.
+    most_escalated(**{name: value for name, value in numbers.items() if name in _BOUNDS})
+    check_effort(**{name: value for name, value in numbers.items() if name in _EFFORT})
     triples, source, files = _triples(own, overrides, output)
     print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
     fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **numbers)
@@ -127,6 +135,10 @@ def _triples(own: Mapping[str, str], overrides: list[str], output: Output) -> tu
     pairs = read_pairs(own["pairs"])
     config = load_config(overrides)
     teachers = [name for name in own.get("teachers", "").split(",") if name]
+    if len(pairs) < FEWEST_ROWS:
+        raise DataError("pairs", f"{len(pairs)} pairs", f"too few to calibrate on; give at least {FEWEST_ROWS}")
+    if not teachers and len({pair.label for pair in pairs}) == 1:
+        raise DataError("pairs", pairs[0].label, "is the label of every pair; give others too, or name teachers")
     triples = ask_pools(config, pairs, teachers, print)
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
     return triples, Path(own["pairs"]).name, {output.scores: lines.encode()}
@@ -171,6 +183,8 @@ def _output(own: Mapping[str, str]) -> Output:
         raise BadInput("output", None, "missing; give output=<folder> or output=<DIR/rewards/NAME.yaml>")
     if own.get("overwrite", "false") not in ("true", "false"):
         raise BadInput("overwrite", own["overwrite"], "must be true or false")
+    if own["output"].endswith(".yml"):
+        raise BadInput("output", own["output"], "would not be found by hamr train; end it in .yaml")
     output = Output.of(own["output"])
     for folder in (output.rewards.parent, output.plot.parent):
         existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)

@@ -25,6 +25,9 @@ from hamr.routing.ranks import Floats, bootstrap_interval, spearman
 PAPER = Cascade.from_config(CascadeConfig())
 """tau = [0.68, 0.98], w1 = 0.05, w2 = 0.72 (the paper's Table 5): the schema's defaults."""
 FEWEST_ROWS = 20
+JUDGE_COST, RERANKER_COST = 10.0, 1.0
+"""The paper's judge takes about ten times as long as its reranker."""
+FOLDS, RESAMPLES = 5, 300
 LEVEL = 0.95
 FOLD_ROWS, FOLD_CUTS = 20_000, 64
 """At most so many rows and cuts of S_R go into a fold's fit, for time; what is lost shows in the folds' rho."""
@@ -92,10 +95,10 @@ def calibrate(
     hard: npt.ArrayLike | None = None,
     max_escalated_frac: float | None = None,
     max_cost: float | None = None,
-    judge_cost: float = 10.0,
-    reranker_cost: float = 1.0,
-    folds: int = 5,
-    resamples: int = 300,
+    judge_cost: float = JUDGE_COST,
+    reranker_cost: float = RERANKER_COST,
+    folds: int = FOLDS,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Calibration:
     """Fits the cascade to triples of reranker, judge and teacher scores, all in [0, 1] and in the same order.
@@ -103,10 +106,9 @@ def calibrate(
     Searched are weights in steps of 0.01 and every cut of S_R that makes a difference (about 200 quantiles of them
     where there are more), "never ask" and "always ask" among them; equal rho goes to fewer judge calls. The judge may
     be asked for at most `max_escalated_frac` of the rows, and a row may cost at most `max_cost` on average, where every
-    row costs `reranker_cost` and an escalated one `judge_cost` more (defaults: the paper's judge is about ten
-    rerankers). `hard` are the judge's verdicts as 1, 0.5 and 0, for comparison; without them S_J is rounded to the
-    nearest of these, which need not be the label that the judge found likeliest. `folds` and `resamples` of 0 leave
-    cross-validation or the interval out.
+    row costs `reranker_cost` and an escalated one `judge_cost` more. `hard` are the judge's verdicts as 1, 0.5 and 0,
+    for comparison; without them S_J is rounded to the nearest of these, which need not be the label that the judge
+    found likeliest. `folds` and `resamples` of 0 leave cross-validation or the interval out.
 
     Raises DataError for too few rows, unequal lengths, NaN, numbers outside [0, 1] and constant scores, BadInput for a
     bound that nothing can meet.
@@ -116,13 +118,12 @@ def calibrate(
     >>> fit.spearman, fit.escalated_frac
     (1.0, 0.0)
     """
+    limit = most_escalated(max_escalated_frac, max_cost, judge_cost, reranker_cost)
+    check_effort(folds, resamples)
     given = {"s_r": _checked("s_r", s_r), "s_j": _checked("s_j", s_j), "y": _checked("y", y)}
     _check_alike(given)
     data = FittingSet(given["s_r"], given["s_j"], given["y"], also=(PAPER,))
     verdicts = _verdicts(hard, data)
-    _check_count("folds", folds, forbidden=1)
-    _check_count("resamples", resamples, forbidden=1)
-    limit = _limit(max_escalated_frac, max_cost, judge_cost, reranker_cost)
 
     front = frontier(search(data, Effort(), limit))
     fit = [point for point in front if point.escalated_frac <= limit][-1]
@@ -194,6 +195,37 @@ def tau_profiles(
     return [(p.cascade.tau_a, p.spearman) for p in lows], [(p.cascade.tau_b, p.spearman) for p in highs]
 
 
+def most_escalated(
+    max_escalated_frac: float | None = None,
+    max_cost: float | None = None,
+    judge_cost: float = JUDGE_COST,
+    reranker_cost: float = RERANKER_COST,
+) -> float:
+    """The largest share of rows for which the judge may be asked, under both bounds. Raises BadInput."""
+    for name, cost in (("judge_cost", judge_cost), ("reranker_cost", reranker_cost), ("max_cost", max_cost)):
+        if cost is not None and not (math.isfinite(cost) and cost >= 0.0):
+            raise BadInput(name, cost, "must be a number of at least 0")
+    if max_escalated_frac is not None and not 0.0 <= max_escalated_frac <= 1.0:
+        raise BadInput("max_escalated_frac", max_escalated_frac, "must be a share in [0, 1]")
+    limit = 1.0 if max_escalated_frac is None else max_escalated_frac
+    if max_cost is not None:
+        if max_cost < reranker_cost:
+            raise BadInput(
+                "max_cost", max_cost, f"every row costs reranker_cost={reranker_cost:g} already; raise the first"
+            )
+        if judge_cost > 0.0:
+            # The division may fall a rounding error short of a share that just fits.
+            limit = min(limit, (max_cost - reranker_cost) / judge_cost + 1e-12)
+    return limit
+
+
+def check_effort(folds: int = FOLDS, resamples: int = RESAMPLES) -> None:
+    """Raises BadInput for a number of folds or resamples that says nothing."""
+    for name, value in (("folds", folds), ("resamples", resamples)):
+        if value < 0 or value == 1:
+            raise BadInput(name, value, "must be 0 (leave it out) or at least 2")
+
+
 # --- what is given -----------------------------------------------------------------------------
 
 
@@ -232,29 +264,6 @@ def _verdicts(hard: npt.ArrayLike | None, data: FittingSet) -> Floats:
     if bad.size:
         raise DataError(f"hard[{bad[0]}]", float(verdicts[bad[0]]), "is no verdict; use 0, 0.5 or 1")
     return verdicts
-
-
-def _check_count(name: str, value: int, *, forbidden: int) -> None:
-    if value < 0 or value == forbidden:
-        raise BadInput(name, value, "must be 0 (leave it out) or at least 2")
-
-
-def _limit(most: float | None, max_cost: float | None, judge_cost: float, reranker_cost: float) -> float:
-    """The largest share of rows for which the judge may be asked."""
-    for name, cost in (("judge_cost", judge_cost), ("reranker_cost", reranker_cost), ("max_cost", max_cost)):
-        if cost is not None and not (math.isfinite(cost) and cost >= 0.0):
-            raise BadInput(name, cost, "must be a number of at least 0")
-    if most is not None and not 0.0 <= most <= 1.0:
-        raise BadInput("max_escalated_frac", most, "must be a share in [0, 1]")
-    limit = 1.0 if most is None else most
-    if max_cost is not None:
-        if max_cost < reranker_cost:
-            raise BadInput(
-                "max_cost", max_cost, f"every row costs reranker_cost={reranker_cost:g} already; raise the first"
-            )
-        if judge_cost > 0.0:
-            limit = min(limit, (max_cost - reranker_cost) / judge_cost)
-    return limit
 
 
 def _fixed(name: str, values: Floats, y: Floats, share: float, cost: float) -> Row:

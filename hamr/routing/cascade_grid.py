@@ -64,20 +64,16 @@ class Grid:
                 out[1:, step] = np.cumsum(cell, axis=0) / s_r.size
         return cls(counts, sums, (target.norm / s_r.size) ** 2 / s_r.size)
 
-    def best_of_every_pair(self, stride: int) -> tuple[Singles, Ints, Ints]:
-        """For every pair of cuts (a, b) the best rho (T, T) over weights in steps of `stride`, and the steps of its
-        w1 and w2. -inf for a > b and where R is constant."""
+    def best_of_every_pair(self, stride: int) -> Singles:
+        """For every pair of cuts (a, b) the best rho (T, T) over weights in steps of `stride`. -inf for a > b and where
+        R is constant."""
         below, above = self._terms(slice(None), slice(None, None, stride))
         cuts, weights = below.own.shape
         best = np.full((cuts, cuts), -np.inf, np.float32)
-        w1, w2 = np.zeros((cuts, cuts), np.int64), np.zeros((cuts, cuts), np.int64)
         for a in range(cuts):
             rho = self._rho(below[a : a + 1], above[a:])
-            by_pair = rho.reshape(weights, cuts - a, weights).transpose(1, 0, 2).reshape(cuts - a, -1)
-            at = by_pair.argmax(axis=1)
-            best[a, a:] = by_pair[np.arange(cuts - a), at]
-            w1[a, a:], w2[a, a:] = at // weights * stride, at % weights * stride
-        return best, w1, w2
+            best[a, a:] = rho.reshape(weights, cuts - a, weights).max(axis=(0, 2))
+        return best
 
     def weights_of_pair(self, a: int, b: int) -> Singles:
         """rho over all weights, (w1, w2), at one pair of cuts."""

@@ -25,7 +25,7 @@ SAME = 1e-9
 """Correlations closer than this count as equal; fewer judge calls then win."""
 _COARSE = 5
 _PER_SHARE = 4
-_FEWEST_CHOICES, _MOST_CHOICES, _ROWS_RANKED = 2, 16, 20_000
+_FEWEST_CHOICES, _MOST_CHOICES, _ROWS_RANKED = 1, 16, 20_000
 """How many weights of a pair of cuts are ranked exactly: more where rows are few, as the ranking is then rough and
 cheap."""
 
@@ -103,10 +103,11 @@ class FittingSet:
         """Share of rows outside the interval, (cut a, cut b)."""
         return (self.rows[:, None] + self.s_r.size - self.rows[None, :]) / self.s_r.size
 
-    def place_of(self, tau: float, side: str) -> int:
-        """Index of the cut that tau_a (`left`) or tau_b (`right`) makes."""
-        at = np.searchsorted(self._distinct[0], tau, side="left" if side == "left" else "right")
-        return int(np.searchsorted(self.places, at))
+    def cuts_of(self, cascade: Cascade) -> tuple[int, int]:
+        """The cuts that a cascade's interval makes. Only of one in `also` are they sure to be among those tried."""
+        first = np.searchsorted(self._distinct[0], cascade.tau_a, side="left")
+        last = np.searchsorted(self._distinct[0], cascade.tau_b, side="right")
+        return int(np.searchsorted(self.places, first)), int(np.searchsorted(self.places, last))
 
     def taus(self, a: int, b: int) -> tuple[float, float] | None:
         """An interval that makes these bands, between the scores where there is room, else exactly at one (both ends
@@ -183,22 +184,27 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Poin
     first of all, and good ones at every other share. Trusting either scorer alone is always among them, where some
     interval says so, and so is every cascade of `data.also`, up to numbers that make the same bands."""
     grid = Grid.build(data.s_r, data.s_j, data.target, data.before, data.rows)
-    best, _, _ = grid.best_of_every_pair(_COARSE)
+    best = grid.best_of_every_pair(_COARSE)
     for cut in range(data.places.size):
         if data.taus(cut, cut) is None:
             best[cut, cut] = -np.inf
     exact = _Exact(data)
     for candidate in _named(data):
         exact.point(candidate)
+    last = data.places.size - 1
     choices = min(_MOST_CHOICES, max(_FEWEST_CHOICES, _ROWS_RANKED // data.y.size))
     for a, b in _promising(best, data.escalated, effort, most_escalated):
         fine = grid.weights_of_pair(a, b)
-        for at in np.argpartition(fine.ravel(), -choices)[-choices:]:
-            exact.point((a, b, *divmod(int(at), WEIGHT_STEPS + 1)))
-    starts = sorted(
-        ((p.spearman, c) for c, p in exact.known.items() if p and p.escalated_frac <= most_escalated), reverse=True
-    )
-    for _, start in starts[: effort.climbs]:
+        # The weight of an empty band makes no difference: one will do.
+        fine = fine[: 1 if a == 0 else None, : 1 if b == last else None]
+        most = min(choices, fine.size)
+        for at in np.argpartition(fine.ravel(), -most)[-most:]:
+            exact.point((a, b, *divmod(int(at), fine.shape[1])))
+    affordable = [(p.spearman, c) for c, p in exact.known.items() if p and p.escalated_frac <= most_escalated]
+    best_of_pair: dict[tuple[int, int], Candidate] = {}
+    for _, candidate in sorted(affordable, reverse=True):
+        best_of_pair.setdefault(candidate[:2], candidate)
+    for start in list(best_of_pair.values())[: effort.climbs]:
         _climb(exact, start, effort.steps, most_escalated)
     return [point for point in exact.known.values() if point is not None]
 
@@ -219,8 +225,7 @@ def _named(data: FittingSet) -> Iterator[Candidate]:
     if never_inside is not None:
         yield never_inside, never_inside, 0, 0
     for own in data.also:
-        cuts = data.place_of(own.tau_a, "left"), data.place_of(own.tau_b, "right")
-        yield *cuts, round(own.w1 * WEIGHT_STEPS), round(own.w2 * WEIGHT_STEPS)
+        yield *data.cuts_of(own), round(own.w1 * WEIGHT_STEPS), round(own.w2 * WEIGHT_STEPS)
 
 
 def _promising(best: np.ndarray, escalated: Floats, effort: Effort, most_escalated: float) -> Iterator[tuple[int, int]]:

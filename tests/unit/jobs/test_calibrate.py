@@ -133,6 +133,7 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
         (["scores={scores}", "output={out}", "overwrite=yes"], "true or false"),
         (["scores=none.jsonl", "output={out}"], "no such file"),
         (["scores={scores}", "output={out}", "y=teacher"], "scores.jsonl:1: teacher"),
+        (["scores={scores}", "output={out}.yml"], "end it in .yaml"),
         (["scores={scores}", "output={out}", "folds=many"], "folds: 'many': must be a whole number"),
         (["scores={scores}", "output={out}", "max_cost=low"], "must be a number"),
         (["scores={scores}", "output={out}", "max_escalated_frac=7"], "must be a share"),
@@ -238,11 +239,36 @@ def test_only_the_pools_that_are_asked_start() -> None:
         wanted_pools(config, ["judge"])
 
 
+def write_pairs(path: Path, labels: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"content_A": "a", "content_B": "b", "label": x}) + "\n" for x in labels))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "says"),
+    [
+        (["partial"] * 20, [], "label of every pair"),
+        (["partial", "consistent"], [], "2 pairs"),
+        (["partial", "consistent"] * 10, ["folds=1"], "folds: 1"),
+        (["partial", "consistent"] * 10, ["max_escalated_frac=2"], "max_escalated_frac"),
+        (["partial", "consistent"] * 10, ["teachers=judge"], "its own teacher"),
+        (["partial", "consistent"] * 10, ["pools.judge.rolle=x"], "pools.judge.rol"),
+    ],
+)
+def test_what_can_be_known_before_is_said_before_a_pool_starts(
+    labels: list[str], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Under tests/unit, Ray does not start: had the job gone on, it would have failed."""
+    pairs = write_pairs(tmp_path / "pairs.jsonl", labels)
+    assert hamr(["calibrate", f"pairs={pairs}", f"output={tmp_path / 'out'}", "pools=tiny", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_from_pairs_to_the_same_files_and_the_scores(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text(json.dumps({"content_A": "a", "content_B": "b", "label": "partial"}) + "\n")
+    write_pairs(pairs, ["partial"] * 20)
     seen = []
 
     def ask_pools(config, pairs, teachers, progress):
