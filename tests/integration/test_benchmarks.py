@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.integration
 
+
 SMALL = ["--only", "hamr", "--model", "tiny", "--prompts", "2", "--samples", "4", "--prompt-tokens", "40"]
 
 
@@ -34,3 +35,15 @@ def test_hamr_side_does_the_work_it_reports(tmp_path: Path) -> None:
     assert step["metrics"]["policy/tokens"] == 2 * 4 * 16
     assert step["metrics"]["policy/skipped_steps"] == 0
     assert step["metrics"]["policy/grad_norm"] > 0
+
+
+def test_calibration_is_compared_with_every_cascade_of_its_grid(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "calibration.py"), "--only", "gap", "--out", str(out)]
+    small = ["--rows", "30", "--generators", "ties", "hard verdicts"]
+    done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(out.read_text())["gap"]:
+        assert row["whole_grid"]
+        assert row["exhaustive"]["candidates"] > 100_000
+        assert row["gap"] <= 0.001

@@ -1,0 +1,108 @@
+"""What the cascade is calibrated on: per reply the reranker's, the judge's and the teacher's score, as JSONL, CSV or
+Parquet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.data.samples import read_rows
+from hamr.errors import BadInput, DataError
+
+ENDINGS = (".jsonl", ".csv", ".parquet")
+FIELDS = ("s_r", "s_j", "y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triples:
+    """Equally long columns in [0, 1]; `hard` holds the judge's verdicts as 1, 0.5 and 0, where they are known."""
+
+    s_r: Sequence[float]
+    s_j: Sequence[float]
+    y: Sequence[float]
+    hard: Sequence[float] | None = None
+
+    def rows(self) -> Iterator[dict[str, float]]:
+        """One object per reply, as `read_triples` reads it by default."""
+        for i, (s_r, s_j, y) in enumerate(zip(self.s_r, self.s_j, self.y, strict=True)):
+            yield {"s_r": s_r, "s_j": s_j, "y": y} | ({"hard": self.hard[i]} if self.hard is not None else {})
+
+
+def read_triples(path: str | Path, names: Mapping[str, str]) -> Triples:
+    """Reads the columns `s_r`, `s_j`, `y` and, if the first row has one, `hard`; `names` maps these to other names,
+    and a `hard` in it is required. Other columns are passed over.
+
+    Raises DataError at `file:line: field` (Parquet: the row's number) for what is missing, no number, or outside
+    [0, 1].
+    """
+    path = Path(path)
+    fields = {field: names.get(field, field) for field in (*FIELDS, "hard")}
+    rows = list(_rows(path, tuple(fields.values())))
+    if not rows:
+        raise DataError(str(path), "", "holds no rows; write one reply a line")
+    if "hard" not in names and fields["hard"] not in rows[0][1]:
+        del fields["hard"]
+    columns: dict[str, list[float]] = {field: [] for field in fields}
+    for number, row in rows:
+        for field, name in fields.items():
+            columns[field].append(_score(row, name, f"{path}:{number}"))
+    return Triples(s_r=columns["s_r"], s_j=columns["s_j"], y=columns["y"], hard=columns.get("hard"))
+
+
+def _rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if path.suffix not in ENDINGS:
+        raise DataError("scores", str(path), f"unknown kind of file; give one that ends in {', '.join(ENDINGS)}")
+    if not path.is_file():
+        raise DataError("scores", str(path), "no such file; give triples of scores")
+    if path.suffix == ".jsonl":
+        for number, row in read_rows(path):
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{number}: line", row, "must be a JSON object")
+            yield number, row
+    elif path.suffix == ".csv":
+        yield from _csv_rows(path)
+    else:
+        yield from _parquet_rows(path, names)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        try:
+            for row in reader:
+                yield reader.line_num, {name: value for name, value in row.items() if name is not None}
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{path}:{reader.line_num + 1}: line", "", f"cannot be read ({error})") from error
+
+
+def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ModuleNotFoundError as error:
+        raise BadInput("scores", str(path), "reading Parquet takes pyarrow, which is not installed") from error
+    try:
+        present = parquet.read_schema(path).names
+        table = parquet.read_table(path, columns=[name for name in names if name in present])
+    except (ArrowException, OSError) as error:
+        raise DataError("scores", str(path), f"is no readable Parquet file ({error})") from error
+    yield from enumerate(table.to_pylist(), start=1)
+
+
+def _score(row: Mapping[str, Any], name: str, where: str) -> float:
+    if name not in row:
+        raise DataError(f"{where}: {name}", sorted(row), f"missing field; add {name!r}, or say which one holds it")
+    value = row[name]
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        raise DataError(f"{where}: {name}", value, "must be a number")
+    if not 0.0 <= number <= 1.0:
+        raise DataError(f"{where}: {name}", value, "is not a score; scores lie in [0, 1]")
+    return float(number)
