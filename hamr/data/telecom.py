@@ -257,7 +257,7 @@ class _Dialogue:
         else:
             moves = _answers(words, plan, asked)
             before, tails = words["lead"], ("",)
-        fragment = self.rng.choice(moves).format(**self.slots)
+        fragment = one_of_each(self.rng.choice(moves), self.rng).format(**self.slots)
         tail = self.rng.choice(tails)
         if "please" in fragment or fragment.startswith("is it"):
             tail = ""
@@ -275,6 +275,15 @@ def _answers(words: Mapping[str, tuple[str, ...]], plan: Plan, asked: str) -> tu
 
 
 # --- wording -----------------------------------------------------------------------------------
+
+
+def one_of_each(text: str, rng: Random) -> str:
+    """The text with one alternative of each [a|b|c].
+
+    >>> one_of_each("a [good|bad] plan[|, please]", Random(1))
+    'a good plan, please'
+    """
+    return re.sub(r"\[([^]]*)\]", lambda found: rng.choice(found[1].split("|")), text)
 
 
 def slots_of(setting: Setting, profile: str) -> dict[str, str]:

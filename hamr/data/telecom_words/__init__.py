@@ -1,7 +1,8 @@
 """Wording banks of the generated telecom dialogues, one per split. No sentence stands in two of them.
 
 CUSTOMER: fragments by move. A fragment starts in lower case (unless with "I") and ends with its own mark, so
-that an opening can precede it and a tail can slip in before the mark.
+that an opening can precede it and a tail can slip in before the mark. Of [a|b|c] one is drawn: with a dozen wordings
+of a move a small policy learns the wordings; with some hundreds, what they have in common.
 AGENT: whole replies by act, each with everything that the act has to say.
 PARTIAL: the same acts with a detail missing or added. NEGATED: the act turned into its opposite.
 """
