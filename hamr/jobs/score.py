@@ -105,7 +105,7 @@ async def _score(
     )
     try:
         questions = [
-            router.score(sample, finished(run, sample, i, text))
+            router.score(sample, finished(run, sample, i, text, siblings=len(responses)))
             for sample, responses in rows
             for i, text in enumerate(responses)
         ]
@@ -115,7 +115,7 @@ async def _score(
         await stop_pools(run)
 
 
-def finished(run: str, sample: ServiceSample, index: int, text: str) -> Rollout:
+def finished(run: str, sample: ServiceSample, index: int, text: str, *, siblings: int = 1) -> Rollout:
     """A response that somebody else generated, as a rollout without tokens."""
     return Rollout(
         key=SampleKey(run=run, step=0, prompt=sample.id, sample=index),
@@ -125,6 +125,7 @@ def finished(run: str, sample: ServiceSample, index: int, text: str) -> Rollout:
         text=text,
         finish_reason="stop",
         versions=(),
+        siblings=siblings,
     )
 
 
