@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hamr.config.judged import ComparedConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.grades import SCHEMA, read_grade
-from hamr.rewards.questions import judge_question
+from hamr.rewards.questions import Said, judge_question
 from hamr.rewards.reading import GRADE, TEXT, final_object, grade, object_schema, reason
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -29,7 +29,7 @@ def order(count: int, *key: object) -> list[int]:
 
 
 def compared_question(
-    component: str, sample: ServiceSample, responses: Sequence[str], config: ComparedConfig, attempt: int
+    component: str, sample: ServiceSample, responses: Sequence[Said], config: ComparedConfig, attempt: int
 ) -> Question:
     """One response is asked about with the template that knows no others; several with the one that compares."""
     if len(responses) == 1:
@@ -42,7 +42,7 @@ def compared_question(
         config.prompt_compared or f"{component}_compared.{config.language}",
         object_schema(reason=TEXT, scores=scores),
         attempt=attempt,
-        each=[{"name": name, "response": text} for name, text in zip(ids, responses, strict=True)],
+        each=[{"name": name, "response": r.words, "call": r.call} for name, r in zip(ids, responses, strict=True)],
     )
 
 

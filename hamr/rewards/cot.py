@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hamr.rewards.questions import judge_question
+from hamr.rewards.questions import Said, judge_question
 from hamr.rewards.reading import GRADE, choice, final_object, grade, object_schema
 from hamr.types import Question, ServiceSample
 
@@ -27,7 +27,7 @@ def cot_question(
     sample: ServiceSample, reasoning: str, response: str, *, prompt: str = "cot_quality.en", attempt: int = 0
 ) -> Question:
     """Grades `reasoning` together with the response that came of it."""
-    return judge_question(sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=response)
+    return judge_question(sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=Said(words=response))
 
 
 def read_cot_quality(text: str) -> CotQuality:

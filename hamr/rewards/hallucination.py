@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hamr.config.judged import HallucinationConfig
-from hamr.rewards.questions import judge_question
+from hamr.rewards.questions import Said, judge_question
 from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -34,7 +34,7 @@ def absent(sample: ServiceSample, config: HallucinationConfig) -> str | None:
 
 
 def question(
-    sample: ServiceSample, responses: Sequence[str], config: HallucinationConfig, attempt: int = 0
+    sample: ServiceSample, responses: Sequence[Said], config: HallucinationConfig, attempt: int = 0
 ) -> Question:
     (response,) = responses
     return judge_question(

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from hamr.config.judged import ComparedConfig, JudgedRewards
 from hamr.errors import ConfigError, DataError
 from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
+from hamr.rewards.questions import Said
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -28,7 +29,7 @@ class JudgedReward(Protocol):
         """Why there is nothing to judge in this sample; None if there is."""
         ...
 
-    def question(self, sample: ServiceSample, responses: Sequence[str], config: Any, attempt: int = 0) -> Question:
+    def question(self, sample: ServiceSample, responses: Sequence[Said], config: Any, attempt: int = 0) -> Question:
         """One question about these responses: one, or several where the reward compares."""
         ...
 
@@ -63,17 +64,18 @@ def check_prompts(rewards: JudgedRewards) -> None:
     for name, section in rewards.judged.items():
         compares = isinstance(section, ComparedConfig) and section.judging == "comparative"
         for count in (1, 2) if compares else (1,):
-            responses = [f"response {i} on trial" for i in range(count)]
+            responses = [Said(words=f"response {i} on trial", call=f"call {i} on trial") for i in range(count)]
             question = JUDGED[name].question(_TRIAL, responses, section)
             try:
                 messages = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
             except DataError as error:
                 remedy = f"its template has a variable that this reward does not give; {error.remedy}"
                 raise ConfigError(f"rewards.{name}.prompt", question.prompt, remedy) from error
-            if not all(response in messages[1]["content"] for response in responses):
-                raise ConfigError(
-                    f"rewards.{name}.prompt", question.prompt, "its template does not show {{ response }}; add it"
-                )
+            for part in ("words", "call"):
+                if not all(getattr(response, part) in messages[1]["content"] for response in responses):
+                    variable = "response" if part == "words" else part
+                    remedy = f"its template does not show {{{{ {variable} }}}}; add it"
+                    raise ConfigError(f"rewards.{name}.prompt", question.prompt, remedy)
 
 
 _TRIAL = ServiceSample(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, customer_text
@@ -29,14 +30,22 @@ def consistency_question(sample: ServiceSample, reference: Reply, reply: Reply) 
     )
 
 
-def response_text(text: str, action: Action, response_format: ResponseFormat) -> str:
-    """A response as judges read it: the words to the customer, then the tool call, if there is one. The rationale is
-    left out, so that what comes after an answer (post-CoT, where it may be cut off) cannot move its score."""
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """A response as judges read it. The call has a place of its own, where no words can stand in for one."""
+
+    words: str
+    call: str = ""
+
+
+def said(text: str, action: Action, response_format: ResponseFormat) -> Said:
+    """The words to the customer, and the tool call, if there is one. The rationale is left out, so that what comes
+    after an answer (post-CoT, where it may be cut off) cannot move its score."""
     words = customer_text(text, response_format)
     if isinstance(action, Reply):
-        return words
+        return Said(words=words)
     arguments = json.dumps(dict(action.parameters), ensure_ascii=False, sort_keys=True)
-    return f"{words}\n[calls tool {action.name} with {arguments}]".strip()
+    return Said(words=words, call=f"{action.name} {arguments}")
 
 
 def case_variables(sample: ServiceSample) -> dict[str, str]:
@@ -56,12 +65,15 @@ def judge_question(
     schema: Mapping[str, Any],
     *,
     attempt: int,
+    response: Said | None = None,
     each: Sequence[Mapping[str, str]] = (),
     **variables: str,
 ) -> Question:
-    """A question that asks for a written answer about `sample`, by the template `prompt`."""
+    """A question that asks for a written answer about `sample`, by the template `prompt`, where it is about one
+    `response`: variables of the same name and `call`."""
+    shown = {"response": response.words, "call": response.call} if response else {}
     return Question(
-        variables={**case_variables(sample), **variables},
+        variables={**case_variables(sample), **shown, **variables},
         affinity=sample.id,
         prompt=prompt,
         each=tuple(each),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hamr.errors import VerdictUnparsable
-from hamr.rewards.questions import judge_question
+from hamr.rewards.questions import Said, judge_question
 from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.types import Question, ServiceSample
 
@@ -51,7 +51,7 @@ def utility_question(
 ) -> Question:
     """`summary` and `reference` are the standard: the ticket's summary, and the reply that solved it."""
     return judge_question(
-        sample, prompt, SCHEMA, attempt=attempt, summary=summary, reference=reference, response=response
+        sample, prompt, SCHEMA, attempt=attempt, summary=summary, reference=reference, response=Said(words=response)
     )
 
 

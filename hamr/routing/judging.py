@@ -12,6 +12,7 @@ from hamr.config.schema import RewardsConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.comparative import order
 from hamr.rewards.judged import JUDGED, VETOES
+from hamr.rewards.questions import Said
 from hamr.routing.asking import Asker, written_failure
 from hamr.routing.metrics import RouterMetrics
 from hamr.routing.panel import Asked, GroupKey, Panel, Verdict
@@ -44,12 +45,12 @@ class Opinion:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One response before the judges. `text` as they read it; `until` is the event loop's time at which to give up."""
+    """One response before the judges. `said` as they read it; `until` is the event loop's time at which to give up."""
 
     sample: ServiceSample
     key: SampleKey
     siblings: int
-    text: str
+    said: Said
     until: float
 
 
@@ -112,9 +113,9 @@ class Bench:
         if nothing is not None:
             return nothing
         if name in self._panels:
-            verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.text, case.until)
+            verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
         else:
-            asked = await self._ask(name, case.sample, (), [case.text], case.until)
+            asked = await self._ask(name, case.sample, (), [case.said], case.until)
             verdict = Verdict(result=asked.results[0], calls=asked.calls)
         if isinstance(verdict.result, Failure):
             return Opinion(component=name, outcome=verdict.result, calls=verdict.calls)
@@ -122,7 +123,7 @@ class Bench:
         return Opinion(component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls)
 
     async def _ask(
-        self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[str], until: float
+        self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[Said], until: float
     ) -> Asked:
         """One question about these responses, put again while its answer cannot be read or leaves one of them out.
 
@@ -146,8 +147,8 @@ class Bench:
                     continue
                 break  # nobody there, or no time left: asking again would not change that
             left_out = JudgeUnparsable(detail="the judge's answer leaves this response out")
-            said = dict(zip(places, read, strict=True))
-            results = tuple(said[i] or left_out for i in range(len(responses)))
+            by_place = dict(zip(places, read, strict=True))
+            results = tuple(by_place[i] or left_out for i in range(len(responses)))
             if None not in read:
                 break
         return Asked(results=results, calls=tuple(calls))

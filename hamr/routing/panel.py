@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from hamr.rewards.comparative import order
+from hamr.rewards.questions import Said
 from hamr.routing.asking import unpaid
 from hamr.types import Failure, Judgement, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
@@ -36,7 +37,7 @@ class Asked:
 
 
 GroupKey = tuple[object, ...]
-Compare = Callable[[ServiceSample, GroupKey, Sequence[str], float], Awaitable[Asked]]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[Asked]]
 """(sample, group, distinct responses, the event loop's time at which to give up) -> a result per response."""
 
 
@@ -44,22 +45,22 @@ Compare = Callable[[ServiceSample, GroupKey, Sequence[str], float], Awaitable[As
 class _Round:
     """Members that wait for one judgement; `until` is the latest time at which one of them still does."""
 
-    members: dict[int, str] = field(default_factory=dict)
+    members: dict[int, Said] = field(default_factory=dict)
     until: float = 0.0
     task: asyncio.Task[dict[int, Verdict]] | None = None
 
 
 @dataclass(eq=False)
 class _Group:
-    """`came`: text by sample, None for a sibling that takes no part."""
+    """`came`: response by sample, None for a sibling that takes no part."""
 
     size: int
-    came: dict[int, str | None] = field(default_factory=dict)
+    came: dict[int, Said | None] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     open: _Round | None = None
 
-    def enter(self, member: int, text: str | None) -> None:
-        self.came[member] = text
+    def enter(self, member: int, said: Said | None) -> None:
+        self.came[member] = said
         if len(self.came) >= self.size:
             self.complete.set()
 
@@ -78,7 +79,7 @@ class Panel:
         self._groups: dict[GroupKey, _Group] = {}
         self._tasks: set[asyncio.Task[dict[int, Verdict]]] = set()
 
-    async def judge(self, sample: ServiceSample, key: SampleKey, siblings: int, text: str, until: float) -> Verdict:
+    async def judge(self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float) -> Verdict:
         """The verdict on one response of a group of `siblings`, beside those that come in time."""
         group = self._group(key, siblings)
         # The round opens before the group may be complete, so that whoever completes it finds somebody waiting.
@@ -88,9 +89,9 @@ class Panel:
             current.task = asyncio.create_task(self._run(group_of(key), group, current, sample))
             self._tasks.add(current.task)
             current.task.add_done_callback(self._tasks.discard)
-        current.members[key.sample] = text
+        current.members[key.sample] = said
         current.until = max(current.until, until)
-        group.enter(key.sample, text)
+        group.enter(key.sample, said)
         assert current.task is not None
         try:
             async with asyncio.timeout_at(until):
@@ -135,7 +136,7 @@ class Panel:
         if group.complete.is_set():
             self._forget(name, group)
         # By sample, not by arrival: the same responses make the same prompt.
-        came = [text for _, text in sorted(group.came.items()) if text is not None]
+        came = [said for _, said in sorted(group.came.items()) if said is not None]
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
         answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))
@@ -145,7 +146,7 @@ class Panel:
         return verdicts
 
 
-def deal(responses: Sequence[str], most: int, name: GroupKey) -> list[list[str]]:
+def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
     """Distinct responses in as few prompts as hold at most `most` each, of sizes that differ by one at most."""
     prompts = -(-len(responses) // most)
     if prompts <= 1:
@@ -154,12 +155,12 @@ def deal(responses: Sequence[str], most: int, name: GroupKey) -> list[list[str]]
     return [shuffled[i::prompts] for i in range(prompts)]
 
 
-def _share_out(chunk: Sequence[str], asked: Asked, members: dict[int, str]) -> dict[int, Verdict]:
+def _share_out(chunk: Sequence[Said], asked: Asked, members: dict[int, Said]) -> dict[int, Verdict]:
     """Each member's verdict. The calls were made once, so one record bears their time and cost: the first member's."""
     results = dict(zip(chunk, asked.results, strict=True))
     verdicts: dict[int, Verdict] = {}
-    for member, text in sorted(members.items()):
-        if text in results:
+    for member, said in sorted(members.items()):
+        if said in results:
             calls = tuple(unpaid(c) for c in asked.calls) if verdicts else asked.calls
-            verdicts[member] = Verdict(result=results[text], calls=calls)
+            verdicts[member] = Verdict(result=results[said], calls=calls)
     return verdicts

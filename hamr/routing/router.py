@@ -20,7 +20,7 @@ from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import match_action
 from hamr.rewards.mix import mix
-from hamr.rewards.questions import response_text
+from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
 from hamr.routing.inquiry import Finding, Inquiry
@@ -162,8 +162,8 @@ class RewardRouter:
     ) -> tuple[Opinion, ...]:
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
-        text = response_text(rollout.text, action, self._format)
-        case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, text=text, until=until)
+        read = said(rollout.text, action, self._format)
+        case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
         return await self._bench.judge(case)
 
     async def _consistency(self, sample: ServiceSample, action: Action | MalformedResponse, until: float) -> Finding:

@@ -43,7 +43,7 @@ def grader(**changes: Any) -> PoolConfig:
 
 
 def question(attempt: int = 0) -> Question:
-    variables = {"history": "Customer: Hi.", "response": "Hello."}
+    variables = {"history": "Customer: Hi.", "response": "Hello.", "call": ""}
     return Question(variables=variables, prompt="dialogue.en", schema=SCHEMA, attempt=attempt)
 
 

@@ -11,6 +11,7 @@ from scripted import ScriptedPool, call, rollout, sample
 
 from hamr.config.schema import RewardsConfig
 from hamr.observability.record_json import record_from_json, record_to_json
+from hamr.rewards.questions import Said
 from hamr.routing.panel import deal
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
@@ -182,8 +183,9 @@ async def test_a_large_group_is_dealt_out():
 
 @given(st.integers(0, 40), st.integers(2, 16))
 def test_dealing_keeps_everybody_and_evens_out(count, most):
-    chunks = deal([str(i) for i in range(count)], most, ("r", 1, "p", 0))
-    assert sorted(text for chunk in chunks for text in chunk) == sorted(str(i) for i in range(count))
+    responses = [Said(words=str(i)) for i in range(count)]
+    chunks = deal(responses, most, ("r", 1, "p", 0))
+    assert sorted(int(said.words) for chunk in chunks for said in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]
     assert not sizes or (max(sizes) <= most and max(sizes) - min(sizes) <= 1)
     assert len(chunks) == -(-count // most)
