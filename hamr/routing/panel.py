@@ -58,6 +58,7 @@ class _Group:
     came: dict[int, Said | None] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     open: _Round | None = None
+    end: asyncio.TimerHandle | None = None
 
     def enter(self, member: int, said: Said | None) -> None:
         self.came[member] = said
@@ -105,7 +106,7 @@ class Panel:
         group = self._group(key, siblings)
         group.enter(key.sample, None)
         if group.open is None and group.complete.is_set():
-            self._groups.pop(group_of(key), None)
+            self._forget(group_of(key), group)
 
     async def close(self) -> None:
         """Cancels the rounds under way."""
@@ -113,16 +114,20 @@ class Panel:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._groups.clear()
+        for name, group in list(self._groups.items()):
+            self._forget(name, group)
 
     def _group(self, key: SampleKey, siblings: int) -> _Group:
         name = group_of(key)
         if name not in self._groups:
             self._groups[name] = group = _Group(size=siblings)
-            asyncio.get_running_loop().call_later(KEEP_S, self._forget, name, group)
+            group.end = asyncio.get_running_loop().call_later(KEEP_S, self._forget, name, group)
         return self._groups[name]
 
     def _forget(self, name: GroupKey, group: _Group) -> None:
+        # The timer holds on to the group's texts, so it goes too.
+        if group.end is not None:
+            group.end.cancel()
         if self._groups.get(name) is group:
             del self._groups[name]
 
@@ -136,7 +141,7 @@ class Panel:
         if group.complete.is_set():
             self._forget(name, group)
         # By sample, not by arrival: the same responses make the same prompt.
-        came = [said for _, said in sorted(group.came.items()) if said is not None]
+        came = [said for _, said in sorted({**group.came, **mine.members}.items()) if said is not None]
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
         answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))

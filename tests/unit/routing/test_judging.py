@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedPool, call, reranked, rollout, sample
+from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
 from hamr.config.schema import RewardsConfig
 from hamr.errors import ConfigError
@@ -122,6 +122,18 @@ async def test_rewards_run_beside_the_cascade_and_may_have_pools_of_their_own():
     assert [c.name for c in record.components] == ["consistency", "format", "length", "rules", "dialogue"]
     assert record.total == Scored(value=1.55)
     assert (len(side.asked), cascade_judge.asked) == (1, [])
+    same_again(record, rewards)
+
+
+async def test_one_judge_may_serve_the_cascade_and_the_side_rewards():
+    def answer(question):
+        return judged(1.0) if not question.prompt else said({"reason": "", "score": 5})
+
+    reranker, pool = ScriptedPool("reranker", lambda q: reranked(0.5)), ScriptedPool("judge", answer)
+    router, rewards = build(pool, {"consistency": {"weight": 1.0}, "dialogue": {"weight": 1.0}}, reranker=reranker)
+    record = await router.score(sample("Why?"), rollout("So?"))
+    assert record.total.value == pytest.approx(0.05 * 0.5 + 0.95 + 1.0)
+    assert sorted(q.prompt for q in pool.asked) == ["", "dialogue.en"]
     same_again(record, rewards)
 
 

@@ -191,6 +191,25 @@ def test_dealing_keeps_everybody_and_evens_out(count, most):
     assert len(chunks) == -(-count // most)
 
 
+@given(st.data(), st.lists(st.sampled_from([*GRADES, "<tool_call>{"]), min_size=1, max_size=6), st.integers(2, 4))
+def test_whoever_comes_when_each_gets_its_own_grade_and_every_question_is_paid_once(data, texts, most):
+    """Some siblings never come, some come after the others were judged."""
+
+    async def scored():
+        router, pool, _ = build(wait_s=0.001, policy={"weight": 1.0, "max_compared": most})
+        group = data.draw(st.permutations(responses(*texts, siblings=len(texts) + data.draw(st.integers(0, 1)))))
+        split = data.draw(st.integers(0, len(group)))
+        records = [*await score(router, group[:split]), *await score(router, group[split:])]
+        await router.close()
+        return records, pool
+
+    records, pool = asyncio.run(scored())
+    for record in records:
+        assert [j.grade for j in record.judgements] == [GRADES[t] for t in [record.response] if t in GRADES]
+    assert sum(c.cost for r in records for c in r.calls) == 2.0 * len(pool.asked)
+    assert all(len(q.each) <= most for q in pool.asked)
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 
@@ -260,6 +279,18 @@ async def test_closing_ends_the_wait():
     await router.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_group_whose_siblings_never_come_is_forgotten_in_the_end(monkeypatch):
+    monkeypatch.setattr("hamr.routing.panel.KEEP_S", 0.01)
+    router, _, _ = build(wait_s=0.001)
+    (record,) = await score(router, responses("alpha", siblings=2))
+    assert record.total == Scored(value=1.0)
+    (panel,) = router._bench._panels.values()
+    assert len(panel._groups) == 1, "a latecomer is to be judged beside the first"
+    async with asyncio.timeout(LONG):
+        while panel._groups:
+            await asyncio.sleep(0.005)
 
 
 async def test_a_finished_group_leaves_nothing_behind():
