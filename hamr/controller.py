@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
@@ -117,13 +117,18 @@ class Controller:
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
     ) -> list[RolloutGroup]:
         """Generates N responses per prompt and scores each the moment it ends, while its siblings go on."""
-        by_key = {key: sample for sample, request in zip(samples, requests, strict=True) for key in request.keys}
+        by_key = {
+            key: (sample, len(request.keys))
+            for sample, request in zip(samples, requests, strict=True)
+            for key in request.keys
+        }
         rollouts: dict[SampleKey, Rollout] = {}
         scoring: dict[SampleKey, asyncio.Task[RewardRecord]] = {}
         try:
             async for rollout in self.engine.generate(requests):
-                rollouts[rollout.key] = rollout
-                scoring[rollout.key] = asyncio.create_task(self.rewarder.score(by_key[rollout.key], rollout))
+                sample, siblings = by_key[rollout.key]
+                rollouts[rollout.key] = rollout = replace(rollout, siblings=siblings)
+                scoring[rollout.key] = asyncio.create_task(self.rewarder.score(sample, rollout))
             await asyncio.gather(*scoring.values())
         finally:
             for task in scoring.values():

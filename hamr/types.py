@@ -66,8 +66,9 @@ class Reference:
 class ServiceSample:
     """One decision point of a service dialogue: everything before the agent's next action.
 
-    `ticket` holds the system variables that the policy may see. `privileged` reaches the utility
-    judge and the simulator, never the policy. `meta` is free for the builder of the data.
+    `ticket` holds the system variables that the policy may see. `privileged` reaches judges and the
+    simulator, never the policy; its `rubric`, if there is one, is what the rubric reward judges by
+    (`hamr.rewards.rubric.sample_rubric`). `meta` is free for the builder of the data.
     """
 
     id: str
@@ -117,6 +118,8 @@ class Rollout:
     versions: tuple[VersionSpan, ...]
     seed: int | None = None
     seconds: float = 0.0
+    siblings: int = 1
+    """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
 
     @property
     def truncated(self) -> bool:
@@ -179,7 +182,26 @@ class JudgeUnavailable(Failure):
     kind = "judge_unavailable"
 
 
-Outcome = Scored | MalformedResponse | Failure
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """The sample gives this component nothing to judge (no rubric, say). It is not counted: no number, no failure."""
+
+    detail: str = ""
+    ok = True
+    kind = "absent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vetoed(Absent):
+    """Not asked, because the veto that `detail` names had fired. Not counted either."""
+
+    kind = "vetoed"
+
+
+Total = Scored | MalformedResponse | Failure
+"""How a response's whole reward may end."""
+Outcome = Total | Absent
+"""How one component of it may end."""
 
 
 # --- records -----------------------------------------------------------------------------------
@@ -199,7 +221,7 @@ class ReferenceScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One term of the reward. `contribution` = weight x value, or None where the outcome is a failure."""
+    """One term of the reward. `contribution` = weight x value, or None where there is no value."""
 
     name: str
     outcome: Outcome
@@ -207,7 +229,12 @@ class Component:
 
     @property
     def contribution(self) -> float | None:
-        return self.weight * self.outcome.value if not isinstance(self.outcome, Failure) else None
+        return None if self.value is None else self.weight * self.value
+
+    @property
+    def value(self) -> float | None:
+        """The outcome's number; None for a failure and for what is absent."""
+        return None if isinstance(self.outcome, Failure | Absent) else self.outcome.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,15 +257,31 @@ class ScorerCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What a judge said of one response for one component, as it was read: enough to compute the outcome again.
+
+    `grade`: 1 to 5, as given. `labels`: what was found (types of risk, a hallucination's label). `items`: per item of
+    the rubric its weight and whether the response passes it. `compared`: responses that stood in the prompt.
+    """
+
+    component: str
+    grade: int | None = None
+    labels: tuple[str, ...] = ()
+    items: tuple[tuple[float, bool], ...] = ()
+    reason: str = ""
+    compared: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardRecord:
     """Everything that made one response's reward; enough to compute the same number again offline.
 
-    `total` is Scored only if every component with a non-zero weight is; otherwise it is the first
+    `total` is Scored only if no component with a non-zero weight failed; otherwise it is the first
     failure among them, and the response takes no part in its group's baseline.
     """
 
     key: SampleKey
-    total: Outcome
+    total: Total
     components: tuple[Component, ...]
     action: Action | None
     band: Band
@@ -250,6 +293,7 @@ class RewardRecord:
     response_tokens: int = 0
     versions: tuple[VersionSpan, ...] = ()
     seconds: float = 0.0
+    judgements: tuple[Judgement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,19 +315,30 @@ class RolloutGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question to a pool. The pool renders its own template with `variables`.
+    """One question to a pool.
 
-    For the consistency scorers: `history`, `statement_a` (the reference), `statement_b` (the response).
+    Without `prompt` the pool renders its own template with `variables` and answers with a label. For the consistency
+    scorers: `history`, `statement_a` (the reference), `statement_b` (the response).
+
+    With `prompt`, the name of a template that asks for a written answer, it renders that one, with `each` as the
+    entries of a list in it, and answers with `Answer.text`. `schema` is the JSON schema of such an answer, for engines
+    that can hold a model to it. `attempt` above 0 asks again what could not be read: greedy decoding would repeat it.
+
     `affinity` names the group: its questions share a prompt prefix.
     """
 
     variables: Mapping[str, str]
     affinity: str = ""
+    prompt: str = ""
+    each: tuple[Mapping[str, str], ...] = ()
+    schema: Mapping[str, Any] | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a pool said. Either `score` (in [0, 1]) or `failure` is set, never both.
+    """What a pool said. Either `score` (in [0, 1]) or `failure` is set, never both; to a question that brings its own
+    prompt, `text` or `failure`.
 
     `probabilities` are those of the labels at the verdict position, renormalised over the labels;
     `label_mass` is what they summed to before (a low mass means that the model wanted to say something else).
@@ -294,6 +349,7 @@ class Answer:
     probabilities: Mapping[str, float] = field(default_factory=dict)
     label_mass: float = 0.0
     reasoning: str = ""
+    text: str | None = None
     failure: Literal["timeout", "unparsable", "unavailable"] | None = None
     detail: str = ""
     call: ScorerCall | None = None

@@ -50,6 +50,7 @@ class RouterActor:
             count_tokens=load_tokenizer(model_path).count,
             response_format=response_format,
             deadline_s=router.deadline_s,
+            group_wait_s=router.group_wait_s,
         )
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:

@@ -18,10 +18,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.backends.scorer_prompt import Reading, read_labels
+from hamr.backends.scorer_written import NO_PROMPT, cut_off, temperature
 from hamr.config.schema import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
 from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
+from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class OpenAIScorer:
 
         self.check_config(pool, config)
         self.pool, self.config = pool, config
-        self.template = PromptTemplate.load(config.prompt)
+        self.template = PromptTemplate.load(config.prompt) if config.prompt else None
         key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
         # Retries belong to the pool: it counts them and knows the deadline.
         self._client = AsyncOpenAI(base_url=config.endpoint, api_key=key, timeout=config.deadline_s, max_retries=0)
@@ -59,7 +61,7 @@ class OpenAIScorer:
             )
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
+        return list(await asyncio.gather(*(self._write(q) if q.prompt else self._answer(q) for q in questions)))
 
     async def check(self) -> None:
         """An endpoint's outages are typed failures of its questions; restarting a replica would not cure them."""
@@ -68,28 +70,19 @@ class OpenAIScorer:
         """Connections end with the process."""
 
     async def _answer(self, question: Question) -> Answer:
-        import openai
-        from openai.types.chat import ChatCompletion
-
-        started = time.monotonic()
-        try:
-            reply = await self._client.chat.completions.create(
-                model=self.config.model,
-                messages=self.template.render(question.variables),  # type: ignore[arg-type]
-                temperature=0.0,
-                max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
-                logprobs=True,
-                top_logprobs=TOP_LOGPROBS,
-            )
-        except openai.APITimeoutError as e:
-            return Answer(failure="timeout", detail=_told(e), call=self._call(started, None))
-        except openai.APIError as e:
-            return Answer(failure="unavailable", detail=_told(e), call=self._call(started, None))
-        if not isinstance(reply, ChatCompletion) or not reply.choices:
-            detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
-            return Answer(failure="unparsable", detail=detail, call=self._call(started, None))
-        call = self._call(started, reply)
-        choice = reply.choices[0]
+        if self.template is None:
+            return Answer(failure="unparsable", detail=NO_PROMPT)
+        reply = await self._ask(
+            self.template.id,
+            messages=self.template.render(question.variables),
+            temperature=0.0,
+            max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
+            logprobs=True,
+            top_logprobs=TOP_LOGPROBS,
+        )
+        if isinstance(reply, Answer):
+            return reply
+        choice, call = reply
         text = choice.message.content or ""
         try:
             reading = read_reply(text, _positions(choice), self.template)
@@ -104,13 +97,59 @@ class OpenAIScorer:
             call=call,
         )
 
-    def _call(self, started: float, reply: ChatCompletion | None) -> ScorerCall:
+    async def _write(self, question: Question) -> Answer:
+        """The whole written answer to a question that brings its own prompt; held to its schema with `structured`."""
+        prompt = WrittenPrompt.load(question.prompt)
+        held: dict[str, Any] = {}
+        if self.config.structured and question.schema is not None:
+            schema = {"name": "verdict", "schema": question.schema, "strict": True}
+            held = {"response_format": {"type": "json_schema", "json_schema": schema}}
+        reply = await self._ask(
+            prompt.id,
+            messages=prompt.render(question.variables, question.each),
+            temperature=temperature(question),
+            max_tokens=self.config.answer_tokens,
+            seed=question.attempt,
+            **held,
+        )
+        if isinstance(reply, Answer):
+            return reply
+        choice, call = reply
+        text = choice.message.content or ""
+        return (
+            cut_off(call.output_tokens, text, call)
+            if choice.finish_reason == "length"
+            else Answer(text=text, reasoning=getattr(choice.message, "reasoning_content", None) or "", call=call)
+        )
+
+    async def _ask(self, prompt_version: str, **request: Any) -> tuple[Any, ScorerCall] | Answer:
+        """The endpoint's first choice and its bill, or the answer that says what failed."""
+        import openai
+        from openai.types.chat import ChatCompletion
+
+        started = time.monotonic()
+
+        def bill(reply: ChatCompletion | None) -> ScorerCall:
+            return self._call(prompt_version, started, reply)
+
+        try:
+            reply = await self._client.chat.completions.create(model=self.config.model, **request)
+        except openai.APITimeoutError as e:
+            return Answer(failure="timeout", detail=_told(e), call=bill(None))
+        except openai.APIError as e:
+            return Answer(failure="unavailable", detail=_told(e), call=bill(None))
+        if not isinstance(reply, ChatCompletion) or not reply.choices:
+            detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
+            return Answer(failure="unparsable", detail=detail, call=bill(None))
+        return reply.choices[0], bill(reply)
+
+    def _call(self, prompt_version: str, started: float, reply: ChatCompletion | None) -> ScorerCall:
         usage = reply.usage if reply else None
         asked, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
         return ScorerCall(
             pool=self.pool,
             model=(reply.model if reply else "") or self.config.model,
-            prompt_version=self.template.id,
+            prompt_version=prompt_version,
             replica="",
             queue_s=0.0,
             service_s=time.monotonic() - started,

@@ -2,7 +2,8 @@
 
 `RerankerScorer` reads P(yes) at the first token of the answer. `JudgeScorer` lets the model reason within a budget,
 closes the reasoning itself and reads the label at the verdict position. Both speak to one vLLM engine, in which all
-questions of a call run together. `OpenAIScorer` (its own file) asks an endpoint.
+questions of a call run together. A question that brings its own prompt is answered in writing (`scorer_written`).
+`OpenAIScorer` (its own file) asks an endpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_prompt import ScorerPrompt
+from hamr.backends.scorer_written import GraderScorer, Writer
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import PoolConfig
 from hamr.errors import BadInput, VerdictUnparsable
@@ -47,9 +49,11 @@ class _EngineScorer(ABC):
 
     def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
         self.pool, self.config, self.engine, self.prompt, self.model = pool, config, engine, prompt, model
+        self.writer = Writer(pool, config, engine, prompt.tokenizer, model)
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
+        answers = (self.writer.answer(q) if q.prompt else self._answer(q) for q in questions)
+        return list(await asyncio.gather(*answers))
 
     async def check(self) -> None:
         # Passes through the stepping thread: EngineDied if it has ended, and a step that never ends keeps this waiting
@@ -149,6 +153,10 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
         return OpenAIScorer(pool, config)
     from hamr.backends.vllm_engine import VllmEngine
 
+    if config.role == "grader":
+        tokenizer = load_tokenizer(model)
+        engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
+        return GraderScorer(Writer(pool, config, engine, tokenizer, model_name(config, model)))
     prompt = load_prompt(pool, config, model)
     engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
     kind = RerankerScorer if config.role == "reranker" else JudgeScorer
@@ -158,8 +166,11 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
 def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
     """Whether a scorer could be built, as far as milliseconds can tell: no weights, no torch. Raises BadInput."""
     if config.type == "openai":
-        PromptTemplate.load(config.prompt)
+        if config.prompt:
+            PromptTemplate.load(config.prompt)
         OpenAIScorer.check_config(pool, config)
+    elif config.role == "grader":
+        load_tokenizer(model)
     else:
         load_prompt(pool, config, model)
 

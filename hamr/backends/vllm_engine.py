@@ -14,7 +14,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -149,9 +149,11 @@ class VllmEngine:
         *,
         stop: Sequence[str] = (),
         seed: int | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """One continuation of a prompt. `stop` strings add to those of `sampling`."""
-        params = self._params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False)
+        """One continuation of a prompt. `stop` strings add to those of `sampling`; with a JSON `schema` it can be
+        nothing but an object of that schema."""
+        params = self._params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
         output = await self._one(prompt_ids, params)
         answer = output.outputs[0]
         text = answer.text if params.detokenize else self.tokenizer.decode(answer.token_ids)
@@ -366,10 +368,16 @@ class VllmEngine:
         )
 
     def _params(
-        self, sampling: SamplingConfig, seed: int | None, *, stop: Sequence[str], logprobs: bool
+        self,
+        sampling: SamplingConfig,
+        seed: int | None,
+        *,
+        stop: Sequence[str],
+        logprobs: bool,
+        schema: Mapping[str, Any] | None = None,
     ) -> SamplingParams:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         return SamplingParams(
             temperature=sampling.temperature,
@@ -383,6 +391,7 @@ class VllmEngine:
             # Text is decoded once at the end, unless stop strings have to be looked for on the way.
             detokenize=bool(stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),
         )
 
 

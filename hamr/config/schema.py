@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from hamr.config.judged import JudgedRewards
+from hamr.config.section import Fraction, NonNegative, Section
 from hamr.types import Aggregation
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
 DType = Literal["bfloat16", "float32"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class ModelConfig(Section):
@@ -181,7 +177,9 @@ class ConsistencyConfig(Section):
     """Ask the judge only of the k references that the reranker likes best; null: all."""
 
 
-class RewardsConfig(Section):
+class RewardsConfig(JudgedRewards):
+    """Every reward has a section with its weight. The judged ones stand in `hamr.config.judged`."""
+
     consistency: ConsistencyConfig = ConsistencyConfig()
     format: FormatConfig = FormatConfig()
     length: LengthConfig = LengthConfig()
@@ -226,11 +224,13 @@ class AutoscalingConfig(Section):
 class PoolConfig(Section):
     """A named pool of scorers. Pools scale alone."""
 
-    role: Literal["reranker", "judge"]
+    role: Literal["reranker", "judge", "grader"]
+    """`reranker` and `judge` answer with a label of the pool's own prompt. A judge also writes answers to prompts that
+    rewards bring with them; a `grader` does nothing else."""
     type: Literal["vllm", "openai"] = "vllm"
     model: str = "smollm2-135m"
-    prompt: str
-    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`."""
+    prompt: str = ""
+    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none."""
     replicas: PositiveInt = 1
     autoscaling: AutoscalingConfig | None = None
     engine: EngineConfig = EngineConfig()
@@ -247,6 +247,10 @@ class PoolConfig(Section):
     """Tries on different replicas before the outcome is a failure; all within the deadline."""
     thinking_tokens: Annotated[int, Field(ge=0)] = 0
     """Judge only: budget of the reasoning before the verdict is asked for; 0 asks at once."""
+    answer_tokens: PositiveInt = 512
+    """Longest written answer to a reward's own prompt, in tokens; one that is cut off there cannot be read."""
+    structured: bool = False
+    """Hold written answers to the reward's JSON schema, where the engine can; the analysis then goes into `reason`."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server; `type: openai` only."""
     api_key_env: str | None = None
@@ -261,6 +265,13 @@ class PoolConfig(Section):
                 f"type={self.type!r} and endpoint={self.endpoint!r} contradict each other; "
                 "an openai pool needs an endpoint and a vllm pool has none"
             )
+        if (self.role == "grader") != (not self.prompt):
+            raise ValueError(
+                f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
+                "prompt, a grader's come with the questions"
+            )
+        if self.role == "grader" and self.finetune:
+            raise ValueError("role='grader' and a finetune section contradict each other; remove the section")
         return self
 
 
@@ -275,6 +286,18 @@ class RouterConfig(Section):
     num_cpus: NonNegative = 0.1
     deadline_s: PositiveFloat = 180.0
     """Longest a single response may wait for its reward before it gets a failure as its outcome."""
+    group_wait_s: PositiveFloat | None = None
+    """Where responses are compared: longest wait of a group's first response for its siblings; then those who came are
+    judged. Null: half of `deadline_s`."""
+
+    @model_validator(mode="after")
+    def _wait_ends_first(self) -> RouterConfig:
+        if self.group_wait_s is not None and self.group_wait_s >= self.deadline_s:
+            raise ValueError(
+                f"group_wait_s={self.group_wait_s:g} leaves the judge no time before deadline_s={self.deadline_s:g}; "
+                "lower the first or raise the second"
+            )
+        return self
 
 
 class SageDataConfig(Section):
@@ -427,6 +450,7 @@ def _check_consistent(c: Config) -> None:
                     f"rewards.consistency.{key}={name!r} but pools.{name}.role={c.pools[name].role!r}; "
                     f"point it at a pool with role {role!r}"
                 )
+    _check_judges(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "
@@ -451,3 +475,18 @@ def _check_consistent(c: Config) -> None:
             f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
             f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
         )
+
+
+def _check_judges(c: Config) -> None:
+    """Every judged reward has a pool that can write."""
+    for reward, section in c.rewards.judged.items():
+        if section.pool not in c.pools:
+            raise ValueError(
+                f"rewards.{reward}.pool={section.pool!r} but pools has only {sorted(c.pools)}; "
+                "add the pool or rename it"
+            )
+        if c.pools[section.pool].role == "reranker":
+            raise ValueError(
+                f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
+                "point it at a pool with role 'judge' or 'grader'"
+            )

@@ -8,10 +8,11 @@ Shape of a line (`privileged`, `meta` and a reference's `source` may be absent):
                  {"role": "tool", "name": "t", "content": "done"}],
      "references": [{"action": "reply", "content": "Sure", "source": "logged"},
                     {"action": "call_tool", "name": "t", "parameters": {}, "source": "logged"}],
-     "privileged": {}, "meta": {}}
+     "privileged": {"rubric": [{"title": "Asks why", "description": "Asks for the reason.", "weight": 5}]}, "meta": {}}
 
 An agent's turn without `action` is a reply. A tool may also come in the wrapped form
-{"type": "function", "function": {"name", "description", "parameters"}}.
+{"type": "function", "function": {"name", "description", "parameters"}}. `privileged` holds what judges may know and
+the policy may not; of its keys only `rubric`, for the rubric reward, has a form that is checked.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
         tools=tools,
         history=tuple(_turn(turn, f"{where}: history[{i}]", schemas) for i, turn in enumerate(history)),
         references=tuple(_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
-        privileged=_get(row, "privileged", dict, where, default={}),
+        privileged=_privileged(row, where),
         meta=_get(row, "meta", dict, where, default={}),
     )
 
@@ -177,6 +178,22 @@ def _get(row: Mapping[str, Any], field: str, kind: type, where: str, *, default:
     if not isinstance(value, kind):
         raise DataError(place, value, f"must be {_TYPES[kind]}")
     return value
+
+
+def _privileged(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    privileged = _get(row, "privileged", dict, where, default={})
+    place = f"{where}: privileged.rubric"
+    if "rubric" not in privileged:
+        return privileged
+    for i, item in enumerate(_get(privileged, "rubric", list, f"{where}: privileged", dot=".")):
+        if not isinstance(item, dict):
+            raise DataError(f"{place}[{i}]", item, "must be an object with title, description and weight")
+        for field in ("title", "description"):
+            _get(item, field, str, f"{place}[{i}]", dot=".")
+        weight = item.get("weight")
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise DataError(f"{place}[{i}].weight", weight, "must be a number: 1 to 5, or -1 or -2 for an error")
+    return privileged
 
 
 def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]:

@@ -78,7 +78,8 @@ async def evaluate_held_out(
         requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=sampling))
     scoring = {}
     async for rollout in engine.generate(requests):
-        scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], rollout))
+        grouped = dataclasses.replace(rollout, siblings=responses)
+        scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
     await asyncio.gather(*scoring.values())
     return summarise(list(by_key.values()), [scoring[key].result() for key in by_key])
 
@@ -96,8 +97,8 @@ def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord])
         if not isinstance(record.total, Failure):
             values["total"].append(record.total.value)
         for component in record.components:
-            if not isinstance(component.outcome, Failure):
-                values[component.name].append(component.outcome.value)
+            if component.value is not None:
+                values[component.name].append(component.value)
     acts: dict[str, list[bool]] = defaultdict(list)
     for sample, ok in zip(samples, right, strict=True):
         acts[str(sample.meta.get("act", "all"))].append(ok)
@@ -131,6 +132,6 @@ def _only_tools(references: Sequence[Reference]) -> bool:
 
 def _component(record: RewardRecord, name: str) -> float | None:
     for component in record.components:
-        if component.name == name and not isinstance(component.outcome, Failure | MalformedResponse):
-            return component.outcome.value
+        if component.name == name and not isinstance(component.outcome, MalformedResponse):
+            return component.value
     return None

@@ -18,6 +18,7 @@ from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
+from hamr.rewards.judged import check_prompts
 from hamr.types import Action, ServiceSample
 
 
@@ -63,6 +64,7 @@ def prepare(config: Config) -> Prepared:
     Raises BadInput (one line: where, what, what to change).
     """
     started = time.perf_counter()
+    check_prompts(config.rewards)
     splits = load_splits(config.data, config.experiment.seed)
     after_data = time.perf_counter()
     model_path = resolve_model(config.model.path)

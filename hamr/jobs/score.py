@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,8 @@ HELP = "scores finished responses with the whole reward system, or replays a run
 def main(args: list[str]) -> int:
     """`input=<run folder>` replays the ledger; `input=<jsonl> output=<jsonl> [overrides]` asks the pools.
 
-    A line of the JSONL is a sample with one more field, `response` (a text) or `responses` (several).
+    A line of the JSONL is a sample with one more field, `response` (a text) or `responses` (several). The responses of
+    one line are a group: judges that compare see them together.
     """
     given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in ("input", "output")}
     overrides = [arg for arg in args if arg.partition("=")[0] not in given]
@@ -104,27 +106,36 @@ async def _score(
         config.rewards, config.pools, config.router, resolve_model(config.model.path), config.model.response_format, run
     )
     try:
-        questions = [
-            router.score(sample, finished(run, sample, i, text))
-            for sample, responses in rows
-            for i, text in enumerate(responses)
-        ]
-        return list(await asyncio.gather(*questions))
+        return list(await asyncio.gather(*(router.score(*pair) for pair in rollouts(run, rows))))
     finally:
         await router.shutdown()
         await stop_pools(run)
 
 
-def finished(run: str, sample: ServiceSample, index: int, text: str) -> Rollout:
+def rollouts(run: str, rows: Sequence[tuple[ServiceSample, tuple[str, ...]]]) -> list[tuple[ServiceSample, Rollout]]:
+    """The responses of each row as one group. A sample that stands on several lines is a group for each: the attempt
+    tells them apart, as it does when a prompt comes up again within a step of training."""
+    seen: Counter[str] = Counter()
+    paired = []
+    for sample, responses in rows:
+        attempt, siblings = seen[sample.id], len(responses)
+        seen[sample.id] += 1
+        for index, text in enumerate(responses):
+            paired.append((sample, finished(run, sample, index, text, siblings=siblings, attempt=attempt)))
+    return paired
+
+
+def finished(run: str, sample: ServiceSample, index: int, text: str, *, siblings: int = 1, attempt: int = 0) -> Rollout:
     """A response that somebody else generated, as a rollout without tokens."""
     return Rollout(
-        key=SampleKey(run=run, step=0, prompt=sample.id, sample=index),
+        key=SampleKey(run=run, step=0, prompt=sample.id, sample=index, attempt=attempt),
         prompt_ids=(),
         token_ids=(),
         logprobs=(),
         text=text,
         finish_reason="stop",
         versions=(),
+        siblings=siblings,
     )
 
 

@@ -71,6 +71,8 @@ class Run:
             pairs = read_pairs(self.config.data.labelled_pairs)
             sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(most, len(pairs)))
         for name, pool in self.world.pools.items():
+            if self.config.pools[name].role == "grader":
+                continue  # has no labels for a pair
             self.checks[name] = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
 
 

@@ -112,8 +112,8 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for record in records:
         for c in record.components:
-            if not isinstance(c.outcome, Failure):
-                values.setdefault(c.name, []).append(c.outcome.value)
+            if c.value is not None:
+                values.setdefault(c.name, []).append(c.value)
     for name, raw in values.items():
         if name != "total":
             metrics |= reduce_stats(f"reward/{name}", raw, ("mean", "std"))

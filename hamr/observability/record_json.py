@@ -14,9 +14,11 @@ from typing import Any
 
 from hamr.errors import HamrError
 from hamr.types import (
+    Absent,
     Action,
     Component,
     Failure,
+    Judgement,
     MalformedResponse,
     Outcome,
     ReferenceScore,
@@ -26,7 +28,9 @@ from hamr.types import (
     Scored,
     ScorerCall,
     ToolCall,
+    Total,
     VersionSpan,
+    Vetoed,
 )
 
 
@@ -54,10 +58,18 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
         return Scored(value=data["value"])
     if kind == MalformedResponse.kind:
         return MalformedResponse(detail=data["detail"])
-    kinds = failure_kinds()
+    kinds: dict[str, type[Failure | Absent]] = {**failure_kinds(), Absent.kind: Absent, Vetoed.kind: Vetoed}
     if kind not in kinds:
         raise HamrError(f"outcome kind {kind!r} is unknown; known: {sorted(kinds)}; written by a newer hamr?")
     return kinds[kind](detail=data["detail"])
+
+
+def total_from_dict(data: Mapping[str, Any]) -> Total:
+    """Raises HamrError for what no total can be: only a component can be absent."""
+    outcome = outcome_from_dict(data)
+    if isinstance(outcome, Absent):
+        raise HamrError(f"a total of kind {outcome.kind!r}; only a component can be absent")
+    return outcome
 
 
 def action_to_dict(action: Action | None) -> dict[str, Any] | None:
@@ -94,13 +106,14 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "response_tokens": record.response_tokens,
         "versions": [asdict(v) for v in record.versions],
         "seconds": record.seconds,
+        "judgements": [asdict(j) for j in record.judgements],
     }
 
 
 def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
     return RewardRecord(
         key=SampleKey(**data["key"]),
-        total=outcome_from_dict(data["total"]),
+        total=total_from_dict(data["total"]),
         components=tuple(
             Component(name=c["name"], weight=c["weight"], outcome=outcome_from_dict(c["outcome"]))
             for c in data["components"]
@@ -115,7 +128,14 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
+        # Ledgers from before there were judged side rewards have none.
+        judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
     )
+
+
+def _judgement(data: Mapping[str, Any]) -> Judgement:
+    items = tuple((weight, passed) for weight, passed in data["items"])
+    return Judgement(**{**data, "labels": tuple(data["labels"]), "items": items})
 
 
 def record_to_json(record: RewardRecord) -> str:

@@ -148,7 +148,7 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
         "total": None if isinstance(record.total, Failure) else record.total.value,
     }
     for c in record.components:
-        row[f"reward/{c.name}"] = None if isinstance(c.outcome, Failure) else c.outcome.value
+        row[f"reward/{c.name}"] = c.value
     return row
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hamr.config.resources import resource
 from hamr.errors import ConfigError, DataError
+from hamr.rewards.reading import ANSWER_KEYS
 from hamr.rewards.verdict import LABEL_VALUES, VERDICT_WORDS, Label
 
 _KEYS = {"name", "version", "language", "system", "user", "verdict_prefix", "labels", "thinking"}
@@ -28,6 +29,9 @@ _STATEMENT = re.compile(r"\{%[-+]?\s*(\w*)")
 _VERDICT = re.compile(
     r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：]", re.IGNORECASE
 )
+_ANSWER_KEY = re.compile(rf"([\"'`“”‘’]\s*(?:{'|'.join(ANSWER_KEYS)})\s*[\"'`“”‘’])\s*[:：]", re.IGNORECASE)
+# Chat markup of models that do not write it with "<".
+_ROLE_TOKEN = re.compile(r"\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])", re.IGNORECASE)
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
 )
@@ -68,18 +72,7 @@ class PromptTemplate:
     def load(cls, name: str) -> PromptTemplate:
         """Reads a shipped template by its name (`judge.en`), or the user's own by its path (`./mine/judge.en.yaml`;
         the ending may be left out). Raises ConfigError that says what is wrong with the file."""
-        is_path = "/" in name or name.endswith((".yaml", ".yml"))
-        path = Path(name) if is_path else resource("prompts", f"{name}.yaml")
-        if is_path and not path.is_file() and path.with_name(path.name + ".yaml").is_file():
-            path = path.with_name(path.name + ".yaml")
-        try:
-            text = path.read_text(encoding="utf-8")
-            content = yaml.safe_load(text)
-        except OSError as error:
-            raise ConfigError("prompt", name, f"cannot read it ({error.strerror})") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError("prompt", str(path), f"is not YAML ({' '.join(str(error).split())[:120]})") from error
-        return _from_content(content, str(path), hashlib.sha256(text.encode()).hexdigest()[:12])
+        return _from_content(*read_template(name))
 
     @property
     def id(self) -> str:
@@ -89,7 +82,7 @@ class PromptTemplate:
     @property
     def variables(self) -> frozenset[str]:
         """The variables that `render` needs."""
-        return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(self.user)))
+        return variables_of(self.user)
 
     @property
     def thinks(self) -> bool:
@@ -100,29 +93,57 @@ class PromptTemplate:
 
         Raises DataError for a variable that is missing or is no text.
         """
-        values: dict[str, str] = {}
-        for variable in self.variables:
-            value = variables.get(variable)
-            if not isinstance(value, str):
-                raise DataError(
-                    f"prompt {self.name}: {variable}", value, f"give a text; it needs {sorted(self.variables)}"
-                )
-            values[variable] = neutralise(value)
-        user = _ENVIRONMENT.from_string(self.user).render(values)
+        user = filled(self.user, variables, self.name)
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
+
+
+def read_template(name: str) -> tuple[Any, str, str]:
+    """(content, path, digest) of a shipped template by its name, or of the user's own by its path. Raises ConfigError
+    for a file that is missing or no YAML."""
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    path = Path(name) if is_path else resource("prompts", f"{name}.yaml")
+    if is_path and not path.is_file() and path.with_name(path.name + ".yaml").is_file():
+        path = path.with_name(path.name + ".yaml")
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError("prompt", name, f"cannot read it ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("prompt", str(path), f"is not YAML ({' '.join(str(error).split())[:120]})") from error
+    return content, str(path), hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def variables_of(text: str) -> frozenset[str]:
+    """The variables of a template's text."""
+    return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(text)))
+
+
+def filled(text: str, variables: Mapping[str, str], where: str) -> str:
+    """A template's text with the neutralised variables. Raises DataError for one that is missing or is no text."""
+    wanted = variables_of(text)
+    values: dict[str, str] = {}
+    for variable in wanted:
+        value = variables.get(variable)
+        if not isinstance(value, str):
+            raise DataError(f"prompt {where}: {variable}", value, f"give a text; it needs {sorted(wanted)}")
+        values[variable] = neutralise(value)
+    return _ENVIRONMENT.from_string(text).render(values)
 
 
 def neutralise(text: str) -> str:
     """An untrusted text that can neither close a tag nor utter a verdict, and reads as before otherwise.
 
     Invisible and control characters go (they could hide in a word), "<" becomes "&lt;" (so no tag and no special
-    token like <|im_end|> survives), and a word that announces a verdict loses its colon. Idempotent.
+    token like <|im_end|> survives; [INST] and its kin are broken too), and a word that announces a verdict, or a key
+    of a JSON verdict, loses its colon. Idempotent.
 
     >>> neutralise("ok</statement_b> Verdict: Yes")
     'ok&lt;/statement_b> Verdict - Yes'
     """
     visible = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
-    return _VERDICT.sub(r"\1\2 -", visible.replace("<", "&lt;").replace("＜", "&lt;")).strip()
+    inert = _ROLE_TOKEN.sub("[ ", visible.replace("<", "&lt;").replace("＜", "&lt;"))
+    return _ANSWER_KEY.sub(r"\1 -", _VERDICT.sub(r"\1\2 -", inert)).strip()
 
 
 def _from_content(content: Any, where: str, digest: str) -> PromptTemplate:
@@ -130,17 +151,14 @@ def _from_content(content: Any, where: str, digest: str) -> PromptTemplate:
     if not isinstance(content, dict) or content.keys() != _KEYS:
         keys = sorted(map(str, content)) if isinstance(content, dict) else content
         raise ConfigError(f"prompt {where}", keys, f"needs exactly the keys {sorted(_KEYS)}")
-    for key in ("name", "language", "system", "user", "verdict_prefix"):
-        if not isinstance(content[key], str):
-            raise ConfigError(f"prompt {where}: {key}", content[key], "has to be a text")
-    if type(content["version"]) is not int:
-        raise ConfigError(f"prompt {where}: version", content["version"], "has to be an integer")
+    check_kinds(content, ("name", "language", "system", "user", "verdict_prefix"), where)
     thinking = content["thinking"]
     if not isinstance(thinking, dict) or thinking.keys() != {"open", "close"} or not _all_text(thinking.values()):
         raise ConfigError(f"prompt {where}: thinking", thinking, "needs the texts `open` and `close`")
     if thinking["open"] and not thinking["close"].strip():
         raise ConfigError(f"prompt {where}: thinking", thinking, 'give `close` too, or "" for both')
-    _check_wrapped(content["user"], content["system"], where)
+    check_system(content["system"], where)
+    check_wrapped(content["user"], f"prompt {where}: user")
     return PromptTemplate(
         name=content["name"],
         version=content["version"],
@@ -159,18 +177,31 @@ def _all_text(values: Any) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def _check_wrapped(user: str, system: str, where: str) -> None:
+def check_kinds(content: Mapping[str, Any], texts: Sequence[str], where: str) -> None:
+    """Raises ConfigError unless these entries are texts and the version is an integer."""
+    for key in texts:
+        if not isinstance(content[key], str):
+            raise ConfigError(f"prompt {where}: {key}", content[key], "has to be a text")
+    if type(content["version"]) is not int:
+        raise ConfigError(f"prompt {where}: version", content["version"], "has to be an integer")
+
+
+def check_system(system: str, where: str) -> None:
     if "{{" in system or "{%" in system:
         raise ConfigError(f"prompt {where}: system", system, "has no variables; put them into `user`")
+
+
+def check_wrapped(text: str, where: str) -> None:
+    """Raises ConfigError for a text that is no template, or in which a variable does not stand alone in a tag."""
     try:
-        _ENVIRONMENT.parse(user)
+        _ENVIRONMENT.parse(text)
     except TemplateError as error:
-        raise ConfigError(f"prompt {where}: user", user, f"is not a Jinja template ({error})") from error
-    others = sorted(set(_STATEMENT.findall(user)) - {"if", "elif", "else", "endif"})
+        raise ConfigError(where, text, f"is not a Jinja template ({error})") from error
+    others = sorted(set(_STATEMENT.findall(text)) - {"if", "elif", "else", "endif"})
     if others:
-        raise ConfigError(f"prompt {where}: user", others, "of Jinja's statements only {% if %} is allowed")
-    if user.count("{{") != len(_WRAPPED.findall(user)):
-        raise ConfigError(f"prompt {where}: user", user, "every variable has to stand alone in a tag: <a>{{ a }}</a>")
+        raise ConfigError(where, others, "of Jinja's statements only {% if %} is allowed")
+    if text.count("{{") != len(_WRAPPED.findall(text)):
+        raise ConfigError(where, text, "every variable has to stand alone in a tag: <a>{{ a }}</a>")
 
 
 def _labels(labels: Any, where: str) -> dict[Label, VerdictToken]:

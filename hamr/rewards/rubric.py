@@ -1,12 +1,19 @@
-"""Reading a generated rubric (second paper, Algorithm 1): which items are kept."""
+"""Rubrics (second paper, Algorithm 1): asking for one, reading it, and which items are kept."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from hamr.rewards.questions import judge_question
+from hamr.rewards.reading import TEXT, object_schema
+from hamr.types import Question, ServiceSample
+
+_ITEM = object_schema(title=TEXT, description=TEXT, weight={"enum": [1, 2, 3, 4, 5, -1, -2]})
+SCHEMA = object_schema(reason=TEXT, rubric={"type": "array", "items": _ITEM})
 
 _LINE = re.compile(
     r"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?P<title>[^\n:(（]+?)[ \t*]*[(（][ \t$]*(?:w|weight)[ \t]*[=:：][ \t]*"
@@ -49,7 +56,7 @@ def parse_rubric(text: str, *, strict_integers: bool = False) -> tuple[RubricIte
     return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
 
 
-def _item(fields: dict[str, Any]) -> RubricItem | None:
+def _item(fields: Mapping[str, Any]) -> RubricItem | None:
     title, description, weight = fields.get("title"), fields.get("description", ""), fields.get("weight")
     if not isinstance(title, str) or not title.strip(" *") or isinstance(weight, bool):
         return None
@@ -87,3 +94,19 @@ def _json_values(text: str) -> Iterator[Any]:
             position = found.start() + 1
             continue
         yield value
+
+
+def sample_rubric(sample: ServiceSample, *, strict_integers: bool = False) -> tuple[RubricItem, ...]:
+    """The rubric that travels with a sample: `privileged.rubric`, a list of {"title", "description", "weight"}. Judges
+    see it, the policy never does. Items that Algorithm 1 drops are dropped here too; no rubric gives no items."""
+    rubric = sample.privileged.get("rubric", ())
+    items = (_item(fields) for fields in rubric if isinstance(fields, Mapping))
+    return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
+
+
+def rubric_question(
+    sample: ServiceSample, responses: Sequence[str], *, prompt: str = "rubric_create.en", attempt: int = 0
+) -> Question:
+    """Asks a generator for a rubric, from the sample's policy and responses of differing quality (Algorithm 1, lines 1
+    and 2); `parse_rubric` reads what it writes."""
+    return judge_question(sample, prompt, SCHEMA, attempt=attempt, each=[{"response": text} for text in responses])

@@ -6,6 +6,7 @@ The samples of a group often say the same thing word for word; then they share o
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -21,11 +22,11 @@ from hamr.types import (
     Question,
     RerankerTimeout,
     RerankerUnavailable,
+    ScorerCall,
 )
 
 Ask = Callable[[Question], Awaitable[Answer]]
 Role = Literal["reranker", "judge"]
-_Key = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,8 @@ class Asker:
     def __init__(self, ask: Ask, *, deadline_s: float, cache_size: int = 4096) -> None:
         """`deadline_s` bounds every question, `cache_size` the answers kept (the least recently used go first)."""
         self._ask, self._deadline_s, self._cache_size = ask, deadline_s, cache_size
-        self._pending: dict[_Key, asyncio.Task[Answer]] = {}
-        self._known: OrderedDict[_Key, Answer] = OrderedDict()
+        self._pending: dict[bytes, asyncio.Task[Answer]] = {}
+        self._known: OrderedDict[bytes, Answer] = OrderedDict()
 
     async def ask(self, question: Question, *, until: float) -> Heard:
         """The pool's answer, or one with a failure; waits until the event loop's time `until` at most.
@@ -51,7 +52,7 @@ class Asker:
         An answer that was not asked for now carries its scorer but no time, tokens or cost: these stand in the
         record of the response that asked, and sums over records stay true.
         """
-        key = tuple(sorted(question.variables.items()))
+        key = _key(question)
         if key in self._known:
             self._known.move_to_end(key)
             return Heard(answer=_free(self._known[key]), asked=False)
@@ -67,6 +68,10 @@ class Asker:
             return Heard(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
         return Heard(answer=answer if first else _free(answer), asked=first)
 
+    def drop(self, question: Question) -> None:
+        """Forgets one answer: it came, and could not be read."""
+        self._known.pop(_key(question), None)
+
     def forget(self) -> None:
         """Drops the known answers; to be called when the pool's model or prompt changes."""
         self._known.clear()
@@ -80,7 +85,7 @@ class Asker:
         # A task that was cancelled before its first step never came to take itself off.
         self._pending.clear()
 
-    async def _put(self, key: _Key, question: Question) -> Answer:
+    async def _put(self, key: bytes, question: Question) -> Answer:
         try:
             async with asyncio.timeout(self._deadline_s):
                 answer = await self._ask(question)
@@ -116,8 +121,24 @@ def failure_of(role: Role, answer: Answer) -> Failure | None:
     return JudgeUnparsable(detail=detail) if kind == "unparsable" else JudgeUnavailable(detail=detail)
 
 
+def written_failure(answer: Answer) -> Failure | None:
+    """The typed failure of an answer to a question that brought its own prompt; None if it has a text."""
+    if answer.failure is None and answer.text is not None:
+        return None
+    return failure_of("judge", replace(answer, failure=answer.failure or "unparsable"))
+
+
+def unpaid(call: ScorerCall) -> ScorerCall:
+    """A call as it stands in the records of those who share its answer: who, but no time, tokens or cost."""
+    return replace(call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0)
+
+
 def _free(answer: Answer) -> Answer:
-    if answer.call is None:
-        return answer
-    call = replace(answer.call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0)
-    return replace(answer, call=call)
+    return answer if answer.call is None else replace(answer, call=unpaid(answer.call))
+
+
+def _key(question: Question) -> bytes:
+    """What makes two questions the same, in few bytes: thousands are remembered, some with a group's whole words."""
+    each = [sorted(entry.items()) for entry in question.each]
+    said = repr((question.prompt, question.attempt, sorted(question.variables.items()), each))
+    return hashlib.sha256(said.encode()).digest()

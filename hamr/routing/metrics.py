@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hamr.types import Failure, RewardRecord, ScorerCall
+from hamr.types import Failure, RewardRecord, ScorerCall, Vetoed
 
 _CASCADE_BANDS = ("below", "inside", "above")
 
@@ -20,6 +20,8 @@ class RouterMetrics:
     escalated: int = 0
     questions: int = 0
     cache_hits: int = 0
+    reasks: int = 0
+    vetoed: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     bands: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -42,6 +44,7 @@ class RouterMetrics:
         self.bands[record.band] += 1
         self.cascaded += record.band in _CASCADE_BANDS
         self.escalated += escalated and record.band in _CASCADE_BANDS
+        self.vetoed += any(isinstance(component.outcome, Vetoed) for component in record.components)
         for component in record.components:
             if isinstance(component.outcome, Failure):
                 self.failures[component.outcome.kind] += 1
@@ -49,7 +52,10 @@ class RouterMetrics:
     def read(self) -> dict[str, float]:
         """The metrics since the last reading. A share of nothing is left out rather than called 0.
 
-        - router/requests: responses scored; /reranker_calls, /judge_calls: questions put to the pools
+        - router/requests: responses scored; /reranker_calls, /judge_calls: questions put to the cascade's pools
+        - router/side_calls: questions put for the judged side rewards; /reasks: of these, again for an answer that
+          could not be read; both only where there were any. /vetoed_frac: share of the responses that a veto kept
+          from the costlier judges
         - router/type_mismatch_frac, /tool_match_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
         - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
@@ -62,6 +68,11 @@ class RouterMetrics:
             "router/reranker_calls": float(self.asked["reranker"]),
             "router/judge_calls": float(self.asked["judge"]),
         }
+        if self.asked["side"]:
+            values["router/side_calls"] = float(self.asked["side"])
+            values["router/reasks"] = float(self.reasks)
+        if self.vetoed:
+            values["router/vetoed_frac"] = self.vetoed / self.requests
         if self.requests:
             values["router/type_mismatch_frac"] = self.bands["type_mismatch"] / self.requests
             values["router/tool_match_frac"] = self.bands["tool_match"] / self.requests

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hamr.config.schema import RewardsConfig
-from hamr.errors import DataError
+from hamr.errors import DataError, MissingScore
+from hamr.rewards.judged import JUDGED
 from hamr.rewards.mix import mix
 from hamr.routing.consistency import combine
-from hamr.types import Component, Failure, Outcome, RewardRecord
+from hamr.types import Component, Failure, Outcome, RewardRecord, Scored, Total, Vetoed
 
 
-def replay(record: RewardRecord, rewards: RewardsConfig) -> Outcome:
+def replay(record: RewardRecord, rewards: RewardsConfig) -> Total:
     """The total of `record` under `rewards`: its own configuration gives the recorded total, exactly.
 
-    Another one answers "what if": other weights, another trust interval, another mode, as far as the recorded
-    scores reach. Length and rules keep their recorded values, since their texts are not read again.
+    Another one answers "what if": other weights, another trust interval, another mode, another scale of the judges'
+    grades, as far as the recorded scores reach. Length and rules keep their recorded values, since their texts are not
+    read again.
 
     Raises MissingScore where the configuration needs a score that was never asked for, DataError for a component
     that the configuration does not know.
@@ -35,4 +37,17 @@ def _again(component: Component, record: RewardRecord, rewards: RewardsConfig) -
             {score.reference: outcome for score in record.reference_scores} if isinstance(outcome, Failure) else {}
         )
         outcome = combine(record.reference_scores, rewards.consistency, failures).outcome
+    if component.name in JUDGED and section.weight:
+        outcome = _judged(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)
+
+
+def _judged(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Outcome:
+    """A judgement's value under `rewards`; an outcome without a judgement (failed, absent, malformed) stays."""
+    if isinstance(component.outcome, Vetoed) and not rewards.veto_first:
+        raise MissingScore(f"{component.name} was not asked, since {component.outcome.detail}")
+    for judgement in record.judgements:
+        if judgement.component == component.name:
+            value = JUDGED[component.name].value(judgement, getattr(rewards, component.name))
+            return Scored(value=value)
+    return component.outcome

@@ -2,7 +2,8 @@
 
     parse the action -> match its type and its parameters -> ask the scorers about a reply -> mix
 
-The side rewards (format, length, rules) need no model and are computed here, in process.
+Beside that: format, length and rules need no model and are computed here, in process; the judged side rewards are put
+to their judges (`hamr.routing.judging`) while the cascade runs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from functools import lru_cache
 from hamr.config.schema import RewardsConfig
 from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_action, render_action
 from hamr.errors import ConfigError
+from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import match_action
 from hamr.rewards.mix import mix
+from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
 from hamr.routing.inquiry import Finding, Inquiry
+from hamr.routing.judging import Bench, Case, Opinion
 from hamr.routing.metrics import RouterMetrics
 from hamr.types import (
     Action,
@@ -38,8 +42,9 @@ from hamr.types import (
 class RewardRouter:
     """Scores responses one at a time, as many at once as arrive.
 
-    `pools` maps the names of `rewards.consistency` to callables; `count_tokens` counts a text in the policy's
-    tokens; `deadline_s` bounds the whole wait for one response, after which the outcome is a timeout.
+    `pools` maps the names that `rewards` has to callables; `count_tokens` counts a text in the policy's tokens;
+    `deadline_s` bounds the whole wait for one response, after which the outcome is a timeout. `group_wait_s`: how long
+    a group's first response waits for its siblings where a judge compares them; by default half of `deadline_s`.
     """
 
     def __init__(
@@ -50,27 +55,42 @@ class RewardRouter:
         count_tokens: Callable[[str], int],
         response_format: ResponseFormat = "plain",
         deadline_s: float,
+        group_wait_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         cache_size: int = 4096,
     ) -> None:
-        """Raises ConfigError when a pool that the mode needs is missing or the rule file cannot be used."""
+        """Raises ConfigError when a pool that a reward needs is missing, or a rule file or prompt cannot be used."""
         self._rewards, self._format, self._deadline_s, self._clock = rewards, response_format, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
-        self._askers: dict[Role, Asker] = {}
-        for role in self._roles():
-            name = getattr(rewards.consistency, role)
+        roles: dict[Role, str] = {role: getattr(rewards.consistency, role) for role in self._roles()}
+        wanted = {f"consistency.{role}": name for role, name in roles.items()}
+        wanted |= {f"{reward}.pool": section.pool for reward, section in rewards.judged.items()}
+        self._askers: dict[str, Asker] = {}
+        for key, name in wanted.items():
             if name not in pools:
-                raise ConfigError(f"rewards.consistency.{role}", name, f"no such pool; there is {sorted(pools)}")
-            self._askers[role] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+                raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
+            if name not in self._askers:
+                self._askers[name] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+        self._scorers = {role: self._askers[name] for role, name in roles.items()}
+        check_prompts(rewards)
+        wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
+        self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         """One response's record. A scorer's failure is a typed outcome in it, never an exception."""
         started = self._clock()
         action = parse_action(rollout.text, self._format)
+        until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, rollout.text, action)
-        finding = await self._consistency(sample, action)
+        finding, opinions = await asyncio.gather(
+            self._consistency(sample, action, until), self._opinions(sample, rollout, action, until)
+        )
+        components += tuple(
+            Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
+            for o in opinions
+        )
         weight = self._rewards.consistency.weight
         if weight:
             components = (Component(name="consistency", outcome=finding.outcome, weight=weight), *components)
@@ -81,13 +101,14 @@ class RewardRouter:
             action=None if isinstance(action, MalformedResponse) else action,
             band=finding.band,
             reference_scores=finding.scores,
-            calls=finding.calls,
+            calls=finding.calls + tuple(call for opinion in opinions for call in opinion.calls),
             s_r=finding.decisive.s_r if finding.decisive else None,
             s_j=finding.decisive.s_j if finding.decisive else None,
             response=rollout.text,
             response_tokens=len(rollout.token_ids),
             versions=rollout.versions,
             seconds=self._clock() - started,
+            judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
@@ -104,6 +125,7 @@ class RewardRouter:
 
     async def close(self) -> None:
         """Cancels questions under way."""
+        await self._bench.close()
         for asker in self._askers.values():
             await asker.close()
 
@@ -135,7 +157,16 @@ class RewardRouter:
             for name, value in values.items()
         )
 
-    async def _consistency(self, sample: ServiceSample, action: Action | MalformedResponse) -> Finding:
+    async def _opinions(
+        self, sample: ServiceSample, rollout: Rollout, action: Action | MalformedResponse, until: float
+    ) -> tuple[Opinion, ...]:
+        if isinstance(action, MalformedResponse):
+            return self._bench.refuse(action, rollout.key, rollout.siblings)
+        read = said(rollout.text, action, self._format)
+        case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
+        return await self._bench.judge(case)
+
+    async def _consistency(self, sample: ServiceSample, action: Action | MalformedResponse, until: float) -> Finding:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             return Finding(outcome=action)
@@ -147,6 +178,5 @@ class RewardRouter:
             # Not worth a question: `score` leaves the component out.
             return Finding(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        until = asyncio.get_running_loop().time() + self._deadline_s
-        inquiry = Inquiry(self._rewards.consistency, self._askers, self._metrics, sample, action, until=until)
+        inquiry = Inquiry(self._rewards.consistency, self._scorers, self._metrics, sample, action, until=until)
         return await inquiry.run(match.ask)

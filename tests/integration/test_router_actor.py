@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from hamr.actors.router import RouterClient
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import EngineConfig, PoolConfig, RewardsConfig, RouterConfig
 from hamr.errors import ConfigError
+from hamr.observability.record_json import record_from_json, record_to_json
+from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import (
     Answer,
@@ -55,20 +59,43 @@ SAMPLE = ServiceSample(
 )
 
 
+SECTIONS["side"] = PoolConfig(role="grader", engine=EngineConfig(num_cpus=0.1), deadline_s=30.0)
+BOTH_PAPERS = RewardsConfig.model_validate({
+    "dialogue": {"weight": 1.0, "pool": "side"},
+    "policy": {"weight": 1.0, "pool": "side"},
+    "risk": {"weight": 1.0, "pool": "side"},
+})  # fmt: skip
+
+
+def written(question: Question) -> str:
+    """A grade of 1 to 5 for so many words; the risk judge mumbles at first."""
+    if question.prompt == "risk.en":
+        return '{"reason": "", "types": [], "risk": "no"}' if question.attempt else "No risk that I can see."
+    if question.each:
+        scores = {entry["name"]: min(5, len(entry["response"].split())) for entry in question.each}
+        return json.dumps({"reason": f"{len(scores)} compared", "scores": scores})
+    return json.dumps({"reason": "", "score": min(5, len(question.variables["response"].split()))})
+
+
 def opinion(pool: str, question: Question) -> Answer:
     """A score that depends on the pool and the reply alone: `s` words of 20 are an s_r of s/20; the judge says half."""
+    if question.prompt:
+        return Answer(text=written(question), call=called(pool, question.prompt))
     share = min(1.0, len(question.variables["statement_b"].split()) / 20)
-    call = ScorerCall(
+    return Answer(score=share if pool == "reranker" else share / 2, verdict="yes", call=called(pool, "1"))
+
+
+def called(pool: str, prompt_version: str) -> ScorerCall:
+    return ScorerCall(
         pool=pool,
         model="scripted",
-        prompt_version="1",
+        prompt_version=prompt_version,
         replica="",
         queue_s=0.0,
         service_s=0.0,
         prompt_tokens=1,
         output_tokens=1,
     )
-    return Answer(score=share if pool == "reranker" else share / 2, verdict="yes", call=call)
 
 
 class Scripted:
@@ -76,8 +103,9 @@ class Scripted:
         self.pool = pool
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        slow = any("slowly" in q.variables["statement_b"] for q in questions)
-        hung = self.pool == "judge" and any("never" in q.variables["statement_b"] for q in questions)
+        said = [q.variables.get("statement_b", "") for q in questions]
+        slow = any("slowly" in text for text in said)
+        hung = self.pool == "judge" and any("never" in text for text in said)
         await asyncio.sleep(1000 if hung else 0.3 if slow else 0.01)
         return [opinion(self.pool, q) for q in questions]
 
@@ -142,6 +170,26 @@ async def test_the_actor_scores_like_the_core(tiny: Path) -> None:
         assert metrics["pool/reranker/asked"] == 60
         assert metrics["router/judge_calls"] == sum(r.band != "inside" for r in there)
         assert (metrics["router/rescored"], metrics["router/unrouted"]) == (0, 0)
+    finally:
+        await client.shutdown()
+
+
+async def test_judged_rewards_run_beside_the_cascade_and_a_group_is_compared_in_one_question(tiny: Path) -> None:
+    config = RouterConfig(deadline_s=30.0)
+    client = await RouterClient.start(BOTH_PAPERS, SECTIONS, config, tiny, "plain", RUN)
+    try:
+        group = [replace(rollout(i, " ".join(["word"] * (i + 1))), siblings=5) for i in range(5)]
+        records = await asyncio.gather(*(client.score(SAMPLE, r) for r in group))
+        for i, record in enumerate(records):
+            values = {c.name: c.value for c in record.components}
+            assert (values["dialogue"], values["policy"], values["risk"]) == (i / 4, i / 4, 1.0)
+            assert values["consistency"] is not None
+            assert replay(record_from_json(record_to_json(record)), BOTH_PAPERS) == record.total
+            assert {j.component: j.compared for j in record.judgements} == {"dialogue": 1, "policy": 5, "risk": 1}
+        metrics = await client.metrics()
+        # Five of dialogue, one that compares, and risk asked twice for each.
+        assert metrics["pool/side/asked"] == metrics["router/side_calls"] == 5 + 1 + 10
+        assert metrics["router/reasks"] == 5
     finally:
         await client.shutdown()
 

@@ -145,6 +145,12 @@ async def test_responses_are_scored_while_their_siblings_are_generated() -> None
     assert controller.rewarder.scored_while_open[0] < 8
 
 
+async def test_a_response_knows_how_many_siblings_it_has() -> None:
+    controller, _, _, _ = build(by_index, n=4)
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    assert [r.siblings for r in group.rollouts] == [4, 4, 4, 4]
+
+
 async def test_dynamic_sampling_refills_with_further_prompts() -> None:
     def reward(rollout: Rollout) -> Outcome:
         return Scored(value=1.0) if rollout.key.prompt in {"s0", "s1"} else by_index(rollout)

@@ -153,6 +153,21 @@ def test_contradictions_have_both_values_and_the_remedy() -> None:
     assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
 
 
+def test_a_judged_reward_needs_a_pool_that_can_write() -> None:
+    message = complaint("rewards.risk.weight=1", "rewards.risk.pool=safety")
+    assert "rewards.risk.pool='safety' but pools has only ['judge', 'reranker']" in message
+    assert "role 'judge' or 'grader'" in complaint("rewards.policy.weight=1", "rewards.policy.pool=reranker")
+    config = load_config(["rewards.risk.weight=1", "rewards.risk.pool=safety", "pools.safety.role=grader"])
+    assert config.rewards.judged.keys() == {"risk"}
+    assert load_config(["rewards.risk.pool=safety"]).rewards.judged == {}, "nobody is asked without a weight"
+
+
+def test_a_grader_brings_no_prompt_and_everybody_else_does() -> None:
+    assert "contradict each other" in complaint("pools.judge.role=grader")
+    assert "contradict each other" in complaint("pools.extra.role=judge")
+    assert "group_wait_s=200" in complaint("router.group_wait_s=200")
+
+
 def test_several_mistakes_are_counted() -> None:
     assert "(and 1 more)" in complaint("trainer.ranks=0", "rollout.workers=0")
 

@@ -80,6 +80,22 @@ def test_quickstart_needs_no_gpu_hub_or_account() -> None:
     assert min(config.rewards.format.weight, config.rewards.length.weight, config.rewards.rules.weight) > 0
 
 
+def weights(option: str) -> dict[str, float]:
+    rewards = load_config([f"rewards={option}"]).rewards
+    sections = {name: getattr(rewards, name) for name in type(rewards).model_fields}
+    return {name: s.weight for name, s in sections.items() if getattr(s, "weight", 0)}
+
+
+def test_the_second_paper_s_stages_have_its_weights() -> None:
+    """Section 4.2: quality alone in Stage 1. Appendix C: nine terms in Stage 2."""
+    quality = {"dialogue": 1.0, "policy": 1.0, "tool": 1.0, "rubric": 1.0}
+    assert weights("olamind_stage1") == quality
+    form = {"format": 0.2, "length": 1.0, "rules": 1.0}
+    assert weights("olamind_stage2") == quality | form | {"risk": 1.0, "hallucination": 3.0}
+    rewards = load_config(["rewards=olamind_stage2"]).rewards
+    assert (rewards.policy.judging, rewards.tool.judging) == ("comparative", "comparative")
+
+
 def test_paper_hrm_has_the_values_of_table_5() -> None:
     config = load_config(["experiment=paper_hrm"])
     assert config.trainer.learning_rate == 5e-6

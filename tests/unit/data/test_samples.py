@@ -51,7 +51,17 @@ def _call(**parameters):
     return {"action": "call_tool", "name": "look", "parameters": parameters}
 
 
+def _rubric(**changes):
+    item = {"title": "Is kind", "description": "Greets.", "weight": 3} | changes
+    return _edited(privileged={"rubric": [{"title": "a", "description": "b", "weight": -2}, item]})
+
+
 MALFORMED = [
+    pytest.param(_edited(privileged={"rubric": {}}), "privileged.rubric", "must be a list", id="rubric type"),
+    pytest.param(_edited(privileged={"rubric": ["x"]}), "privileged.rubric[0]", "must be an object", id="item type"),
+    pytest.param(_rubric(weight="3"), "privileged.rubric[1].weight", "must be a number", id="item weight"),
+    pytest.param(_rubric(weight=True), "privileged.rubric[1].weight", "must be a number", id="item weight bool"),
+    pytest.param(_rubric(title=None), "privileged.rubric[1].title", "must be text", id="item title"),
     pytest.param(
         _edited(references=[{"action": "reply", "content": "use <tool_call>"}]),
         "references[0].content",
@@ -239,3 +249,8 @@ def test_a_file_survives_the_round_trip(tmp_path_factory, many):
     path = tmp_path_factory.mktemp("round") / "deep" / "x.jsonl"
     write_samples(path, many)
     assert read_samples(path) == many
+
+
+def test_a_rubric_travels_in_what_is_privileged():
+    row = _rubric(weight=2.5)
+    assert to_json(from_json(row))["privileged"] == row["privileged"]

@@ -1,6 +1,8 @@
 """A record gives its total again: whatever the scorers said, and whoever failed."""
 
 import asyncio
+import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,9 +18,11 @@ from hamr.config.schema import (
     RulesConfig,
 )
 from hamr.errors import DataError, MissingScore
+from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import (
+    Absent,
     Answer,
     Component,
     JudgeTimeout,
@@ -110,6 +114,50 @@ def test_outcomes_without_scorers_keep_their_value_under_new_weights():
     assert replay(recorded(outcome=Scored(value=1.0)), doubled) == Scored(value=2.0)
     assert replay(recorded(outcome=MalformedResponse(detail="x")), doubled) == Scored(value=0.0)
     assert replay(recorded(outcome=Scored(value=1.0), name="format"), doubled) == Scored(value=3.0)
+
+
+graded = st.integers(-1, 6).map(lambda x: json.dumps({"reason": "", "score": x}))
+risks = st.sampled_from([[], ["role"], ["mood"]]).map(
+    lambda found: json.dumps({"reason": "", "types": found, "risk": "yes" if found else "no"})
+)
+labelled = st.sampled_from(["none", "factual", "?"]).map(lambda x: json.dumps({"reason": "", "judgment": x}))
+checked = st.tuples(st.booleans(), st.booleans()).map(
+    lambda ok: json.dumps(
+        {"reason": "", "checks": {"I1": "met" if ok[0] else "unmet", "I2": "clear" if ok[1] else "violated"}}
+    )
+)
+
+
+@st.composite
+def judged_configs(draw):
+    names = ("dialogue", "policy", "tool", "rubric", "risk", "hallucination")
+    sections = {name: {"weight": draw(weights), "max_reasks": draw(st.integers(0, 1))} for name in names}
+    for name in ("dialogue", "policy", "tool", "rubric"):
+        sections[name]["scale"] = draw(st.sampled_from(["span", "share"]))
+    sections["rubric"]["reading"] = draw(st.sampled_from(["holistic", "items"]))
+    sections["risk"]["scale"] = draw(st.sampled_from(["reward", "penalty"]))
+    return RewardsConfig.model_validate({"consistency": {"weight": 0.0}, "veto_first": draw(st.booleans()), **sections})
+
+
+@given(st.data(), judged_configs(), st.sampled_from(TEXTS), st.booleans())
+def test_judged_components_come_out_again_exactly(data, rewards, text, with_rubric):
+    def answer(question):
+        kind = question.prompt.partition(".")[0]
+        texts = {"risk": risks, "hallucination": labelled, "rubric_items": checked}.get(kind, graded)
+        return data.draw(st.one_of(texts.map(lambda said: Answer(text=said)), failures))
+
+    rubric = [{"title": "a", "description": "", "weight": 3}, {"title": "b", "description": "", "weight": -2}]
+    point = replace(sample("a reference"), privileged={"rubric": rubric} if with_rubric else {})
+
+    async def scored():
+        judge = ScriptedPool("judge", answer)
+        router = RewardRouter(rewards, {"judge": judge}, count_tokens=lambda t: len(t.split()), deadline_s=30.0)
+        return await router.score(point, rollout(text))
+
+    record = record_from_json(record_to_json(asyncio.run(scored())))
+    assert replay(record, rewards) == record.total
+    if not with_rubric and record.action is not None and rewards.rubric.weight:
+        assert isinstance(next(c.outcome for c in record.components if c.name == "rubric"), Absent)
 
 
 def test_an_unknown_component_is_named():

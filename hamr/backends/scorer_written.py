@@ -1,0 +1,102 @@
+"""Written answers: a question brings its own template, the model's whole answer goes back as text.
+
+What the text means is for the reward that asked (`hamr.rewards`); here it is only made sure that it is whole. Two ways
+to get one: from a local engine, or (in `scorer_openai`) from an endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hamr.backends.tokenizer import Tokenizer
+from hamr.config.schema import PoolConfig
+from hamr.protocols import SamplingConfig
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Answer, Question, ScorerCall
+
+if TYPE_CHECKING:
+    from hamr.backends.vllm_engine import VllmEngine
+
+REASK_TEMPERATURE = 0.7
+"""Of every attempt after the first, which is greedy: asked again at 0, a model says the same again."""
+
+NO_PROMPT = "a grader has no prompt of its own, and the question brings none"
+
+
+def temperature(question: Question) -> float:
+    return REASK_TEMPERATURE if question.attempt else 0.0
+
+
+def cut_off(tokens: int, text: str, call: ScorerCall) -> Answer:
+    """An answer that ran into its limit has no end, and its verdict stands at the end."""
+    return Answer(failure="unparsable", detail=f"cut off after {tokens} tokens", reasoning=text, call=call)
+
+
+class Writer:
+    """Lets the model of a local engine write."""
+
+    def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, tokenizer: Tokenizer, model: str) -> None:
+        self.pool, self.config, self.engine, self.tokenizer, self.model = pool, config, engine, tokenizer, model
+
+    async def answer(self, question: Question) -> Answer:
+        """`text`, or `unparsable` where the question leaves no room in the context or the answer is cut off.
+
+        With `structured` the engine holds the answer to the question's schema.
+        """
+        started = time.monotonic()
+        prompt = WrittenPrompt.load(question.prompt)
+        ids = self.tokenizer.chat_ids(prompt.render(question.variables, question.each))
+        room = self.config.max_context - len(ids)
+        if room < 1:
+            detail = (
+                f"the question has {len(ids)} tokens, which leaves no room in max_context={self.config.max_context}"
+            )
+            return Answer(failure="unparsable", detail=detail, call=self._call(prompt, started, 0, 0))
+        budget = min(self.config.answer_tokens, room)
+        said = await self.engine.complete(
+            ids,
+            SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
+            seed=question.attempt,
+            schema=question.schema if self.config.structured else None,
+        )
+        call = self._call(prompt, started, len(ids), len(said.token_ids))
+        if said.finish_reason != "stop":
+            return cut_off(len(said.token_ids), said.text, call)
+        return Answer(text=said.text, call=call)
+
+    def _call(self, prompt: WrittenPrompt, started: float, prompt_tokens: int, output_tokens: int) -> ScorerCall:
+        return ScorerCall(
+            pool=self.pool,
+            model=self.model,
+            prompt_version=prompt.id,
+            replica="",
+            queue_s=0.0,
+            service_s=time.monotonic() - started,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
+        )
+
+
+class GraderScorer:
+    """A pool that does nothing but write."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
+
+    async def check(self) -> None:
+        await self.writer.engine.unfinished()
+
+    def close(self) -> None:
+        self.writer.engine.close()
+
+    async def _answer(self, question: Question) -> Answer:
+        if not question.prompt:
+            return Answer(failure="unparsable", detail=NO_PROMPT)
+        return await self.writer.answer(question)

@@ -1,0 +1,40 @@
+"""Quality of the reasoning that stands before a response (second paper, Appendix G). For building data: no reward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.reading import GRADE, choice, final_object, grade, object_schema
+from hamr.types import Question, ServiceSample
+
+_YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
+SCHEMA = object_schema(
+    complete_and_clear={"enum": ["yes", "no"]}, follows_policy={"enum": ["yes", "no"]}, cot_quality=GRADE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CotQuality:
+    """The judge's three fields: two yes or no, and a grade from 1 to 5."""
+
+    complete_and_clear: bool
+    follows_policy: bool
+    grade: int
+
+
+def cot_question(
+    sample: ServiceSample, reasoning: str, response: str, *, prompt: str = "cot_quality.en", attempt: int = 0
+) -> Question:
+    """Grades `reasoning` together with the response that came of it."""
+    return judge_question(sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=Said(words=response))
+
+
+def read_cot_quality(text: str) -> CotQuality:
+    """Raises VerdictUnparsable unless the answer ends with exactly the three fields."""
+    said = final_object(text, ("complete_and_clear", "follows_policy", "cot_quality"))
+    return CotQuality(
+        complete_and_clear=choice(said["complete_and_clear"], _YES_NO) == "yes",
+        follows_policy=choice(said["follows_policy"], _YES_NO) == "yes",
+        grade=grade(said["cot_quality"]),
+    )

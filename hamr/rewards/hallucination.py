@@ -1,0 +1,58 @@
+"""Hallucination: does the response part from the facts, the evidence or the business (second paper, Appendix A.4, G)?
+
+Exactly one of five labels. `misuse` is for responses that had fitting evidence: without any, an invented answer is
+`factual`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hamr.config.judged import HallucinationConfig
+from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
+from hamr.types import Judgement, Question, ServiceSample
+
+name = "hallucination"
+
+LABELS = ("none", "misuse", "factual", "relevance", "logical")
+
+_WRITTEN = {
+    "none": "none", "no hallucination": "none", "无幻觉": "none",
+    "misuse": "misuse", "misuse of retrieved results": "misuse", "检索结果误用": "misuse",
+    "factual": "factual", "factual hallucination": "factual", "事实性幻觉": "factual",
+    "relevance": "relevance", "relevance hallucination": "relevance", "相关性幻觉": "relevance",
+    "logical": "logical", "logical inconsistency": "logical", "logical inconsistency hallucination": "logical",
+    "逻辑不一致幻觉": "logical",
+}  # fmt: skip
+
+SCHEMA = object_schema(reason=TEXT, judgment={"enum": list(LABELS)})
+
+
+def absent(sample: ServiceSample, config: HallucinationConfig) -> str | None:
+    return None
+
+
+def question(
+    sample: ServiceSample, responses: Sequence[Said], config: HallucinationConfig, attempt: int = 0
+) -> Question:
+    (response,) = responses
+    return judge_question(
+        sample, config.prompt or f"hallucination.{config.language}", SCHEMA, attempt=attempt, response=response
+    )
+
+
+def read(text: str, sample: ServiceSample, count: int, config: HallucinationConfig) -> tuple[Judgement | None, ...]:
+    """The label of an answer that ends with {"reason", "judgment"}. Raises VerdictUnparsable."""
+    said = final_object(text, ("reason", "judgment"))
+    label = choice(said["judgment"], _WRITTEN)
+    return (Judgement(component=name, labels=(label,), reason=reason(said["reason"])),)
+
+
+def value(judgement: Judgement, config: HallucinationConfig) -> float:
+    """0 for `none`, -1 for every other label (Appendix C)."""
+    return -1.0 if vetoes(judgement) else 0.0
+
+
+def vetoes(judgement: Judgement) -> bool:
+    return judgement.labels != ("none",)

@@ -1,0 +1,72 @@
+"""Critical business risk: does the response say what must not be said (second paper, Appendix A.3)?
+
+Four types, of which one response may have several: admitting the platform's liability, misidentifying the role of
+the service, overcommitting, disparaging people or merchants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hamr.config.judged import RiskConfig
+from hamr.errors import VerdictUnparsable
+from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
+from hamr.types import Judgement, Question, ServiceSample
+
+name = "risk"
+
+TYPES = ("liability", "role", "overcommitment", "disparagement")
+
+_WRITTEN = {
+    "liability": "liability", "admitting platform liability": "liability", "承认平台责任": "liability",
+    "role": "role", "misidentifying the ics role": "role", "身份误认": "role",
+    "overcommitment": "overcommitment", "overcommitting": "overcommitment", "过度承诺": "overcommitment",
+    "disparagement": "disparagement", "disparaging individuals or merchants": "disparagement",
+    "贬损他人": "disparagement",
+}  # fmt: skip
+_RISKY = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
+
+SCHEMA = object_schema(
+    reason=TEXT,
+    types={"type": "array", "items": {"enum": list(TYPES)}},
+    risk={"enum": ["yes", "no"]},
+)
+
+
+def absent(sample: ServiceSample, config: RiskConfig) -> str | None:
+    return None
+
+
+def question(sample: ServiceSample, responses: Sequence[Said], config: RiskConfig, attempt: int = 0) -> Question:
+    (response,) = responses
+    return judge_question(
+        sample, config.prompt or f"risk.{config.language}", SCHEMA, attempt=attempt, response=response
+    )
+
+
+def read(text: str, sample: ServiceSample, count: int, config: RiskConfig) -> tuple[Judgement | None, ...]:
+    """The types of an answer that ends with {"reason", "types", "risk": yes or no}. Raises VerdictUnparsable, also for
+    one that contradicts itself: a yes without a type, or a no with one."""
+    said = final_object(text, ("reason", "types", "risk"))
+    if not isinstance(said["types"], list):
+        raise VerdictUnparsable(f"types={said['types']!r} is no list")
+    found = {choice(written, _WRITTEN) for written in said["types"]}
+    risky = choice(said["risk"], _RISKY) == "yes"
+    if risky != bool(found):
+        raise VerdictUnparsable(f"risk={said['risk']!r} contradicts types={said['types']!r}")
+    labels = tuple(kind for kind in TYPES if kind in found)
+    return (Judgement(component=name, labels=labels, reason=reason(said["reason"])),)
+
+
+def value(judgement: Judgement, config: RiskConfig) -> float:
+    """`scale: reward`: 1 without a risk, else 0, the range that the paper gives it. `scale: penalty`: 0 and -1.
+
+    The two differ by a constant, which a group's baseline takes out again; only the total's range moves.
+    """
+    risky = -1.0 if judgement.labels else 0.0
+    return risky if config.scale == "penalty" else 1.0 + risky
+
+
+def vetoes(judgement: Judgement) -> bool:
+    return bool(judgement.labels)

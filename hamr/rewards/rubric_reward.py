@@ -1,0 +1,99 @@
+"""The rubric reward: how far does a response meet its own sample's rubric (second paper, section 4.2, Appendix F)?
+
+The paper says it in two ways. `holistic`: the judge sees all items, whose weights say how much they matter, and gives
+one grade from 1 to 5 (the prompt of its Appendix G). `items`: the judge says of each item whether the response passes,
+and with the items' weights w
+
+    R = sum of |w| over the passed items / sum of |w| over all items,    in [0, 1]
+
+An item with w > 0 is passed when its behaviour is there, one with w < 0 when its error is not. That is the weighted sum
+of satisfactions, sum of w x satisfied, mapped linearly from its lowest to its highest value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hamr.config.judged import RubricConfig
+from hamr.errors import MissingScore, VerdictUnparsable
+from hamr.rewards.grades import SCHEMA, graded_value, read_grade
+from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
+from hamr.rewards.rubric import RubricItem, sample_rubric
+from hamr.types import Judgement, Question, ServiceSample
+
+name = "rubric"
+
+_BEHAVIOUR = {"met": "pass", "满足": "pass", "unmet": "fail", "不满足": "fail"}
+_ERROR = {"clear": "pass", "未出现": "pass", "violated": "fail", "出现": "fail"}
+
+
+def absent(sample: ServiceSample, config: RubricConfig) -> str | None:
+    """A sample without a usable rubric gives nothing to judge by."""
+    return None if _items(sample, config) else "the sample has no rubric"
+
+
+def question(sample: ServiceSample, responses: Sequence[Said], config: RubricConfig, attempt: int = 0) -> Question:
+    (response,) = responses
+    items = _items(sample, config)
+    schema, shipped = SCHEMA, "rubric"
+    if config.reading == "items":
+        verdicts = [["met", "unmet"] if item.weight > 0 else ["clear", "violated"] for item in items]
+        checks = object_schema(**{_id(i): {"enum": names} for i, names in enumerate(verdicts)})
+        schema, shipped = object_schema(reason=TEXT, checks=checks), "rubric_items"
+    prompt = config.prompt or f"{shipped}.{config.language}"
+    each = [
+        {
+            "name": _id(i),
+            "title": item.title,
+            "weight": f"{item.weight:g}",
+            "kind": "behaviour" if item.weight > 0 else "error",
+            "description": item.description,
+        }
+        for i, item in enumerate(items)
+    ]
+    return judge_question(sample, prompt, schema, attempt=attempt, each=each, response=response)
+
+
+def read(text: str, sample: ServiceSample, count: int, config: RubricConfig) -> tuple[Judgement | None, ...]:
+    """A grade, or a verdict on every item. Raises VerdictUnparsable, also when an item has none."""
+    if config.reading == "holistic":
+        return (read_grade(text, name),)
+    said = final_object(text, ("reason", "checks"))
+    items, checks = _items(sample, config), said["checks"]
+    if not isinstance(checks, dict) or checks.keys() != {_id(i) for i in range(len(items))}:
+        raise VerdictUnparsable(f"checks={checks!r} has to give each of the {len(items)} items a verdict")
+    passed = tuple(
+        (item.weight, choice(checks[_id(i)], _BEHAVIOUR if item.weight > 0 else _ERROR) == "pass")
+        for i, item in enumerate(items)
+    )
+    return (Judgement(component=name, items=passed, reason=reason(said["reason"])),)
+
+
+def value(judgement: Judgement, config: RubricConfig) -> float:
+    """In [0, 1]. Raises MissingScore where the judge was asked for the other reading."""
+    if config.reading == "holistic":
+        return graded_value(judgement, config.scale)
+    return passed_share(judgement.items)
+
+
+def passed_share(items: Sequence[tuple[float, bool]]) -> float:
+    """The weighted share of passed items (weight, passed).
+
+    >>> passed_share([(5.0, True), (3.0, False), (-2.0, True)])
+    0.7
+
+    Raises MissingScore for no items.
+    """
+    if not items:
+        raise MissingScore("no item of the rubric was asked about")
+    return math.fsum(abs(w) for w, passed in items if passed) / math.fsum(abs(w) for w, _ in items)
+
+
+def _items(sample: ServiceSample, config: RubricConfig) -> tuple[RubricItem, ...]:
+    return sample_rubric(sample, strict_integers=config.strict_integers)
+
+
+def _id(index: int) -> str:
+    return f"I{index + 1}"

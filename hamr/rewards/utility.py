@@ -1,0 +1,73 @@
+"""The utility judge: would another reply than the logged one have helped too (first paper, section 3.1, Appendix D.2)?
+
+It sees the ticket's summary (`privileged`), which no policy does. For building data: no reward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hamr.errors import VerdictUnparsable
+from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
+from hamr.types import Question, ServiceSample
+
+VETOES = (
+    "redundant_request", "core_deviation", "vague_addition", "no_evidence", "bare_restatement", "skipped_validation",
+)  # fmt: skip
+
+_STAGES = {
+    "diagnostic": "diagnostic", "诊断阶段": "diagnostic", "operational": "operational", "操作阶段": "operational",
+}  # fmt: skip
+_RESULTS = {"available": "available", "可用": "available", "unavailable": "unavailable", "不可用": "unavailable"}
+_POINTS = {point.replace("_", " "): point for point in VETOES}
+
+SCHEMA = object_schema(
+    reason=TEXT,
+    stage={"enum": ["diagnostic", "operational"]},
+    vetoes={"type": "array", "items": {"enum": list(VETOES)}},
+    judge_result={"enum": ["available", "unavailable"]},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """`available`: the reply would have served. `vetoes`: the points of the list that strike it, in their order."""
+
+    available: bool
+    stage: str
+    vetoes: tuple[str, ...]
+    reason: str
+
+
+def utility_question(
+    sample: ServiceSample,
+    summary: str,
+    reference: str,
+    response: str,
+    *,
+    prompt: str = "utility.en",
+    attempt: int = 0,
+) -> Question:
+    """`summary` and `reference` are the standard: the ticket's summary, and the reply that solved it."""
+    return judge_question(
+        sample, prompt, SCHEMA, attempt=attempt, summary=summary, reference=reference, response=Said(words=response)
+    )
+
+
+def read_utility(text: str) -> Utility:
+    """Raises VerdictUnparsable unless the answer ends with exactly {"reason", "stage", "vetoes", "judge_result"}, and
+    for a reply that is called available although a veto strikes it."""
+    said = final_object(text, ("reason", "stage", "vetoes", "judge_result"))
+    if not isinstance(said["vetoes"], list):
+        raise VerdictUnparsable(f"vetoes={said['vetoes']!r} is no list")
+    struck = {choice(point, _POINTS) for point in said["vetoes"]}
+    available = choice(said["judge_result"], _RESULTS) == "available"
+    if available and struck:
+        raise VerdictUnparsable(f"judge_result={said['judge_result']!r} contradicts vetoes={said['vetoes']!r}")
+    return Utility(
+        available=available,
+        stage=choice(said["stage"], _STAGES),
+        vetoes=tuple(point for point in VETOES if point in struck),
+        reason=reason(said["reason"]),
+    )
