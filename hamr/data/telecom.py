@@ -281,7 +281,7 @@ def one_of_each(text: str, rng: Random) -> str:
     """The text with one alternative of each [a|b|c].
 
     >>> one_of_each("a [good|bad] plan[|, please]", Random(1))
-    'a good plan, please'
+    'a good plan'
     """
     return re.sub(r"\[([^]]*)\]", lambda found: rng.choice(found[1].split("|")), text)
 
