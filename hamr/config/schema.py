@@ -100,6 +100,8 @@ class DynamicSamplingConfig(Section):
     max_rounds: PositiveInt = 3
     """Rounds of generation a step may take, the first included; then it trains on what it has."""
     tolerance: NonNegative = 1e-6
+    """Rewards that differ by no more than this count as equal. DAPO's are 0 and 1; a scorer's differ in the third digit
+    between two right replies, and a group's advantages are its differences divided by their deviation."""
 
 
 class OverlongConfig(Section):
