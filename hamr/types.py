@@ -273,6 +273,14 @@ class Judgement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What the judge said of a reply that the reranker alone decided. `s_j` is None where the judge failed."""
+
+    s_r: float
+    s_j: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardRecord:
     """Everything that made one response's reward; enough to compute the same number again offline.
 
@@ -294,6 +302,7 @@ class RewardRecord:
     versions: tuple[VersionSpan, ...] = ()
     seconds: float = 0.0
     judgements: tuple[Judgement, ...] = ()
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,13 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
     )
     everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
     with RunRecorder(
-        folder, console=console, wandb=sink, prompts=everyone, sample_rows=config.logging.sample_rows
+        folder,
+        console=console,
+        wandb=sink,
+        prompts=everyone,
+        sample_rows=config.logging.sample_rows,
+        limits=config.logging.alarms,
+        audit_frac=config.rewards.consistency.audit_frac,
     ) as recorder:
         with console.phase("start"):
             world = await started(prepared, {name: s.path for name, s in scorers.items()}, run_id(folder.path))

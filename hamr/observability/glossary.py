@@ -94,6 +94,25 @@ METRICS: tuple[Metric, ...] = (
     _metric("pool/<pool>/timeout", "Questions that met their deadline since the start", "count", "zero"),
     _metric("pool/<pool>/unparsable", "Answers without a verdict that can be read since the start", "count", "zero"),
     _metric("pool/<pool>/unavailable", "Questions that no replica could take since the start", "count", "zero"),
+    # Audits of the fast pass, over the last 2,000 replies and 400 audits
+    _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
+    _metric("audit/failed", "Audits of the step that it did not", "count", "zero"),
+    _metric(
+        "audit/gap", "Estimated mean distance of the cascade's score from the judge's, all replies", "score", "down"
+    ),
+    _metric(
+        "audit/inside_gap", "Mean S_R - S_J of the audited replies; above 0 the reranker is kinder", "score", "zero"
+    ),
+    _metric(
+        "audit/disagree_frac", "Share of the audited whose S_J lies on the other side of one half", "share", "down"
+    ),
+    _metric("audit/drift", "How far the inside gap has moved, in standard errors", "se", "zero"),
+    # Signs of reward hacking
+    _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
+    _metric("watch/duplicate_frac", "Share of the responses that a sibling has said word for word", "share", "watch"),
+    _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
+    _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
+    _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`", "flag", "zero"),
     # Policy
     _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
     _metric(

@@ -16,6 +16,7 @@ from hamr.errors import HamrError
 from hamr.types import (
     Absent,
     Action,
+    Audit,
     Component,
     Failure,
     Judgement,
@@ -107,6 +108,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "versions": [asdict(v) for v in record.versions],
         "seconds": record.seconds,
         "judgements": [asdict(j) for j in record.judgements],
+        "audit": asdict(record.audit) if record.audit else None,
     }
 
 
@@ -128,8 +130,9 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Ledgers from before there were judged side rewards have none.
+        # Ledgers from before there were judged side rewards, or audits, have none.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
+        audit=Audit(**data["audit"]) if data.get("audit") else None,
     )
 
 

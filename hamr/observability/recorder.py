@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from hamr.config.schema import AlarmsConfig
 from hamr.observability.console import Console
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.wandb_sink import WandbSink
+from hamr.observability.watch import alarms, watch_metrics
+from hamr.routing.audit import AuditWindow
 from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
 
@@ -24,7 +27,8 @@ class RunRecorder:
     `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
 
     `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
-    `sample_rows` of them are kept a step.
+    `sample_rows` of them are kept a step. Figures beyond `limits` raise alarms; `audit_frac` is the configured share of
+    audited replies.
     """
 
     def __init__(
@@ -35,6 +39,8 @@ class RunRecorder:
         wandb: WandbSink | None = None,
         prompts: Mapping[str, ServiceSample] | None = None,
         sample_rows: int = 8,
+        limits: AlarmsConfig | None = None,
+        audit_frac: float = 0.0,
         strict: bool | None = None,
     ) -> None:
         self.stage = ""
@@ -47,6 +53,8 @@ class RunRecorder:
         self._metrics = MetricsWriter(folder.metrics, strict=strict)
         self._samples = JsonlWriter(folder.samples)
         self._pending: dict[int, dict[str, float]] = {}
+        self._limits = limits or AlarmsConfig()
+        self._audits = AuditWindow(audit_frac) if audit_frac else None
 
     def begin(self, stage: str, total: int) -> None:
         """What follows belongs to `stage` (sft, rl), which has `total` steps."""
@@ -60,16 +68,26 @@ class RunRecorder:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
         merged = {**self._pending.pop(step, {}), **values}
+        raised = alarms(merged, self._limits)
+        merged |= {f"alarm/{name}": 1.0 for name in raised}
         self._metrics.write(step, self.stage, merged)
         if self._wandb:
             self._wandb.metrics(step, self.stage, merged)
         if self._console:
             self._console.step(step, self._total, merged)
+            for line in raised.values():
+                self._console.note(line)
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
         """Every response of the step, dropped groups included; call once a step, so that means are of the whole."""
         self._ledger.add(records)
-        self._pending[step] = {**reward_metrics(records), **router_metrics(records)}
+        audits = self._audits.add(records) if self._audits else {}
+        self._pending[step] = {
+            **reward_metrics(records),
+            **router_metrics(records),
+            **watch_metrics(records),
+            **audits,
+        }
         if self._wandb:
             self._wandb.records(step, records)
         self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))

@@ -14,6 +14,7 @@ from hamr.routing.consistency import combine, to_judge
 from hamr.routing.metrics import RouterMetrics
 from hamr.types import (
     Answer,
+    Audit,
     Band,
     Failure,
     JudgeUnparsable,
@@ -35,6 +36,7 @@ class Finding:
     calls: tuple[ScorerCall, ...] = ()
     decisive: ReferenceScore | None = None
     escalated: bool = False
+    audit: Audit | None = None
 
 
 class Inquiry:
@@ -57,8 +59,11 @@ class Inquiry:
         self._calls: dict[tuple[int, Role], ScorerCall] = {}
         self._escalated = False
 
-    async def run(self, references: Sequence[int]) -> Finding:
-        """Asks about the reply references with these indices (at least one) and takes the best."""
+    async def run(self, references: Sequence[int], *, audited: bool = False) -> Finding:
+        """Asks about the reply references with these indices (at least one) and takes the best.
+
+        `audited`: where the reranker alone decides, the judge is heard too, for the record.
+        """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
         if self._config.mode == "hybrid" and self._config.judge_best_k is None:
             await asyncio.gather(*(self._rerank_then_judge(index) for index in references))
@@ -69,6 +74,7 @@ class Inquiry:
             await asyncio.gather(*(self._judge(index) for index in judged))
         scores = tuple(self._scores.values())
         result = combine(scores, self._config, self._failures)
+        audit = await self._audit(result.decisive) if audited and result.band == "inside" else None
         return Finding(
             outcome=result.outcome,
             band=result.band,
@@ -76,6 +82,7 @@ class Inquiry:
             calls=tuple(call for _, call in sorted(self._calls.items(), key=_order)),
             decisive=result.decisive,
             escalated=self._escalated,
+            audit=audit,
         )
 
     async def _rerank_then_judge(self, index: int) -> None:
@@ -106,6 +113,12 @@ class Inquiry:
             return
         s_j = answer.score if failure_of("judge", answer) is None else None
         self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label)
+
+    async def _audit(self, decisive: ReferenceScore) -> Audit:
+        assert decisive.s_r is not None, "inside the interval is where the reranker's score lies"
+        answer = await self._ask("judge", decisive.reference)
+        heard = failure_of("judge", answer) is None
+        return Audit(s_r=decisive.s_r, s_j=answer.score if heard else None)
 
     async def _ask(self, role: Role, index: int) -> Answer:
         reference = self._sample.references[index].action

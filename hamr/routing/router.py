@@ -23,6 +23,7 @@ from hamr.rewards.mix import mix
 from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
+from hamr.routing.audit import drawn
 from hamr.routing.inquiry import Finding, Inquiry
 from hamr.routing.judging import Bench, Case, Opinion
 from hamr.routing.metrics import RouterMetrics
@@ -34,6 +35,7 @@ from hamr.types import (
     Reply,
     RewardRecord,
     Rollout,
+    SampleKey,
     Scored,
     ServiceSample,
 )
@@ -85,7 +87,7 @@ class RewardRouter:
         until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, rollout.text, action)
         finding, opinions = await asyncio.gather(
-            self._consistency(sample, action, until), self._opinions(sample, rollout, action, until)
+            self._consistency(sample, rollout.key, action, until), self._opinions(sample, rollout, action, until)
         )
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
@@ -109,6 +111,7 @@ class RewardRouter:
             versions=rollout.versions,
             seconds=self._clock() - started,
             judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
+            audit=finding.audit,
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
@@ -166,7 +169,9 @@ class RewardRouter:
         case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
         return await self._bench.judge(case)
 
-    async def _consistency(self, sample: ServiceSample, action: Action | MalformedResponse, until: float) -> Finding:
+    async def _consistency(
+        self, sample: ServiceSample, key: SampleKey, action: Action | MalformedResponse, until: float
+    ) -> Finding:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             return Finding(outcome=action)
@@ -179,4 +184,4 @@ class RewardRouter:
             return Finding(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
         inquiry = Inquiry(self._rewards.consistency, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask)
+        return await inquiry.run(match.ask, audited=drawn(key, self._rewards.consistency.audit_frac))

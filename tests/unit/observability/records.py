@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from hamr.types import (
+    Audit,
     Component,
     Failure,
     JudgeTimeout,
@@ -81,6 +82,7 @@ records = st.builds(
     response_tokens=counts,
     versions=tuples(st.builds(VersionSpan, version=counts, start=counts, end=counts)),
     seconds=numbers,
+    audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores),
 )
 
 

@@ -1,0 +1,74 @@
+"""Signs that a policy pleases its scorers rather than its customers, and the alarms that they raise."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pvariance
+
+from hamr.config.schema import AlarmsConfig
+from hamr.types import Failure, RewardRecord
+
+
+def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """`watch/*` of a step's records; a figure that has nothing to stand on is left out.
+
+    length_correlation: Pearson's, of total reward and response tokens. duplicate_frac: share of the responses that a
+    sibling has said word for word. scorer_gap: mean |S_R - S_J| where both are known, audits included. top_component:
+    the largest component's share of the sum of the contributions' variances.
+    """
+    metrics: dict[str, float] = {}
+    scored = [(r.total.value, float(r.response_tokens)) for r in records if not isinstance(r.total, Failure)]
+    correlation = pearson([reward for reward, _ in scored], [length for _, length in scored])
+    if correlation is not None:
+        metrics["watch/length_correlation"] = correlation
+    if records:
+        said = Counter((r.key.step, r.key.prompt, r.key.attempt, r.response) for r in records)
+        metrics["watch/duplicate_frac"] = sum(count for count in said.values() if count > 1) / len(records)
+    both = [abs(r.s_r - r.s_j) for r in records if r.s_r is not None and r.s_j is not None]
+    both += [abs(r.audit.s_r - r.audit.s_j) for r in records if r.audit is not None and r.audit.s_j is not None]
+    if both:
+        metrics["watch/scorer_gap"] = fmean(both)
+    contributions: dict[str, list[float]] = {}
+    for record in records:
+        for component in record.components:
+            if component.contribution is not None:
+                contributions.setdefault(component.name, []).append(component.contribution)
+    spread = [pvariance(values) for values in contributions.values()]
+    if math.fsum(spread) > 0.0:
+        metrics["watch/top_component"] = max(spread) / math.fsum(spread)
+    return metrics
+
+
+def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Correlation in [-1, 1]; None for fewer than three points or where one does not vary."""
+    if len(xs) < 3:
+        return None
+    x_mean, y_mean = fmean(xs), fmean(ys)
+    xx = math.fsum((x - x_mean) ** 2 for x in xs)
+    yy = math.fsum((y - y_mean) ** 2 for y in ys)
+    xy = math.fsum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
+    return max(-1.0, min(1.0, xy / math.sqrt(xx * yy))) if xx > 0.0 and yy > 0.0 else None
+
+
+_SAYS = {
+    "audit_drift": (
+        "audit/drift",
+        "inside the trust interval the reranker has moved against the judge; calibrate anew",
+    ),
+    "length_correlation": ("watch/length_correlation", "the reward goes with the length of the response"),
+    "duplicate_frac": ("watch/duplicate_frac", "siblings say the same thing word for word"),
+    "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
+    "top_component": ("watch/top_component", "one component decides the reward"),
+}
+
+
+def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, str]:
+    """Name of each limit that a step's figures pass (in size, whatever their sign) -> a line that says so."""
+    raised = {}
+    for name, (metric, meaning) in _SAYS.items():
+        limit, value = getattr(limits, name), metrics.get(metric)
+        if limit is not None and value is not None and abs(value) > limit:
+            raised[name] = f"alarm: {metric} is {value:.2f} (limit {limit:g}): {meaning}"
+    return raised
