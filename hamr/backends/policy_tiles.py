@@ -104,17 +104,14 @@ def tiling(blocks: tuple[Block, ...], tokens: int, heads: int, kv_heads: int, dt
 
 
 def join(blocks: Sequence[Block]) -> list[tuple[Block, ...]]:
-    """Blocks that share a tile: the two whose joining saves most, as long as it saves anything."""
-    tiles: list[tuple[Block, ...]] = [(b,) for b in blocks]
-    while len(tiles) > 1:
-        saved, i, j = max(
-            (_cost(tiles[i]) + _cost(tiles[j]) - _cost(tiles[i] + tiles[j]), i, j)
-            for i in range(len(tiles))
-            for j in range(i + 1, len(tiles))
-        )
-        if saved <= 0:
-            break
-        tiles[i] += tiles.pop(j)
+    """Blocks that share a tile: in the order of their sizes, each joins the last tile if that costs less than one of
+    its own."""
+    tiles: list[tuple[Block, ...]] = []
+    for b in sorted(blocks, key=lambda b: b.size[1:]):
+        if tiles and _cost((*tiles[-1], b)) < _cost(tiles[-1]) + _cost((b,)):
+            tiles[-1] += (b,)
+        else:
+            tiles.append((b,))
     return tiles
 
 
