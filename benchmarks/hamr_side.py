@@ -23,11 +23,11 @@ from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.session import ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import SharedMemorySync
+from hamr.config.pools import EngineConfig
 from hamr.config.schema import (
     AlgorithmConfig,
     ClusterConfig,
     DynamicSamplingConfig,
-    EngineConfig,
     ExperimentConfig,
     ModelConfig,
     RolloutConfig,

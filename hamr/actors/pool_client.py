@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.types import Answer, Question, ScorerCall
 
 log = logging.getLogger(__name__)

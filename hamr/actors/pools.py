@@ -20,7 +20,7 @@ from typing import Any
 from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
 from hamr.actors.session import least_replicas, replica_resources
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.types import Answer, Question
 

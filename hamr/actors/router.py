@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.schema import PoolConfig, RewardsConfig, RouterConfig
+from hamr.config.pools import PoolConfig, RouterConfig
+from hamr.config.schema import RewardsConfig
 from hamr.data.actions import ResponseFormat
 from hamr.errors import HamrError
 from hamr.protocols import Metrics

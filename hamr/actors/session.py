@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hamr.config.schema import ClusterConfig, Config, EngineConfig, PoolConfig
+from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.config.schema import ClusterConfig, Config
 from hamr.errors import BadInput, CapacityError
 
 MIN_LOGICAL_CPUS = 8

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.backends.scorer_prompt import Reading, read_labels
 from hamr.backends.scorer_written import NO_PROMPT, cut_off, temperature
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
 from hamr.rewards.verdict import LABEL_VALUES, parse_verdict

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.backends.models import truncated_copy
-from hamr.config.schema import ScorerTrainingConfig
+from hamr.config.pools import ScorerTrainingConfig
 from hamr.types import TrainGroup, TrainSequence
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hamr.backends.tokenizer import Tokenizer
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall

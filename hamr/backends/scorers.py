@@ -19,7 +19,7 @@ from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_written import GraderScorer, Writer
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, VerdictUnparsable
 from hamr.protocols import SamplingConfig
 from hamr.rewards.prompting import PromptTemplate

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV, hand_back_freed_memory
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.schema import DType, EngineConfig
+from hamr.config.pools import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import Rollout, SampleKey, VersionSpan

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from hamr.config.schema import Config, PoolConfig
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError

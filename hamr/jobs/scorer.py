@@ -22,7 +22,8 @@ from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
-from hamr.config.schema import Config, PoolConfig, ScorerTrainingConfig
+from hamr.config.pools import PoolConfig, ScorerTrainingConfig
+from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, reply_pairs
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from hamr.config.schema import AlarmsConfig
+from hamr.config.logging import AlarmsConfig
 from hamr.observability.console import Console
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pvariance
 
-from hamr.config.schema import AlarmsConfig
+from hamr.config.logging import AlarmsConfig
 from hamr.types import Failure, RewardRecord
 
 

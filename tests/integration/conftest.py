@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hamr.backends.models import resolve_model
-from hamr.config.schema import EngineConfig
+from hamr.config.pools import EngineConfig
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import SampleKey
 

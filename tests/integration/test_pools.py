@@ -13,7 +13,7 @@ import pytest
 
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
 from hamr.backends.scorers import build_scorer, load_prompt, scorer_env
-from hamr.config.schema import EngineConfig, PoolConfig
+from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from hamr.backends.scorer_openai import OpenAIScorer
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]

@@ -13,7 +13,7 @@ import pytest
 import ray.cloudpickle
 
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.config.schema import EngineConfig, PoolConfig
+from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.errors import BadInput, EngineDied, ScorerUnavailable
 from hamr.types import Answer, Question, ScorerCall
 

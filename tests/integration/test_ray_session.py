@@ -24,7 +24,8 @@ import asyncio, os, sys, time
 from pathlib import Path
 from hamr.actors.pools import pool_status, start_pools
 from hamr.actors.session import ray_session
-from hamr.config.schema import ClusterConfig, EngineConfig, PoolConfig
+from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.config.schema import ClusterConfig
 
 POOL = PoolConfig(role="judge", type="openai", endpoint="http://127.0.0.1:9/v1", prompt="judge.en")
 

@@ -12,7 +12,8 @@ import pytest
 
 from hamr.actors.rollout import RolloutWorkers, _check_capacity, _rest
 from hamr.actors.weights import SharedMemorySync
-from hamr.config.schema import EngineConfig, ModelConfig, RolloutConfig
+from hamr.config.pools import EngineConfig
+from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import BadInput, CapacityError, EngineDied
 from hamr.protocols import GenerationRequest
 from hamr.types import TrainGroup

@@ -18,7 +18,8 @@ import ray.cloudpickle
 from hamr.actors.pools import start_pools, stop_pools
 from hamr.actors.router import RouterClient
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.schema import EngineConfig, PoolConfig, RewardsConfig, RouterConfig
+from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig
+from hamr.config.schema import RewardsConfig
 from hamr.errors import ConfigError
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.routing.replay import replay

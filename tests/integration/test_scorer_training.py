@@ -17,7 +17,7 @@ from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
-from hamr.config.schema import ScorerTrainingConfig
+from hamr.config.pools import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
 from hamr.jobs.preparation import load_splits
 from hamr.jobs.scorer import clearly_better, example, prepare_scorers, question_ids, training_examples

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hamr.backends.scorer_openai import OpenAIScorer, read_reply
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
 

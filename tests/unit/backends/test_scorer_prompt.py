@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from hamr.backends.scorer_prompt import MIN_LABEL_MASS, ScorerPrompt, read_labels
 from hamr.backends.scorers import check_scorer
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate, VerdictToken
 

@@ -10,7 +10,7 @@ import pytest
 
 from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_written import REASK_TEMPERATURE, GraderScorer, Writer
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Question

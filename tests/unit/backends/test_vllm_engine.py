@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hamr.backends.vllm_engine import _engine_args, engine_env
-from hamr.config.schema import EngineConfig
+from hamr.config.pools import EngineConfig
 from hamr.errors import BadInput
 
 

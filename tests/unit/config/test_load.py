@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from hamr.config.load import dump_config, load_config, load_dumped
-from hamr.config.schema import PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError
 
 

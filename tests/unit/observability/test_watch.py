@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hamr.config.schema import AlarmsConfig
+from hamr.config.logging import AlarmsConfig
 from hamr.observability.metrics import read_metrics
 from hamr.observability.recorder import RunRecorder
 from hamr.observability.run_folder import RunFolder

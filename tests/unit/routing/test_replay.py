@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
-from hamr.config.schema import (
-    CascadeConfig,
-    ConsistencyConfig,
-    FormatConfig,
-    LengthConfig,
-    RewardsConfig,
-    RulesConfig,
-)
+from hamr.config.schema import CascadeConfig, ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.errors import DataError, MissingScore
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.routing.replay import replay

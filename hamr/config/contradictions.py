@@ -1,0 +1,78 @@
+"""Contradictions between sections of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hamr.config.schema import Config
+
+
+def check_consistent(c: Config) -> None:
+    """Contradictions between sections: each message has both values and what to change."""
+    for name, pool in c.pools.items():
+        start = pool.finetune.start_from if pool.finetune else None
+        tuning = c.pools[start].finetune if start in c.pools else None
+        if start is not None and (tuning is None or tuning.start_from is not None):
+            possible = sorted(n for n, p in c.pools.items() if p.finetune and p.finetune.start_from is None)
+            raise ValueError(
+                f"pools.{name}.finetune.start_from={start!r} is not a pool that is fine-tuned from its own model; "
+                f"use one of {possible} or null"
+            )
+    wanted = c.rewards.consistency
+    if wanted.weight:
+        for key, role in (("reranker", "reranker"), ("judge", "judge")):
+            name = getattr(wanted, key)
+            needed = wanted.mode == "hybrid" or wanted.mode.endswith(role)
+            if not needed:
+                continue
+            if name not in c.pools:
+                raise ValueError(
+                    f"rewards.consistency.{key}={name!r} but pools has only {sorted(c.pools)}; "
+                    "add the pool or rename it"
+                )
+            if c.pools[name].role != role:
+                raise ValueError(
+                    f"rewards.consistency.{key}={name!r} but pools.{name}.role={c.pools[name].role!r}; "
+                    f"point it at a pool with role {role!r}"
+                )
+    _check_judges(c)
+    if c.rollout.max_new_tokens >= c.model.max_context:
+        raise ValueError(
+            f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "
+            f"model.max_context={c.model.max_context}; lower the first or raise the second"
+        )
+    if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
+        raise ValueError(
+            f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
+            "use transfer='shared_memory' on CPUs"
+        )
+    if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
+        raise ValueError(
+            f"trainer.backend='nccl' but trainer.num_gpus={c.trainer.num_gpus}; use backend='gloo' on CPUs"
+        )
+    if c.algorithm.overlong.enabled and c.algorithm.overlong.cache >= c.rollout.max_new_tokens:
+        raise ValueError(
+            f"algorithm.overlong.cache={c.algorithm.overlong.cache} is not below "
+            f"rollout.max_new_tokens={c.rollout.max_new_tokens}; lower the cache"
+        )
+    if c.experiment.prompts_per_step * c.rollout.samples_per_prompt % c.algorithm.minibatches:
+        raise ValueError(
+            f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
+            f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
+        )
+
+
+def _check_judges(c: Config) -> None:
+    """Every judged reward has a pool that can write."""
+    for reward, section in c.rewards.judged.items():
+        if section.pool not in c.pools:
+            raise ValueError(
+                f"rewards.{reward}.pool={section.pool!r} but pools has only {sorted(c.pools)}; "
+                "add the pool or rename it"
+            )
+        if c.pools[section.pool].role == "reranker":
+            raise ValueError(
+                f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
+                "point it at a pool with role 'judge' or 'grader'"
+            )

@@ -1,0 +1,142 @@
+"""The sections of `pools`, of the engines behind them (and behind the rollouts), and of the router that asks them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from hamr.config.section import Fraction, NonNegative, Section
+
+DType = Literal["bfloat16", "float32"]
+
+
+class EngineConfig(Section):
+    """One vLLM engine."""
+
+    threads: PositiveInt = 1
+    """OpenMP threads of the actor; on a CPU only."""
+    max_num_seqs: PositiveInt = 32
+    kv_cache_mb: PositiveInt = 64
+    """On the CPU, where vLLM would otherwise take 0.92 of memory."""
+    block_size: PositiveInt = 32
+    """KV block in tokens; a prompt shorter than a block never hits the prefix cache."""
+    gpu_memory_utilization: Fraction = 0.9
+    tensor_parallel_size: PositiveInt = 1
+    enforce_eager: bool = True
+    num_cpus: NonNegative = 0.5
+    num_gpus: NonNegative = 0.0
+
+
+class ScorerTrainingConfig(Section):
+    """Fine-tunes the pool's model on labelled pairs before the run; the result is cached by content."""
+
+    when: Literal["needed", "always"] = "needed"
+    """`needed`: unless the raw model's AUC on held-out pairs is clearly (by two standard errors) above that of word
+    overlap."""
+    start_from: str | None = None
+    """Name of another pool: start from what that pool's training ends with. A small judge's
+    verdicts were better from a trained reranker than from the raw model. null: the pool's own `model`."""
+    layers: PositiveInt | None = None
+    """Keep only the first so many decoder layers of the model that training starts from; null keeps all."""
+    examples: PositiveInt = 2000
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 3e-4
+    train_embeddings: bool = True
+    """False leaves the embeddings (and a head tied to them) as they are: a fifth of a small model's weights, and
+    nothing that a scorer has to learn about words."""
+    threads: PositiveInt = 1
+
+
+class AutoscalingConfig(Section):
+    min_replicas: PositiveInt = 1
+    max_replicas: PositiveInt = 1
+    target_ongoing_requests: PositiveFloat = 4.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AutoscalingConfig:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas={self.min_replicas} is above max_replicas={self.max_replicas}; raise the maximum"
+            )
+        return self
+
+
+class PoolConfig(Section):
+    """A named pool of scorers. Pools scale alone."""
+
+    role: Literal["reranker", "judge", "grader"]
+    """`reranker` and `judge` answer with a label of the pool's own prompt. A judge also writes answers to prompts that
+    rewards bring with them; a `grader` does nothing else."""
+    type: Literal["vllm", "openai"] = "vllm"
+    model: str = "smollm2-135m"
+    prompt: str = ""
+    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none."""
+    replicas: PositiveInt = 1
+    autoscaling: AutoscalingConfig | None = None
+    engine: EngineConfig = EngineConfig()
+    dtype: DType = "bfloat16"
+    max_context: PositiveInt = 1024
+    max_ongoing_requests: PositiveInt = 8
+    """Requests (small batches) that one replica works on at a time; the rest queue."""
+    max_queued_requests: int = -1
+    batch_size: PositiveInt = 16
+    """Most questions in one request."""
+    batch_wait_ms: NonNegative = 5.0
+    deadline_s: PositiveFloat = 120.0
+    attempts: PositiveInt = 3
+    """Tries on different replicas before the outcome is a failure; all within the deadline."""
+    thinking_tokens: Annotated[int, Field(ge=0)] = 0
+    """Judge only: budget of the reasoning before the verdict is asked for; 0 asks at once."""
+    answer_tokens: PositiveInt = 512
+    """Longest written answer to a reward's own prompt, in tokens; one that is cut off there cannot be read."""
+    structured: bool = False
+    """Hold written answers to the reward's JSON schema, where the engine can; the analysis then goes into `reason`."""
+    endpoint: str | None = None
+    """Base URL of an OpenAI-compatible server; `type: openai` only."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the endpoint's key."""
+    price_per_1k_tokens: NonNegative = 0.0
+    finetune: ScorerTrainingConfig | None = None
+
+    @model_validator(mode="after")
+    def _endpoint(self) -> PoolConfig:
+        if (self.type == "openai") != (self.endpoint is not None):
+            raise ValueError(
+                f"type={self.type!r} and endpoint={self.endpoint!r} contradict each other; "
+                "an openai pool needs an endpoint and a vllm pool has none"
+            )
+        if (self.role == "grader") != (not self.prompt):
+            raise ValueError(
+                f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
+                "prompt, a grader's come with the questions"
+            )
+        if self.role == "grader" and self.finetune:
+            raise ValueError("role='grader' and a finetune section contradict each other; remove the section")
+        return self
+
+
+def default_pools() -> dict[str, PoolConfig]:
+    return {
+        "reranker": PoolConfig(role="reranker", prompt="reranker.en"),
+        "judge": PoolConfig(role="judge", prompt="judge.en", thinking_tokens=24),
+    }
+
+
+class RouterConfig(Section):
+    num_cpus: NonNegative = 0.1
+    deadline_s: PositiveFloat = 180.0
+    """Longest a single response may wait for its reward before it gets a failure as its outcome."""
+    group_wait_s: PositiveFloat | None = None
+    """Where responses are compared: longest wait of a group's first response for its siblings; then those who came are
+    judged. Null: half of `deadline_s`."""
+
+    @model_validator(mode="after")
+    def _wait_ends_first(self) -> RouterConfig:
+        if self.group_wait_s is not None and self.group_wait_s >= self.deadline_s:
+            raise ValueError(
+                f"group_wait_s={self.group_wait_s:g} leaves the judge no time before deadline_s={self.deadline_s:g}; "
+                "lower the first or raise the second"
+            )
+        return self
