@@ -39,19 +39,6 @@ def test_norms_are_the_formula(dtype: str, tolerance: float) -> None:
     torch.testing.assert_close(normed.float(), expected(total), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_gated_activation_is_the_formula(dtype: str, tolerance: float) -> None:
-    import torch
-    import torch.nn.functional as F
-
-    from hamr.backends.vllm_kernels import silu_and_mul
-
-    torch.manual_seed(0)
-    x = torch.randn(5, 2 * 96).to(getattr(torch, dtype))
-    expected = F.silu(x[:, :96].float()) * x[:, 96:].float()
-    torch.testing.assert_close(silu_and_mul(x).float(), expected, atol=tolerance, rtol=tolerance)
-
-
 def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config
@@ -66,7 +53,7 @@ def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
     wide = torch.randn(3, 5, 192)
     whole, heads = wide[0, :, :64].contiguous(), wide[..., 64:128]  # heads: cut out of a wider product
     before = [module(x.clone() if x is whole else x) for module in model for x in (whole, heads)]
-    assert use_fused_kernels(model) == 2
+    assert use_fused_kernels(model) == 1
     after = [module(x.clone() if x is whole else x) for module in model for x in (whole, heads)]
     for was, now in zip(before, after, strict=True):
         torch.testing.assert_close(now, was)
