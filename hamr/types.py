@@ -206,7 +206,9 @@ Outcome = Total | Absent
 
 # --- records -----------------------------------------------------------------------------------
 
-Band = Literal["none", "type_mismatch", "tool_match", "below", "inside", "above", "judge_only", "reranker_only"]
+Band = Literal[
+    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
+]
 
 
 @dataclass(frozen=True, kw_only=True)

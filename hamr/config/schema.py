@@ -161,6 +161,9 @@ class ConsistencyConfig(Section):
     """Names of pools."""
     judge_best_k: PositiveInt | None = None
     """Ask the judge only of the k references that the reranker likes best; null: all."""
+    verbatim: bool = False
+    """A reply in the very words of a reference is worth 1, and no scorer is asked. Off as in the paper, whose scorers
+    say how well they agree with it; scorers much weaker than a reader give the same right words different rewards."""
     audit_frac: Fraction = 0.0
     """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
     what the judge says shows what the fast pass hides (`audit/*`)."""
@@ -222,7 +225,13 @@ class SftStageConfig(Section):
     steps: Annotated[int, Field(ge=0)] = 0
     samples_per_step: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4
+    schedule: Literal["constant", "cosine"] = "constant"
+    """A rate that falls to `trainer.min_learning_rate` ends nearer to what further steps would give: at a constant one
+    the last few batches decide where a short warm-up stops."""
+    warmup_frac: Fraction = 0.0
     references_per_sample: PositiveInt = 1
+    turns: Literal["last", "all"] = "last"
+    """`all`: learn what the agent said earlier in the dialogue too; only where those turns are good examples."""
     loss_aggregation: Aggregation = "token_mean"
     """`sequence_mean` lets a reply of ten tokens count as much as a tool call of thirty."""
 

@@ -30,15 +30,16 @@ class Codec:
     config: Config
 
     @cached_property
-    def _prompts(self) -> dict[str, tuple[int, ...]]:
+    def _prompts(self) -> dict[tuple[str, int], tuple[int, ...]]:
         return {}
 
     def prompt(self, sample: ServiceSample) -> tuple[int, ...]:
         """The whole prompt, generation prompt included. Remembered: a sample comes up once an epoch."""
-        if sample.id not in self._prompts:
+        key = (sample.id, len(sample.history))
+        if key not in self._prompts:
             messages = policy_messages(sample, self.config.model.response_format)
-            self._prompts[sample.id] = tuple(self.tokenizer.chat_ids(messages))
-        return self._prompts[sample.id]
+            self._prompts[key] = tuple(self.tokenizer.chat_ids(messages))
+        return self._prompts[key]
 
     def answer(self, action: Action) -> tuple[int, ...]:
         """The action as the policy should utter it, end-of-sequence token included."""

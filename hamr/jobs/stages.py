@@ -89,6 +89,7 @@ async def sft_stage(run: Run) -> None:
                 run.prepared.codec.answer,
                 rng,
                 references=sft.references_per_sample,
+                turns=sft.turns,
                 aggregation=sft.loss_aggregation,
             )
             run.recorder.metrics(step, await run.world.trainers.train(batch))

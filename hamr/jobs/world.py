@@ -44,13 +44,15 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
     Whatever started is stopped again when a part cannot start.
     """
     config = prepared.config
+    sft = config.experiment.sft
+    warm_up = {"learning_rate": sft.learning_rate, "schedule": sft.schedule, "warmup_frac": sft.warmup_frac}
     trainers = asyncio.create_task(
         TrainerGroup.start(
-            config.trainer.model_copy(update={"learning_rate": config.experiment.sft.learning_rate}),
+            config.trainer.model_copy(update=warm_up),
             config.algorithm,
             config.model,
             prepared.model_path,
-            total_steps=max(1, config.experiment.sft.steps),
+            total_steps=max(1, sft.steps),
             seed=config.experiment.seed,
             temperature=config.rollout.temperature,
         )

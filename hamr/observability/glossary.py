@@ -71,6 +71,7 @@ METRICS: tuple[Metric, ...] = (
         "down",
     ),
     _metric("router/tool_match_frac", "Share of responses judged by exact match of a tool call", "share", "watch"),
+    _metric("router/verbatim_frac", "Share of responses in the very words of a reference", "share", "watch"),
     _metric("router/malformed_frac", "Share of responses that were no action", "share", "down"),
     _metric("router/reranker_calls", "Questions put to rerankers", "count", "watch"),
     _metric("router/judge_calls", "Questions put to judges", "count", "down"),

@@ -132,7 +132,9 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if not records:
         return {}
     bands: Counter[str] = Counter(r.band for r in records)
-    metrics = {f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match")}
+    metrics = {
+        f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match", "verbatim")
+    }
     cascaded = sum(bands[b] for b in CASCADE_BANDS)
     if cascaded:
         metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded

@@ -46,10 +46,12 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,63})(?:\.\d{1,64})?")
 @dataclass(frozen=True, kw_only=True)
 class MatchRules:
     """How parameters compare. `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a response may meet a
-    reference's constraint with a value; else it has to state the same constraint."""
+    reference's constraint with a value; else it has to state the same constraint. `verbatim`: a reply in a reference's
+    very words (white space aside) needs no scorer."""
 
     numeric_strings: bool = True
     values_satisfy: bool = True
+    verbatim: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,8 @@ class Match:
     """What the types and parameters alone say.
 
     `score` is 0.0 or 1.0, or None where the scorers have to be asked. `reference` is the index of the reference
-    that a tool call met. `ask` are the indices of the references that the scorers compare a reply with.
+    that a tool call met, or that a reply said again. `ask` are the indices of the references that the scorers
+    compare a reply with.
     """
 
     kind: Literal["type_mismatch", "tool_call", "reply"]
@@ -71,7 +74,8 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
 
     No reference of the action's type: exactly 0, before any model is asked. A tool call: 1 if its name and all of
     its parameters agree with some reference, else 0; extra and missing parameters disagree. A reply: `ask` names
-    the reply references; tool-call references beside them are other acceptable actions and play no part.
+    the reply references; tool-call references beside them are other acceptable actions and play no part. Under
+    `rules.verbatim` a reply that repeats a reference is worth 1.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0
@@ -86,6 +90,11 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     if not same_type:
         return Match(kind="type_mismatch", score=0.0)
     if isinstance(action, Reply):
+        said = action.content.split()
+        for index in same_type if rules.verbatim else ():
+            other = acceptable[index]
+            if isinstance(other, Reply) and other.content.split() == said:
+                return Match(kind="reply", score=1.0, reference=index)
         return Match(kind="reply", score=None, ask=same_type)
     for index in same_type:
         other = acceptable[index]

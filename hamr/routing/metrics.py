@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hamr.types import Failure, RewardRecord, ScorerCall, Vetoed
+from hamr.types import Band, Failure, RewardRecord, ScorerCall, Vetoed
 
 _CASCADE_BANDS = ("below", "inside", "above")
 
@@ -56,7 +56,7 @@ class RouterMetrics:
         - router/side_calls: questions put for the judged side rewards; /reasks: of these, again for an answer that
           could not be read; both only where there were any. /vetoed_frac: share of the responses that a veto kept
           from the costlier judges
-        - router/type_mismatch_frac, /tool_match_frac, /malformed_frac: shares of the responses
+        - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
         - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
         - router/cache_hit_frac: share of the questions answered without asking
@@ -74,8 +74,8 @@ class RouterMetrics:
         if self.vetoed:
             values["router/vetoed_frac"] = self.vetoed / self.requests
         if self.requests:
-            values["router/type_mismatch_frac"] = self.bands["type_mismatch"] / self.requests
-            values["router/tool_match_frac"] = self.bands["tool_match"] / self.requests
+            matched: tuple[Band, ...] = ("type_mismatch", "tool_match", "verbatim")
+            values |= {f"router/{band}_frac": self.bands[band] / self.requests for band in matched}
             values["router/malformed_frac"] = self.malformed / self.requests
         if self.cascaded:
             values["router/escalated_frac"] = self.escalated / self.cascaded

@@ -18,7 +18,7 @@ from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_ac
 from hamr.errors import ConfigError
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
-from hamr.rewards.matching import match_action
+from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
 from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
@@ -39,6 +39,9 @@ from hamr.types import (
     Scored,
     ServiceSample,
 )
+
+MATCHED: dict[str, Band] = {"type_mismatch": "type_mismatch", "tool_call": "tool_match", "reply": "verbatim"}
+"""The band of a response that needs no scorer, by the kind of its match."""
 
 
 class RewardRouter:
@@ -175,10 +178,9 @@ class RewardRouter:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             return Finding(outcome=action)
-        match = match_action(action, sample.references)
+        match = match_action(action, sample.references, MatchRules(verbatim=self._rewards.consistency.verbatim))
         if match.score is not None:
-            band: Band = "type_mismatch" if match.kind == "type_mismatch" else "tool_match"
-            return Finding(outcome=Scored(value=match.score), band=band)
+            return Finding(outcome=Scored(value=match.score), band=MATCHED[match.kind])
         if not self._rewards.consistency.weight:
             # Not worth a question: `score` leaves the component out.
             return Finding(outcome=Scored(value=0.0))

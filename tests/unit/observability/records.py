@@ -23,7 +23,7 @@ from hamr.types import (
 )
 
 FAILURES = [Failure, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, RerankerTimeout, RerankerUnavailable]
-BANDS = ["none", "type_mismatch", "tool_match", "below", "inside", "above", "judge_only", "reranker_only"]
+BANDS = ["none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"]
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 scores = st.none() | numbers

@@ -32,6 +32,15 @@ def test_a_reply_asks_about_the_reply_references_only():
     assert (match.kind, match.score, match.ask) == ("reply", None, (1, 3))
 
 
+def test_only_the_very_words_of_a_reference_need_no_scorer():
+    references = [ToolCall(name="x"), Reply(content="Yes."), Reply(content="Yes, of course.")]
+    rules = MatchRules(verbatim=True)
+    match = match_action(Reply(content=" Yes,\nof  course. "), references, rules)
+    assert (match.kind, match.score, match.reference) == ("reply", 1.0, 2)
+    assert match_action(Reply(content="yes, of course."), references, rules).ask == (1, 2)
+    assert match_action(Reply(content="Yes."), references).score is None
+
+
 def test_a_tool_call_meets_the_best_reference_of_mixed_ones():
     match = match_action(call(day=2), refs(Reply(content="a"), call(day=1), call(day=2)))
     assert (match.kind, match.score, match.reference) == ("tool_call", 1.0, 2)

@@ -7,6 +7,7 @@ from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
 from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import (
     Answer,
@@ -65,6 +66,16 @@ async def test_types_and_tools_ask_no_model(text, references, value, band):
     record = await build(reranker, judge).score(sample(*references), rollout(text))
     assert (record.total, record.band) == (Scored(value=value), band)
     assert reranker.asked == judge.asked == []
+
+
+@pytest.mark.parametrize(("verbatim", "band", "value"), [(True, "verbatim", 1.0), (False, "inside", 0.9)])
+async def test_a_reference_word_for_word_is_right_where_that_is_asked_for(verbatim, band, value):
+    reranker, judge = pools({"Why not?": 0.9, "Who?": 0.7})
+    rewards = RewardsConfig(consistency=ConsistencyConfig(verbatim=verbatim))
+    record = await build(reranker, judge, rewards=rewards).score(sample("Who?", "Why not?"), rollout("Why not?"))
+    assert (record.total, record.band) == (Scored(value=value), band)
+    assert bool(reranker.asked) is not verbatim
+    assert replay(record, rewards) == record.total
 
 
 async def test_a_malformed_response_is_a_genuine_zero():
@@ -344,7 +355,8 @@ async def test_counters_are_shares_of_what_they_name_and_reset():
     metrics = router.metrics()
     expected = {
         "router/requests": 6.0, "router/reranker_calls": 4.0, "router/judge_calls": 2.0,
-        "router/type_mismatch_frac": 1 / 6, "router/tool_match_frac": 0.0, "router/malformed_frac": 1 / 6,
+        "router/type_mismatch_frac": 1 / 6, "router/tool_match_frac": 0.0, "router/verbatim_frac": 0.0,
+        "router/malformed_frac": 1 / 6,
         "router/escalated_frac": 0.5, "router/cache_hit_frac": 0.0,
         "router/band/below_frac": 0.25, "router/band/inside_frac": 0.5, "router/band/above_frac": 0.25,
         "router/queue_s/reranker/mean": 0.5, "router/queue_s/reranker/max": 1.25,
