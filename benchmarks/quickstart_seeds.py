@@ -1,9 +1,11 @@
 """Runs the quickstart with several seeds and shows what RL added to SFT, beside the spread over the seeds.
 
     .venv/bin/python benchmarks/quickstart_seeds.py --seeds 0 1 2
+    .venv/bin/python benchmarks/quickstart_seeds.py --name quickstart_rl_seeds experiment.sft.seed=0
 
 Each run is a whole `hamr train experiment=quickstart`, into `--out`; a run folder that is already finished is read
-instead of run again. Writes benchmarks/results/quickstart_seeds.json and prints a table in Markdown.
+instead of run again. Writes benchmarks/results/<name>.json and prints a table in Markdown. In the second form all runs
+start RL from the same warm-up, and the spread is RL's own.
 """
 
 from __future__ import annotations
@@ -52,11 +54,13 @@ def _spread(runs: dict[int, dict[str, Any]], figure: Any, stage: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("runs/quickstart_seeds"))
+    parser.add_argument("--name", default="quickstart_seeds", help="of the results, and of the folder of the runs")
+    parser.add_argument("--out", type=Path, help="folder of the runs; runs/<name> if not given")
     parser.add_argument("overrides", nargs="*", help="further key=value for every run")
     args = parser.parse_args()
-    runs = {seed: finished(seed, args.out, args.overrides) for seed in args.seeds}
-    results = Path(__file__).parent / "results" / "quickstart_seeds.json"
+    out = args.out or Path("runs") / args.name
+    runs = {seed: finished(seed, out, args.overrides) for seed in args.seeds}
+    results = Path(__file__).parent / "results" / f"{args.name}.json"
     results.parent.mkdir(exist_ok=True)
     results.write_text(json.dumps({"overrides": args.overrides, "runs": runs}, indent=2) + "\n")
     print(table(runs))

@@ -224,6 +224,9 @@ class SftStageConfig(Section):
 
     steps: Annotated[int, Field(ge=0)] = 0
     samples_per_step: PositiveInt = 16
+    seed: int | None = None
+    """Of the samples' order and the references drawn; null: the experiment's. With a seed of its own the warm-up is
+    the same in runs of several seeds, and what differs between them is RL."""
     learning_rate: PositiveFloat = 1e-4
     schedule: Literal["constant", "cosine"] = "constant"
     """A rate that falls to `trainer.min_learning_rate` ends nearer to what further steps would give: at a constant one

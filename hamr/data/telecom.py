@@ -207,7 +207,9 @@ class _Dialogue:
                 return self._point(act, identity, tuple(history), fields, walk)
             assert walk.awaits is not None, f"{self.plan} never comes to {act}"
             asked = walk.awaits
-            history.append(Turn(role="agent", content=self.rng.choice(self._replies(act_of_walk(walk)))))
+            history.append(
+                Turn(role="agent", content=self.rng.choice(wordings(act_of_walk(walk), self.slots, self.split)))
+            )
         raise AssertionError(f"{self.plan} never comes to {act}")
 
     def _point(
@@ -243,10 +245,7 @@ class _Dialogue:
             return [ToolCall(name=act, parameters={"package": package})]
         if act == "transfer_human":
             return [ToolCall(name=act, parameters={"reason": "penalty_dispute"})]
-        return [Reply(content=text) for text in self._replies(act)]
-
-    def _replies(self, act: Act) -> list[str]:
-        return wordings(act, self.slots, self.split)[:_REFERENCES]
+        return [Reply(content=text) for text in wordings(act, self.slots, self.split)[:_REFERENCES]]
 
     def _customer(self, asked: str | None) -> str:
         """The customer's next turn: an answer to what was asked, or the opening request."""

@@ -78,8 +78,9 @@ class Run:
 
 async def sft_stage(run: Run) -> None:
     """Next-token training on the references, so that the policy can utter an action at all."""
-    sft, samples = run.config.experiment.sft, PromptStream(run.prepared.splits.train, run.config.experiment.seed)
-    rng = random.Random(run.config.experiment.seed)
+    experiment, sft = run.config.experiment, run.config.experiment.sft
+    seed = experiment.seed if sft.seed is None else sft.seed
+    samples, rng = PromptStream(run.prepared.splits.train, seed), random.Random(seed)
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
         for step in range(1, sft.steps + 1):
