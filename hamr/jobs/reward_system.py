@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from hamr.actors.pool_client import app_name, import_serve
-from hamr.actors.pools import start_pools, stop_pools
+from hamr.actors.pools import pool_status, start_pools, stop_pools
 from hamr.actors.router import RouterClient
 from hamr.actors.session import ray_session
 from hamr.backends.models import resolve_model
@@ -108,6 +108,11 @@ class RewardSystem:
         """The records of one group, whose number is the caller's."""
         loop = self._loop if self._loop is not None else await asyncio.to_thread(self._started)
         return await loop.arun(self._score_group(group))
+
+    async def health(self) -> dict[str, dict[str, Any]]:
+        """What stands of each pool (`hamr.actors.pools.pool_status`); a pool that is gone has nothing running."""
+        known = await asyncio.to_thread(pool_status, self._name)
+        return {name: known.get(name, {"replicas": 0, "running": 0}) for name in self.config.pools}
 
     def _groups(self, samples: Sequence[Scorable]) -> list[ResponseGroup]:
         return [as_group(item, where=f"samples[{i}]", number=next(self._numbers)) for i, item in enumerate(samples)]
