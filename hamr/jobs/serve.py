@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from hamr.config.load import load_config
@@ -36,15 +38,14 @@ def main(args: list[str]) -> int:
     return 0
 
 
-def serve(config: Config, **system: Any) -> None:
+def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
     """Runs until it is told to stop. The port is taken before anything starts."""
     with bound(config.serve) as listener, _kept(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]
-        with RewardSystem(config, run="serve", note=lambda line: print(line, flush=True), **system) as rewards:
+        with system(config, run="serve", note=lambda line: print(line, flush=True), **options) as rewards:
             server = build_server(Routes(rewards, config.serve, keep), config.serve)
             print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
-            # uvicorn stops in good order, and then raises the signal again for whoever is outside of it.
-            with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            with _told_to_stop():
                 asyncio.run(server.serve(sockets=[listener]))
             if not server.started:
                 raise HamrError(f"the server did not start on {host}:{port}")
@@ -64,6 +65,22 @@ def build_server(routes: Routes, config: ServeConfig) -> Any:
             timeout_graceful_shutdown=int(config.drain_s) or 1,
         )
     )
+
+
+@contextlib.contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM and Ctrl-C as the ordinary end of the body. uvicorn catches both, stops in good order, and then raises
+    the signal again for whoever is outside of it, whose default would be to kill the process."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

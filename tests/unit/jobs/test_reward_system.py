@@ -11,10 +11,10 @@ import pytest
 import hamr
 from hamr import RewardSystem
 from hamr.config.load import dump_config, load_config
-from hamr.errors import ConfigError, DataError
+from hamr.errors import ConfigError, DataError, HamrError
 from hamr.jobs.background_loop import BackgroundLoop
 from hamr.jobs.reward_system import values_of
-from hamr.types import JudgeTimeout, MalformedResponse, RewardRecord, SampleKey, Scored
+from hamr.types import JudgeTimeout, MalformedResponse, RewardRecord, Rollout, SampleKey, Scored, ServiceSample
 
 SAMPLE = {
     "id": "a",
@@ -98,3 +98,107 @@ async def test_the_loop_serves_callers_with_and_without_one_and_cancels_what_is_
         await left
     assert states == ["cancelled", "cancelled"]
     loop.close()
+
+
+# --- on a world without Ray ----------------------------------------------------------------------
+
+
+class World:
+    """Stands in for Ray and what runs on it: says what is up, and scores by length."""
+
+    def __init__(self) -> None:
+        self.pools: list[str] = []
+        self.routers = self.under_way = self.most = 0
+        self.sick = False
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> World:
+        import ray
+
+        from hamr.jobs import reward_system as module
+
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(module, "prepare_scorers", lambda *args: {})
+        monkeypatch.setattr(module, "start_pools", self.start_pools)
+        monkeypatch.setattr(module, "stop_pools", self.stop_pools)
+        monkeypatch.setattr(module.RouterClient, "start", self.start_router)
+        return self
+
+    async def start_pools(self, pools: object, paths: object, *, run: str, **options: object) -> None:
+        self.pools.append(run)
+
+    async def stop_pools(self, run: str) -> None:
+        self.pools.remove(run)
+
+    async def start_router(self, *args: object) -> World:
+        if self.sick:
+            raise HamrError("the router did not start: feels sick")
+        self.routers += 1
+        return self
+
+    async def shutdown(self) -> None:
+        self.routers -= 1
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(1000 if rollout.text == "for ever" else 0.001)
+        finally:
+            self.under_way -= 1
+        total = Scored(value=float(len(rollout.text)))
+        return RewardRecord(key=rollout.key, total=total, components=(), action=None, band="none")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World().install(monkeypatch)
+
+
+def test_it_starts_on_first_use_is_bounded_and_leaves_nothing(world: World) -> None:
+    system = RewardSystem.from_config(["experiment=smoke", "score.groups_in_flight=3"])
+    assert world.pools == []
+    samples = [(SAMPLE, ["x" * i, "y"]) for i in range(20)]
+    assert system.rewards(samples) == [[float(i), 1.0] for i in range(20)]
+    assert (len(world.pools), world.routers) == (1, 1)
+    assert 2 < world.most <= 6, "three groups of two at a time"
+    records = [*system.score(samples), *system.score(samples)]
+    assert len({record.key for record in records}) == len(records) == 80
+    with pytest.raises(DataError):
+        system.score([(SAMPLE, [])])
+    system.close()
+    system.close()
+    assert (world.pools, world.routers) == ([], 0)
+    with system:
+        assert system.rewards([(SAMPLE, ["again"])]) == [[5.0]]
+    assert (world.pools, world.routers) == ([], 0)
+
+
+async def test_it_serves_a_running_loop_and_a_cancelled_wait_cancels_the_work(world: World) -> None:
+    async with RewardSystem.from_config("experiment=smoke") as system:
+        scored = await asyncio.gather(*(system.ascore([(SAMPLE, ["x" * n])]) for n in range(5)))
+        assert [record.total for [record] in scored] == [Scored(value=float(n)) for n in range(5)]
+        waiting = asyncio.create_task(system.ascore([(SAMPLE, ["for ever"])]))
+        while not world.under_way:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        while world.under_way:
+            await asyncio.sleep(0.01)
+    assert (world.pools, world.routers) == ([], 0)
+
+
+def test_what_does_not_start_leaves_nothing(world: World) -> None:
+    world.sick = True
+    system = RewardSystem.from_config("experiment=smoke")
+    with pytest.raises(HamrError, match="feels sick"):
+        system.start()
+    assert (world.pools, world.routers) == ([], 0)
+    world.sick = False
+    with system:
+        assert world.routers == 1
+
+
+def test_two_systems_on_one_ray_do_not_meet(world: World) -> None:
+    with RewardSystem.from_config("experiment=smoke"), RewardSystem.from_config("experiment=smoke"):
+        assert len(set(world.pools)) == 2
