@@ -12,11 +12,11 @@ import atexit
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from hamr.actors.pool_client import app_name, import_serve
@@ -34,6 +34,7 @@ from hamr.jobs.scorer import prepare_scorers
 from hamr.rewards.judged import check_prompts
 from hamr.types import Failure, RewardRecord
 
+T = TypeVar("T")
 ScorerFactory = Callable[..., Any]
 
 
@@ -55,7 +56,8 @@ class RewardSystem:
         note: Callable[[str], None] = lambda line: None,
         scorer_factory: ScorerFactory = build_scorer,
     ) -> None:
-        """`run` stands in the records' keys; `note` hears what takes long."""
+        """`run` stands in the records' keys, beside the number of the group: systems whose records meet in one place
+        want different ones. `note` hears what takes long."""
         self.config, self._run, self._note, self._factory = config, run, note, scorer_factory
         # Several systems may share a cluster; their pools and routers have names of their own.
         self._name = f"{run}-{uuid4().hex[:8]}"
@@ -118,16 +120,14 @@ class RewardSystem:
         return [as_group(item, where=f"samples[{i}]", number=next(self._numbers)) for i, item in enumerate(samples)]
 
     async def _score_all(self, groups: Sequence[ResponseGroup]) -> list[tuple[RewardRecord, ...]]:
-        async with asyncio.TaskGroup() as tasks:
-            scored = [tasks.create_task(self._score_group(group)) for group in groups]
-        return [task.result() for task in scored]
+        return await all_or_none(self._score_group(group) for group in groups)
 
     async def _score_group(self, group: ResponseGroup) -> tuple[RewardRecord, ...]:
-        assert self._router is not None and self._slots is not None, "the loop exists, so the system has started"
+        router, slots = self._router, self._slots
+        assert router is not None and slots is not None, "the loop exists, so the system has started"
         # A response's deadline begins when the router gets it: those that wait here lose nothing of it.
-        async with self._slots:
-            scored = (self._router.score(group.sample, rollout) for rollout in group.rollouts(self._run))
-            return tuple(await asyncio.gather(*scored))
+        async with slots:
+            return tuple(await all_or_none(router.score(group.sample, r) for r in group.rollouts(self._run)))
 
     # --- opening and closing -------------------------------------------------------------------
 
@@ -216,6 +216,18 @@ class RewardSystem:
         c = self.config
         path = resolve_model(c.model.path)
         return await RouterClient.start(c.rewards, c.pools, c.router, path, c.model.response_format, self._name)
+
+
+async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order; with the first error, or when cancelled, the rest is cancelled and waited for."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def values_of(records: Sequence[RewardRecord]) -> list[float | None]:

@@ -75,17 +75,14 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
         note(f"{source}: {known}; scored before: {done.responses} responses")
         first = next(groups, None)
         if first is not None:
-            with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
-                asyncio.run(
-                    score_file(
-                        output,
-                        chain([first], groups),
-                        system.ascore_group,
-                        tally,
-                        at_once=config.score.groups_in_flight,
-                        report=report,
-                    )
-                )
+            try:
+                with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
+                    at_once = config.score.groups_in_flight
+                    todo = chain([first], groups)
+                    asyncio.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
+            except BaseException:
+                note(f"stopped: {target} has {output.done.responses} records; resume=true goes on behind them")
+                raise
     console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
     drawn = plot(tally, target.with_suffix(".png"))
     if drawn:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
+from uuid import uuid4
 
 from hamr.config.load import load_config
 from hamr.config.schema import Config
@@ -42,7 +43,9 @@ def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: 
     """Runs until it is told to stop. The port is taken before anything starts."""
     with bound(config.serve) as listener, _kept(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]
-        with system(config, run="serve", note=lambda line: print(line, flush=True), **options) as rewards:
+        # Groups are numbered from 1 again with every start: their records may go to one file.
+        run = f"serve-{uuid4().hex[:8]}"
+        with system(config, run=run, note=lambda line: print(line, flush=True), **options) as rewards:
             server = build_server(Routes(rewards, config.serve, keep), config.serve)
             print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
             with _told_to_stop():

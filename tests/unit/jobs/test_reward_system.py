@@ -139,6 +139,8 @@ class World:
         self.routers -= 1
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        if rollout.text == "defect":
+            raise ZeroDivisionError("a defect")
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
@@ -202,3 +204,11 @@ def test_what_does_not_start_leaves_nothing(world: World) -> None:
 def test_two_systems_on_one_ray_do_not_meet(world: World) -> None:
     with RewardSystem.from_config("experiment=smoke"), RewardSystem.from_config("experiment=smoke"):
         assert len(set(world.pools)) == 2
+
+
+def test_a_defect_of_the_router_is_raised_as_it_is_and_nothing_goes_on(world: World) -> None:
+    with RewardSystem.from_config("experiment=smoke") as system:
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            system.score([(SAMPLE, ["for ever", "x"]), (SAMPLE, ["for ever", "defect"])])
+        assert world.under_way == 0
+        assert system.rewards([(SAMPLE, ["fine"])]) == [[4.0]]
