@@ -23,6 +23,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "sft": ("hamr.jobs.sft:main", "supervised fine-tuning on a prepared mix"),
     "data": ("hamr.jobs.build_data:main", "build data: generated dialogues, augmented samples, imported corpora"),
     "score": ("hamr.jobs.score:main", "the whole reward system over a JSONL of finished responses"),
+    "serve": ("hamr.jobs.serve:main", "the whole reward system over HTTP, for other trainers"),
     "calibrate": ("hamr.jobs.calibrate:main", "fit the cascade to scores with teacher labels"),
     "evaluate": ("hamr.jobs.evaluate:main", "score a policy, a set of responses or an endpoint"),
     "scorer": ("hamr.jobs.scorer:main", "fine-tune a scorer"),

@@ -14,6 +14,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.types import Aggregation
 
 
@@ -289,6 +290,8 @@ class Config(Section):
     data: DataConfig
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()
+    score: ScoreConfig = ScoreConfig()
+    serve: ServeConfig = ServeConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,24 +49,35 @@ def read_samples(path: str | Path) -> list[ServiceSample]:
 def read_rows(path: str | Path) -> list[tuple[int, Any]]:
     """(line number, parsed JSON) of every line that is not blank. Raises DataError for a file that is missing,
     unreadable or empty, for bytes that are not UTF-8 and for bad JSON (NaN and Infinity included)."""
+    return [(number, row) for number, _, row in stream_rows(path)]
+
+
+def stream_rows(path: str | Path) -> Iterator[tuple[int, bytes, Any]]:
+    """What `read_rows` reads, a line at a time: (line number, the bytes since the last one, parsed JSON). The bytes are
+    the line's own and those of the blank lines before it. Raises as `read_rows` does, when it comes to the fault."""
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            yield from _stream_rows(path, file)
     except OSError as error:
         raise DataError(
             str(path), str(path), f"{(error.strerror or 'cannot be read').lower()}; give a JSONL file"
         ) from error
-    rows = []
-    for number, raw in enumerate(data.split(b"\n"), start=1):
+
+
+def _stream_rows(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[int, bytes, Any]]:
+    since, any_row = b"", False
+    for number, raw in enumerate(file, start=1):
+        since += raw
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
             remedy = f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
             raise DataError(f"{path}:{number}: line", raw[:40], remedy) from error
         if line:
-            rows.append((number, _parse(line, f"{path}:{number}: line")))
-    if not rows:
+            yield number, since, _parse(line, f"{path}:{number}: line")
+            since, any_row = b"", True
+    if not any_row:
         raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object a line")
-    return rows
 
 
 def _parse(line: str, where: str) -> Any:

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.table import Table
 
-from hamr.actors.pools import start_pools, stop_pools
-from hamr.actors.router import RouterClient
-from hamr.actors.session import ray_session
-from hamr.backends.models import resolve_model
+from hamr import __version__
 from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import Config
-from hamr.data.samples import from_json, read_rows, write_rows
-from hamr.errors import BadInput, DataError
-from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import prepare_scorers
+from hamr.errors import BadInput
+from hamr.jobs.reward_system import RewardSystem
+from hamr.jobs.score_file import check_input, progress, score_file
 from hamr.observability.ledger import Ledger
-from hamr.observability.metrics import reward_metrics
-from hamr.observability.record_json import record_to_dict
+from hamr.observability.score_output import ScoreOutput
+from hamr.observability.score_summary import Tally, plot, render
 from hamr.routing.replay import replay
-from hamr.types import Failure, RewardRecord, Rollout, SampleKey, ServiceSample
 
 HELP = "scores finished responses with the whole reward system, or replays a run's ledger"
+
+OWN = ("input", "output", "resume")
+"""What this job takes beside overrides."""
+
+SPEED_ONLY = {
+    "replicas", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests", "batch_size", "batch_wait_ms",
+    "deadline_s", "attempts", "api_key_env", "price_per_1k_tokens",
+}  # fmt: skip
+"""What of a pool says how fast it answers, not what: a resumed file may go on with more replicas."""
 
 
 def main(args: list[str]) -> int:
     """`input=<run folder>` replays the ledger; `input=<jsonl> output=<jsonl> [overrides]` asks the pools.
 
     A line of the JSONL is a sample with one more field, `response` (a text) or `responses` (several). The responses of
-    one line are a group: judges that compare see them together.
+    one line are a group: judges that compare see them together. The output gets one record a response, in the order of
+    the input, group by group; `key.step` is the line. Stopped (Ctrl-C, a killed process, a full disk), the same command
+    with `resume=true` goes on after the last whole group; with other settings or another input it refuses.
+
+    `score.groups_in_flight` bounds what is scored at a time. A PNG with the histograms is written beside the output.
     """
-    given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in ("input", "output")}
-    overrides = [arg for arg in args if arg.partition("=")[0] not in given]
+    given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in OWN}
+    overrides = [arg for arg in args if arg.partition("=")[0] not in OWN]
     if "input" not in given:
         raise BadInput("input", None, "name a run folder to replay, or a JSONL of samples with responses")
     source = Path(given["input"])
@@ -44,12 +51,57 @@ def main(args: list[str]) -> int:
         return replay_run(source)
     if "output" not in given:
         raise BadInput("output", None, "name the JSONL to write the records to")
-    rows = read_responses(source)
-    config = load_config(overrides)
-    records = score_rows(config, rows)
-    write_rows(given["output"], [record_to_dict(record) for record in records])
-    _print_table(records, given["output"])
+    resume = given.get("resume", "false").lower()
+    if resume not in ("true", "false"):
+        raise BadInput("resume", given["resume"], "write resume=true to go on with an output, or leave it out")
+    return score(load_config(overrides), source, Path(given["output"]), resume=resume == "true")
+
+
+def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
+    """Everything that can be refused is refused before Ray starts."""
+    console = RichConsole()
+
+    def note(line: str) -> None:
+        console.print(line, highlight=False)
+
+    if source.resolve() == target.resolve():
+        raise BadInput("output", str(target), "is the input; name another file")
+    checked = check_input(source)
+    tally = Tally()
+    with ScoreOutput(target, source, score_settings(config), resume=resume) as output:
+        groups = output.remaining(tally.add)
+        done, size = output.done, source.stat().st_size
+        known = f"{checked.responses} responses in {checked.groups} groups" if checked.whole else f"{size} bytes"
+        note(f"{source}: {known}; scored before: {done.responses} responses")
+        first = next(groups, None)
+        if first is not None:
+            try:
+                with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
+                    at_once = config.score.groups_in_flight
+                    todo = chain([first], groups)
+                    asyncio.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
+            except BaseException:
+                note(f"stopped: {target} has {output.done.responses} records; resume=true goes on behind them")
+                raise
+    console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
+    drawn = plot(tally, target.with_suffix(".png"))
+    if drawn:
+        note(f"histograms: {drawn}")
     return 0
+
+
+def score_settings(config: Config) -> dict[str, Any]:
+    """What decides a response's score: an output may only be resumed with the same."""
+    model = config.model
+    trained = any(pool.finetune for pool in config.pools.values())
+    return {
+        "hamr": __version__,
+        "model": {"path": model.path, "response_format": model.response_format},
+        "rewards": config.rewards.model_dump(mode="json"),
+        "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
+        # Scorers that are fine-tuned before the run depend on what they are trained with.
+        "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
+    }
 
 
 def replay_run(folder: Path) -> int:
@@ -65,84 +117,3 @@ def replay_run(folder: Path) -> int:
                 print(f"differs: {record.key}: recorded {record.total}, replayed {again}")
     print(f"{total} records replayed, {differing} differ")
     return 1 if differing else 0
-
-
-def read_responses(path: Path) -> list[tuple[ServiceSample, tuple[str, ...]]]:
-    """Samples with their responses; DataError names file, line and field."""
-    rows = []
-    for line, row in read_rows(path):
-        where = f"{path}:{line}"
-        row = dict(row) if isinstance(row, dict) else row
-        responses = _responses(row, where) if isinstance(row, dict) else ()
-        rows.append((from_json(row, where=where), responses))
-    return rows
-
-
-def _responses(row: dict, where: str) -> tuple[str, ...]:
-    one, several = row.pop("response", None), row.pop("responses", None)
-    found = [one] if one is not None else several
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
-        raise DataError(
-            f"{where}: response", one if one is not None else several, "give a text, or `responses`: a list of texts"
-        )
-    return tuple(found)
-
-
-def score_rows(config: Config, rows: Sequence[tuple[ServiceSample, tuple[str, ...]]]) -> list[RewardRecord]:
-    """Every response through the pools of `config`, in the order of `rows`."""
-    needs_training = any(pool.finetune for pool in config.pools.values())
-    splits = load_splits(config.data, config.experiment.seed) if needs_training else None
-    scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), print)
-    with ray_session(config.cluster):
-        return asyncio.run(_score(config, {name: s.path for name, s in scorers.items()}, rows))
-
-
-async def _score(
-    config: Config, paths: dict[str, Path], rows: Sequence[tuple[ServiceSample, tuple[str, ...]]]
-) -> list[RewardRecord]:
-    run = "score"
-    await start_pools(config.pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
-    router = await RouterClient.start(
-        config.rewards, config.pools, config.router, resolve_model(config.model.path), config.model.response_format, run
-    )
-    try:
-        return list(await asyncio.gather(*(router.score(*pair) for pair in rollouts(run, rows))))
-    finally:
-        await router.shutdown()
-        await stop_pools(run)
-
-
-def rollouts(run: str, rows: Sequence[tuple[ServiceSample, tuple[str, ...]]]) -> list[tuple[ServiceSample, Rollout]]:
-    """The responses of each row as one group. A sample that stands on several lines is a group for each: the attempt
-    tells them apart, as it does when a prompt comes up again within a step of training."""
-    seen: Counter[str] = Counter()
-    paired = []
-    for sample, responses in rows:
-        attempt, siblings = seen[sample.id], len(responses)
-        seen[sample.id] += 1
-        for index, text in enumerate(responses):
-            paired.append((sample, finished(run, sample, index, text, siblings=siblings, attempt=attempt)))
-    return paired
-
-
-def finished(run: str, sample: ServiceSample, index: int, text: str, *, siblings: int = 1, attempt: int = 0) -> Rollout:
-    """A response that somebody else generated, as a rollout without tokens."""
-    return Rollout(
-        key=SampleKey(run=run, step=0, prompt=sample.id, sample=index, attempt=attempt),
-        prompt_ids=(),
-        token_ids=(),
-        logprobs=(),
-        text=text,
-        finish_reason="stop",
-        versions=(),
-        siblings=siblings,
-    )
-
-
-def _print_table(records: Sequence[RewardRecord], output: str) -> None:
-    table = Table("figure", "value", title=f"{len(records)} responses, records in {output}")
-    for name, value in sorted(reward_metrics(records).items()):
-        table.add_row(name, f"{value:.4f}")
-    failed = sum(isinstance(record.total, Failure) for record in records)
-    table.add_row("failed", str(failed))
-    RichConsole().print(table)

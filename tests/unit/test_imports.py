@@ -29,6 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Speaks to protocols, so that it runs in one process without Ray.
     "controller": BASE | PURE | {"config", "observability"},
     "actors": BASE | PURE | {"config", "backends", "observability"},
+    # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
+    "adapters": BASE,
     "cli": {"errors"},
     "__main__": {"cli"},
 }
@@ -45,7 +47,7 @@ ONLY_IN: dict[str, set[str]] = {
     "hydra": {"config.load", "jobs"},
     "omegaconf": {"config.load", "jobs"},
 }
-NO_TORCH = {"rewards", "routing", "types", "errors", "protocols", "config", "cli", "data"}
+NO_TORCH = {"rewards", "routing", "types", "errors", "protocols", "config", "cli", "data", "adapters"}
 
 
 def imported(source: str, module: str) -> Iterator[str]:

@@ -1,0 +1,94 @@
+"""hamr as verl's custom reward function, over HTTP (`hamr serve`). Standard library only.
+
+    custom_reward_function.path=$(python -c "import hamr.adapters.verl as m; print(m.__file__)")
+    custom_reward_function.name=compute_score                  # one response a call: the default reward managers
+    +custom_reward_function.reward_kwargs.url=http://localhost:8711
+
+`name=compute_score_batch` is for reward managers that score a batch at once: judges that compare then see the group.
+The sample's JSON is the row's `reward_model.ground_truth`, or `extra_info["sample"]`.
+
+verl knows only numbers: it makes a tensor of them, and a NaN in it spoils its whole group. So a response that could not
+be scored is asked for again, and then an error ends the run (`missing="refuse"`); `group_mean` (of a batch) and `nan`
+are there for who prefers them. None of them is 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hamr.adapters.client import RewardClient
+from hamr.adapters.groups import Missing, grouped, told, unscored
+from hamr.errors import BadInput
+
+_MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
+URL = "HAMR_REWARD_URL"
+"""The environment variable that names the server where `url` does not."""
+
+
+def compute_score(
+    data_source: Any,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    url: str | None = None,
+    missing: Missing = "refuse",
+    asks: int = 3,
+    **_: Any,
+) -> dict[str, float]:
+    """{"score": the whole reward, "malformed", "escalated": 0 or 1}. Raises RewardMissing after `asks` failures."""
+    [scored] = compute_score_batch(
+        [data_source], [solution_str], [ground_truth], [extra_info or {}], url=url, missing=missing, asks=asks
+    )
+    return scored
+
+
+def compute_score_batch(
+    data_sources: Sequence[Any],
+    solution_strs: Sequence[str],
+    ground_truths: Sequence[Any],
+    extra_infos: Sequence[Mapping[str, Any] | None],
+    *,
+    url: str | None = None,
+    missing: Missing = "refuse",
+    asks: int = 3,
+    group_size: int | None = None,
+    **_: Any,
+) -> list[dict[str, float]]:
+    """`compute_score` of a batch; neighbours with one sample are a group, `group_size` (`rollout.n`) at most."""
+    samples = [(info or {}).get("sample", truth) for info, truth in zip(extra_infos, ground_truths, strict=True)]
+    groups = grouped(samples, list(solution_strs), "ground_truth", group_size)
+    if missing not in _MISSING:
+        raise BadInput("missing", missing, f"verl takes numbers only; use one of {', '.join(_MISSING)}")
+    client = _client(url)
+    answers = client.groups(groups)
+    for _again in range(1, asks):
+        failed = [i for i, answer in enumerate(answers) if None in answer["rewards"]]
+        if not failed:
+            break
+        # Whole groups, since judges compare; what the scorers said before is remembered by the server.
+        for i, answer in zip(failed, client.groups([groups[i] for i in failed]), strict=True):
+            answers[i] = answer
+    records = [record for answer in answers for record in answer["records"]]
+    rewards = [answer["rewards"] for answer in answers]
+    values = told(rewards, missing, unscored(rewards, records))
+    return [{"score": float(v), **_extra(r)} for v, r in zip(values, records, strict=True) if v is not None]
+
+
+def _extra(record: Mapping[str, Any]) -> dict[str, float]:
+    return {"malformed": float(record["action"] is None), "escalated": float(record["band"] in ("below", "above"))}
+
+
+@lru_cache(maxsize=8)
+def _client_of(url: str) -> RewardClient:
+    return RewardClient(url)
+
+
+def _client(url: str | None) -> RewardClient:
+    given = url or os.environ.get(URL)
+    if not given:
+        raise BadInput("url", given, f"set custom_reward_function.reward_kwargs.url, or the variable {URL}")
+    return _client_of(given)

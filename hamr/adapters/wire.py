@@ -1,0 +1,123 @@
+"""The bodies of `hamr serve`'s routes: what a trainer sends, and what it is told.
+
+`/score` is hamr's own: {"groups": [{"sample": {...}, "responses": [...]}]} ->
+{"groups": [{"rewards": [0.7, null], "records": [...]}]}.
+
+`/get_reward` is OpenRLHF's for a remote reward model (`--remote_rm_url`):
+{"query": [...], "prompts": [...], "labels": [...]} -> {"rewards": [...], "scores": [...], "extra_logs": {...}}.
+A query is the prompt with its response behind it, special tokens included; the label is the sample's JSON
+(`--label_key`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hamr.adapters.groups import Group, Missing, grouped, told, unscored
+from hamr.errors import DataError
+
+Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
+"""Rewards by group, and the records of all groups in a row, as JSON."""
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Raises DataError for what is no JSON object."""
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise DataError("body", body[:80], f"no JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise DataError("body", read, "must be a JSON object")
+    return read
+
+
+def read_score(body: Mapping[str, Any]) -> list[Group]:
+    """The groups of a request to `/score`. Raises DataError that names the field."""
+    groups = _list(body, "groups")
+    found: list[Group] = []
+    for i, group in enumerate(groups):
+        where = f"groups[{i}]"
+        if not isinstance(group, Mapping):
+            raise DataError(where, group, "must be an object with sample and responses")
+        if not isinstance(group.get("sample"), Mapping):
+            raise DataError(f"{where}.sample", group.get("sample"), "must be an object in the sample format")
+        found.append((group["sample"], _texts(group, "responses", f"{where}.")))
+    return found
+
+
+def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[Group]:
+    """The groups of a request to `/get_reward`: neighbours with one label. Raises DataError that names the field."""
+    queries = _texts(body, "query")
+    prompts = _texts(body, "prompts")
+    labels = _list(body, "labels")
+    for name, values in (("prompts", prompts), ("labels", labels)):
+        if len(values) != len(queries):
+            raise DataError(name, len(values), f"as many as in query: {len(queries)}")
+    responses = [
+        response_of(query, prompt, end_texts, where=f"query[{i}]")
+        for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))
+    ]
+    return grouped(labels, responses, "labels")
+
+
+def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str) -> str:
+    """What stands behind the prompt in a query, without the special tokens at its end.
+
+    The tokenizer may have put a token before the prompt. Raises DataError for a query without its prompt, as one is
+    that was cut on the left.
+
+    >>> response_of("<s>Hi?Yes.<|im_end|>", "Hi?", ["<|im_end|>"], where="query[0]")
+    'Yes.'
+    """
+    at = query.find(prompt)
+    if at < 0:
+        remedy = f"does not contain its prompt {prompt[:80]!r}; was it cut? raise the trainer's length limits"
+        raise DataError(where, query[:80], remedy)
+    response = query[at + len(prompt) :]
+    while True:
+        shorter = response.rstrip()
+        for text in end_texts:
+            shorter = shorter.removesuffix(text)
+        if shorter == response.rstrip():
+            return response.strip()
+        response = shorter
+
+
+def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
+    """The answer of `/get_reward`; raises RewardMissing as `missing` says. In `extra_logs` stands only what every
+    response has a number for, since the trainer makes tensors of it."""
+    rewards, records = scored
+    values = told(rewards, missing, unscored(rewards, records))
+    return {
+        "rewards": values,
+        "scores": values,
+        "extra_logs": {
+            "malformed": [float(record["action"] is None) for record in records],
+            "escalated": [float(record["band"] in ("below", "above")) for record in records],
+            "failed": [float(value is None) for group in rewards for value in group],
+        },
+    }
+
+
+def tell_score(scored: Told) -> dict[str, Any]:
+    """The answer of `/score`."""
+    rewards, records = scored
+    rest = iter(records)
+    return {"groups": [{"rewards": list(group), "records": [next(rest) for _ in group]} for group in rewards]}
+
+
+def _list(body: Mapping[str, Any], field: str, before: str = "") -> list[Any]:
+    value = body.get(field)
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{before}{field}", value, "must be a list that is not empty")
+    return value
+
+
+def _texts(body: Mapping[str, Any], field: str, before: str = "") -> list[str]:
+    values = _list(body, field, before)
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            raise DataError(f"{before}{field}[{i}]", value, "must be a text")
+    return values

@@ -1,0 +1,78 @@
+"""Finished responses: what is scored without training. A sample with its responses is a group.
+
+In a file, a line is a sample (`hamr.data.samples`) with one more field: `response`, a text, or `responses`, several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.data.samples import from_json, stream_rows
+from hamr.errors import DataError
+from hamr.types import Rollout, SampleKey, ServiceSample
+
+Scorable = tuple[ServiceSample | Mapping[str, Any], Sequence[str]]
+"""A sample, or its object in the sample format, and its responses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseGroup:
+    """A sample with somebody's responses to it. `number` tells groups of one sample apart: in a file its line."""
+
+    sample: ServiceSample
+    responses: tuple[str, ...]
+    number: int
+
+    def rollouts(self, run: str) -> tuple[Rollout, ...]:
+        """The responses as rollouts without tokens; the group's number stands where training has its step."""
+        return tuple(
+            Rollout(
+                key=SampleKey(run=run, step=self.number, prompt=self.sample.id, sample=index),
+                prompt_ids=(),
+                token_ids=(),
+                logprobs=(),
+                text=text,
+                finish_reason="stop",
+                versions=(),
+                siblings=len(self.responses),
+            )
+            for index, text in enumerate(self.responses)
+        )
+
+
+def stream_groups(path: str | Path) -> Iterator[tuple[ResponseGroup, bytes]]:
+    """The file's groups, a line at a time, each with the bytes that it and the blank lines before it take.
+
+    Raises DataError (file, line and field) when it comes to the fault.
+    """
+    for line, raw, row in stream_rows(path):
+        yield group_of_row(row, where=f"{path}:{line}", number=line), raw
+
+
+def group_of_row(row: Any, *, where: str, number: int) -> ResponseGroup:
+    """A line's object as a group. Raises DataError whose place is `<where>: <field>`."""
+    row = dict(row) if isinstance(row, dict) else row
+    responses = _responses(row, where) if isinstance(row, dict) else ()
+    return ResponseGroup(sample=from_json(row, where=where), responses=responses, number=number)
+
+
+def as_group(item: Scorable, *, where: str, number: int) -> ResponseGroup:
+    """A sample, or its object, with responses as a group. Raises DataError whose place is `<where>: <field>`."""
+    sample, responses = item
+    if isinstance(responses, str) or not responses or not all(isinstance(text, str) for text in responses):
+        raise DataError(f"{where}: responses", responses, "give a list of texts, one at least")
+    read = sample if isinstance(sample, ServiceSample) else from_json(sample, where=where)
+    return ResponseGroup(sample=read, responses=tuple(responses), number=number)
+
+
+def _responses(row: dict[str, Any], where: str) -> tuple[str, ...]:
+    one, several = row.pop("response", None), row.pop("responses", None)
+    found = [one] if one is not None else several
+    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
+        raise DataError(
+            f"{where}: response", one if one is not None else several, "give a text, or `responses`: a list of texts"
+        )
+    return tuple(found)

@@ -1,0 +1,255 @@
+"""What a trainer imports: the exact calling conventions of TRL and verl, against a real HTTP server in this process."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.adapters import verl
+from hamr.adapters.client import RewardClient
+from hamr.adapters.groups import RewardMissing
+from hamr.adapters.trl import TrlReward
+from hamr.errors import BadInput, DataError, HamrError
+
+A, B = {"id": "a", "n": 1}, {"id": "b"}
+
+
+def reward_of(text: str) -> float | None:
+    return None if "hang" in text else len(text) / 10
+
+
+class Server(ThreadingHTTPServer):
+    """Speaks /score; `script` holds statuses to answer with first, `seen` every request's groups."""
+
+    def __init__(self) -> None:
+        self.script: list[tuple[int, dict]] = []
+        self.seen: list[list[dict]] = []
+        self.heals = False
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.script:
+            self.answer(*self.server.script.pop(0))
+            return
+        self.server.seen.append(body["groups"])
+        healed = self.server.heals and len(self.server.seen) > 1
+        groups = []
+        for group in body["groups"]:
+            values = [len(t) / 10 if healed else reward_of(t) for t in group["responses"]]
+            records = [
+                {
+                    "total": {"kind": "failure", "detail": "stuck"} if v is None else {"kind": "scored", "value": v},
+                    "action": None if "{" in t else {"action": "reply", "content": t},
+                    "band": "above" if v and v > 0.5 else "inside",
+                }
+                for t, v in zip(group["responses"], values, strict=True)
+            ]
+            groups.append({"rewards": values, "records": records})
+        self.answer(200, {"groups": groups})
+
+    def do_GET(self) -> None:
+        self.answer(200, {"status": "ok"})
+
+    def answer(self, status: int, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+# --- the client ----------------------------------------------------------------------------------
+
+
+def client(server: Server, pauses: list[float] | None = None) -> RewardClient:
+    return RewardClient(server.url, attempts=3, sleep=(pauses if pauses is not None else []).append)
+
+
+def test_rewards_and_records_by_group(server: Server) -> None:
+    assert client(server).rewards([(A, ["four", "hang"]), (B, ["sevenxx"])]) == [[0.4, None], [0.7]]
+    assert client(server).score([(A, ["four"])])[0][0]["total"] == {"kind": "scored", "value": 0.4}
+    assert client(server).rewards([]) == []
+    assert client(server).health() == {"status": "ok"}
+    assert len(server.seen) == 2, "nothing is asked about nothing"
+
+
+def test_what_may_pass_is_tried_again_with_longer_pauses(server: Server) -> None:
+    pauses: list[float] = []
+    server.script = [(503, {"error": "busy"}), (502, {})]
+    assert client(server, pauses).rewards([(A, ["four"])]) == [[0.4]]
+    assert pauses == [1.0, 2.0]
+    server.script = [(503, {"error": "busy"})] * 3
+    with pytest.raises(HamrError, match=r"/score: no answer in 3 attempts: 503 busy"):
+        client(server).rewards([(A, ["four"])])
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, BadInput), (413, BadInput), (500, HamrError)])
+def test_what_will_not_pass_is_not_tried_again(server: Server, status: int, kind: type[HamrError]) -> None:
+    server.script = [(status, {"error": "labels[0]: no"})]
+    with pytest.raises(kind, match=r"labels\[0\]: no"):
+        client(server).rewards([(A, ["four"])])
+    assert not server.script and not server.seen
+
+
+def test_a_server_that_is_not_there_is_one_line(server: Server) -> None:
+    gone = RewardClient("http://127.0.0.1:9", attempts=2, sleep=lambda s: None)
+    with pytest.raises(HamrError, match=r"http://127\.0\.0\.1:9/score: no answer in 2 attempts: .*refused"):
+        gone.rewards([(A, ["x"])])
+    with pytest.raises(BadInput, match="give the server's address"):
+        RewardClient("localhost:8711")
+
+
+def test_a_proxy_for_the_world_is_not_asked_for_this_machine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert client(server).rewards([(A, ["four"])]) == [[0.4]]
+
+
+# --- TRL ---------------------------------------------------------------------------------------
+
+
+class Scripted:
+    def __init__(self) -> None:
+        self.asked: list[tuple[Mapping[str, Any], Sequence[str]]] = []
+
+    def rewards(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[list[float | None]]:
+        self.asked += samples
+        return [[reward_of(text) for text in texts] for _, texts in samples]
+
+
+def call(reward: TrlReward, **changes: Any) -> list[float | None]:
+    """As GRPOTrainer calls it: everything by keyword, every column of the dataset a list, its own three beside them."""
+    samples = [json.dumps(A)] * 2 + [json.dumps(B)] * 2
+    given = {
+        "prompts": ["p"] * 4,
+        "completions": ["one", "three", "hang", "four"],
+        "completion_ids": [[1]] * 4,
+        "sample": samples,
+        "difficulty": [1, 1, 2, 2],
+        "trainer_state": object(),
+        "log_extra": lambda name, values: None,
+        "log_metric": lambda name, value: None,
+    }
+    return reward(**given | changes)
+
+
+def test_trl_s_completions_are_scored_in_groups_and_a_failure_is_none() -> None:
+    rewards = Scripted()
+    logged: dict[str, float] = {}
+    values = call(TrlReward(rewards), log_metric=logged.__setitem__)
+    assert values == [0.3, 0.5, None, 0.4]
+    assert rewards.asked == [(A, ["one", "three"]), (B, ["hang", "four"])]
+    assert logged == {"hamr/failed_frac": 0.25}
+    assert TrlReward(rewards).__name__ == "hamr", "TRL names its metrics after this"
+
+
+def test_trl_s_conversational_completions_are_one_message_each() -> None:
+    messages = [[{"role": "assistant", "content": text}] for text in ("one", "three", "hang", "four")]
+    assert call(TrlReward(Scripted()), completions=messages) == [0.3, 0.5, None, 0.4]
+    for bad in ([], [messages[0][0], messages[1][0]], [{"role": "assistant", "tool_calls": [{}], "content": ""}], 3):
+        with pytest.raises(DataError, match=r"completions\[1\]: .*give TRL no `tools`"):
+            call(TrlReward(Scripted()), completions=[messages[0], bad, messages[2], messages[3]])
+
+
+def test_trl_s_group_size_tells_two_groups_of_one_sample_apart() -> None:
+    rewards = Scripted()
+    call(TrlReward(rewards, group_size=2), sample=[A] * 4)
+    assert [texts for _, texts in rewards.asked] == [["one", "three"], ["hang", "four"]]
+
+
+def test_a_dataset_without_samples_is_refused() -> None:
+    with pytest.raises(DataError, match=r"sample: \['difficulty'\]: no such column"):
+        TrlReward(Scripted())(prompts=["p"], completions=["c"], completion_ids=[[1]], difficulty=[1])
+    with pytest.raises(DataError, match=r"sample\[2\]: .*no JSON"):
+        call(TrlReward(Scripted()), sample=["{}", "{}", "oops", "oops"])
+    assert call(TrlReward(Scripted(), column="ticket"), ticket=[A] * 4)[0] == 0.3
+
+
+# --- verl ----------------------------------------------------------------------------------------
+
+
+def test_verl_s_score_is_a_dict_of_numbers(server: Server) -> None:
+    """`compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **reward_kwargs)`, all by keyword."""
+    scored = verl.compute_score(
+        data_source="x", solution_str="sevenxx", ground_truth=json.dumps(A), extra_info={"num_turns": 2},
+        url=server.url, reward_router_address=None,
+    )  # fmt: skip
+    assert scored == {"score": 0.7, "malformed": 0.0, "escalated": 1.0}
+    scored = verl.compute_score("x", "{ no", "gold", {"sample": A}, url=server.url)
+    assert scored["malformed"] == 1.0
+    assert server.seen[-1] == [{"sample": A, "responses": ["{ no"]}]
+
+
+def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(verl.URL, server.url)
+    truths = [json.dumps(A)] * 3 + [json.dumps(B)]
+    scored = verl.compute_score_batch(
+        data_sources=["x"] * 4, solution_strs=["one", "three", "hang", "four"], ground_truths=truths,
+        extra_infos=[None] * 4, missing="group_mean",
+    )  # fmt: skip
+    assert [s["score"] for s in scored] == pytest.approx([0.3, 0.5, 0.4, 0.4])
+    assert [len(group["responses"]) for group in server.seen[0]] == [3, 1]
+    assert [len(groups) for groups in server.seen] == [2, 1, 1], "only the group with the failure is asked again"
+
+
+def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(server: Server) -> None:
+    with pytest.raises(RewardMissing, match="failure: stuck"):
+        verl.compute_score("x", "hang", A, None, url=server.url)
+    assert len(server.seen) == 3
+    assert math.isnan(verl.compute_score("x", "hang", A, None, url=server.url, missing="nan")["score"])
+    server.seen.clear()
+    server.heals = True
+    assert verl.compute_score("x", "hang", A, None, url=server.url)["score"] == 0.4
+
+
+def test_verl_needs_an_address_and_a_number(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(verl.URL, raising=False)
+    with pytest.raises(BadInput, match=r"reward_kwargs\.url"):
+        verl.compute_score("x", "one", A, None)
+    with pytest.raises(BadInput, match="takes numbers only"):
+        verl.compute_score("x", "one", A, None, url=server.url, missing="null")  # type: ignore[arg-type]
+
+
+# --- weight --------------------------------------------------------------------------------------
+
+
+def test_what_a_trainer_imports_needs_the_standard_library_only() -> None:
+    """Loaded as verl loads it, by file; in a Python without any installed package (-S)."""
+    root = Path(verl.__file__).parents[2]
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "import importlib.util as u\n"
+        f"spec = u.spec_from_file_location('custom_module', {verl.__file__!r})\n"
+        "m = u.module_from_spec(spec); spec.loader.exec_module(m); assert callable(m.compute_score)\n"
+        "import hamr.adapters.trl, hamr.adapters.wire, hamr.data.rendering, hamr.data.samples\n"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
