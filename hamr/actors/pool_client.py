@@ -13,17 +13,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import math
 import os
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
+from hamr.actors.pool_tally import PoolTally
 from hamr.config.pools import PoolConfig
 from hamr.routing.breaker import Breaker
 from hamr.routing.hedging import Hedger
@@ -38,7 +37,6 @@ LONGEST_BACKOFF_S = 5.0
 STATUS_TIMEOUT_S = 5.0
 SECOND = "\x1f2"
 """At the end of a session's name: to the replica after the one that the session belongs to."""
-BREAKER_LEVEL = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 
 def app_name(run: str, pool: str) -> str:
@@ -91,12 +89,11 @@ class PoolClient:
         self._by_group = config.most_replicas > 1
         self._breaker = Breaker(config.breaker, time.monotonic) if config.breaker else None
         self._hedger = Hedger(config.hedge, time.monotonic) if config.hedge else None
-        self._hedge_cost = 0.0
+        self._tally = PoolTally(breaker=self._breaker, hedger=self._hedger)
         self._closed = False
         self._gathering: dict[str, list[_Waiting]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._counts: Counter[str] = Counter()
         self._status: asyncio.Task[int] | None = None
 
     async def ask(self, question: Question) -> Answer:
@@ -108,7 +105,7 @@ class PoolClient:
             return await self._ask(question)
         ticket = self._breaker.admit()
         if ticket is None:
-            self._counts["refused"] += 1
+            self._tally.refused()
             wait_s = self._breaker.retry_in_s()
             detail = f"pool {self.name!r} has mostly failed of late and is left alone for another {wait_s:.0f} s"
             return Answer(failure="unavailable", detail=detail, retry_in_s=wait_s)
@@ -137,43 +134,16 @@ class PoolClient:
         if self._hedger:
             self._hedger.asked(1)
         answer = await waiting.answer
-        self._counts["asked"] += 1
-        self._counts[answer.failure or "scored"] += 1
-        self._counts["retried"] += waiting.attempts > 1
-        if answer.call:
-            self._counts["prompt_tokens"] += answer.call.prompt_tokens
-            self._counts["cached_tokens"] += answer.call.cached_tokens
+        self._tally.answered(answer, retried=waiting.attempts > 1)
         return answer
 
     def metrics(self) -> dict[str, float]:
-        """Questions so far: asked, scored, retried, each kind of failure, and what breaker and hedging did.
-
-        `prefix_hit_frac` only where prompt tokens were counted, `hedge_after_s` once enough times are known.
-        """
-        kinds = ["asked", "scored", "retried", "timeout", "unparsable", "unavailable"]
-        kinds += ["refused"] if self._breaker else []
-        values = {kind: float(self._counts[kind]) for kind in kinds}
-        if self._breaker:
-            values["breaker"] = BREAKER_LEVEL[self._breaker.state]
-            values["breaker_openings"] = float(self._breaker.openings)
-        if self._hedger:
-            values["hedged"], values["hedge_won"] = float(self._hedger.spent), float(self._counts["hedge_won"])
-            values["hedge_cost"] = self._hedge_cost
-            late = self._hedger.late_after_s()
-            values |= {"hedge_after_s": late} if late is not None else {}
-        if self._counts["prompt_tokens"]:
-            values["prefix_hit_frac"] = self._counts["cached_tokens"] / self._counts["prompt_tokens"]
-        return values
+        """Figures since the start: `PoolTally.metrics`."""
+        return self._tally.metrics()
 
     def describe(self) -> dict[str, Any]:
-        """State of the pool as this client sees it, for people: `breaker` (None: it has none) and its refusals'
-        remaining seconds, and the second tries that the budget allows now."""
-        breaker, hedger = self._breaker, self._hedger
-        return {
-            "breaker": breaker.state if breaker else None,
-            "retry_in_s": breaker.retry_in_s() if breaker and breaker.state != "closed" else 0.0,
-            "hedge_budget": hedger.budget if hedger else None,
-        }
+        """The pool's state as this client sees it now: `PoolTally.describe`."""
+        return self._tally.describe()
 
     async def close(self) -> None:
         """Give up on what is under way; whoever still waits is cancelled."""
@@ -269,8 +239,7 @@ class PoolClient:
             return raced.answer
         for waiting in left:
             waiting.hedges += 1
-        self._counts["hedge_won"] += len(left) if raced.second else 0
-        self._hedge_cost += math.fsum(a.call.cost for a in raced.answer if a.call)
+        self._tally.hedged(raced.answer, second=raced.second)
         return [
             dataclasses.replace(a, call=dataclasses.replace(a.call, cost=2 * a.call.cost)) if a.call else a
             for a in raced.answer

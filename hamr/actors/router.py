@@ -63,7 +63,7 @@ class RouterActor:
         return self.router.metrics() | clients
 
     async def describe(self) -> dict[str, dict[str, Any]]:
-        """Per pool what its client knows of it now: `PoolClient.describe`."""
+        """Per pool what its client knows of it now: `PoolTally.describe`."""
         return {name: pool.describe() for name, pool in self.pools.items()}
 
     async def forget(self) -> None:
