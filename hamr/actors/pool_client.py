@@ -81,11 +81,13 @@ class _Again(Exception):
 class PoolClient:
     """Asks one pool. Lives in one event loop. `ask` never raises for a scorer's failure and never invents a score."""
 
-    def __init__(self, name: str, config: PoolConfig, run: str) -> None:
-        serve = import_serve()
+    def __init__(self, name: str, config: PoolConfig, run: str, *, handle: Any = None) -> None:
+        """`handle`: what to send requests through, by default that of the pool's deployment."""
         self.name, self.config, self.run = name, config, run
         # A pool that is not there (yet) is a failure of its questions, not of the router.
-        self._handle = serve.get_deployment_handle(DEPLOYMENT, app_name=app_name(run, name), _check_exists=False)
+        self._handle = handle or import_serve().get_deployment_handle(
+            DEPLOYMENT, app_name=app_name(run, name), _check_exists=False
+        )
         self._by_group = config.most_replicas > 1
         self._breaker = Breaker(config.breaker, time.monotonic) if config.breaker else None
         self._hedger = Hedger(config.hedge, time.monotonic) if config.hedge else None
