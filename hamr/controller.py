@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hamr.algorithms.advantages import group_advantages
@@ -29,6 +29,7 @@ from hamr.protocols import (
     Trainer,
     WeightSync,
 )
+from hamr.routing.rescoring import settle
 from hamr.types import (
     RewardRecord,
     Rollout,
@@ -68,6 +69,8 @@ class Controller:
     weights: WeightSync
     recorder: Recorder
     version: int = 0
+    note: Callable[[str], None] = lambda line: None
+    """Where a person reads what the run waits for."""
 
     async def step(self, step: int, prompts: PromptStream) -> Metrics:
         """One optimiser step's worth of experience, learned from. Returns the step's metrics."""
@@ -91,6 +94,7 @@ class Controller:
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
         attempts: Counter[str] = Counter()
+        paused: Counter[str] = Counter()
         rounds = 0
         while len(kept) < wanted and rounds < (sampling.max_rounds if sampling.enabled else 1):
             rounds += 1
@@ -100,11 +104,13 @@ class Controller:
                 requests.append(self.request(step, sample, attempts[sample.id]))
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
-            seen += groups
-            kept += self.filter(groups)
+            settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            paused.update(settled.metrics)
+            seen += settled.groups
+            kept += self.filter(settled.groups)
         records = [record for group in seen for record in group.records]
         self.recorder.records(step, records)
-        return kept, self.describe(seen, kept, rounds)
+        return kept, {**self.describe(seen, kept, rounds), **paused}
 
     def filter(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         """The groups that the optimiser can learn from."""

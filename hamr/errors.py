@@ -65,5 +65,9 @@ class TrainingDiverged(HamrError):
     """Too many optimiser steps in a row had a non-finite gradient norm."""
 
 
+class TooManyUnscored(HamrError):
+    """The scorers stayed away for too long: most responses of a batch have no reward to learn from."""
+
+
 class MissingScore(HamrError, ValueError):
     """A score that the cascade needs is absent. It is never replaced by a number."""

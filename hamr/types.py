@@ -206,6 +206,8 @@ Outcome = Total | Absent
 
 # --- records -----------------------------------------------------------------------------------
 
+Fallback = Literal["reranker"]
+"""Who stood in for a scorer that was away."""
 Band = Literal[
     "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
 ]
@@ -243,7 +245,10 @@ class Component:
 class ScorerCall:
     """One question put to a scorer: who answered, how long it took, what it cost.
 
-    `queue_s` and `service_s` in seconds; `cost` in the pool's own unit (its price per 1,000 tokens).
+    `queue_s` and `service_s` in seconds; `cost` in the pool's own unit (its price per 1,000 tokens). `cached_tokens` of
+    the prompt were in the replica's prefix cache. Where the question was put to a second replica beside the first
+    (hedging), the loser counts in `attempts` and in `cost`, as dear as the answer that came: a cancelled call sends no
+    bill.
     """
 
     pool: str
@@ -256,6 +261,7 @@ class ScorerCall:
     output_tokens: int
     attempts: int = 1
     cost: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +294,9 @@ class RewardRecord:
 
     `total` is Scored only if no component with a non-zero weight failed; otherwise it is the first
     failure among them, and the response takes no part in its group's baseline.
+
+    `fallback` says that the judge was away and the reranker's score alone made what Eq. 4 would have mixed
+    (`rewards.consistency.fallback: reranker`); such a reward is a number, but not the one that was meant.
     """
 
     key: SampleKey
@@ -305,6 +314,7 @@ class RewardRecord:
     seconds: float = 0.0
     judgements: tuple[Judgement, ...] = ()
     audit: Audit | None = None
+    fallback: Fallback | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +363,9 @@ class Answer:
 
     `probabilities` are those of the labels at the verdict position, renormalised over the labels;
     `label_mass` is what they summed to before (a low mass means that the model wanted to say something else).
+
+    `retry_in_s` comes with a refusal: the question was put to nobody, because the pool's breaker is open, and asking
+    again sooner is no use.
     """
 
     score: float | None = None
@@ -364,6 +377,7 @@ class Answer:
     failure: Literal["timeout", "unparsable", "unavailable"] | None = None
     detail: str = ""
     call: ScorerCall | None = None
+    retry_in_s: float | None = None
 
 
 # --- training ----------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 Questions that arrive within `batch_wait_ms` travel together, because a Serve call costs about 2 ms however much it
 carries. With several replicas only questions of one group share a request, so that a group's common prompt prefix is
 computed on one replica.
+
+When to ask a second replica beside the first, and when to ask nobody, is decided in `hamr.routing.hedging` and
+`hamr.routing.breaker`.
 """
 
 from __future__ import annotations
@@ -11,13 +14,18 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections import Counter
+import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
+from hamr.actors.pool_tally import PoolTally
 from hamr.config.pools import PoolConfig
+from hamr.routing.breaker import Breaker
+from hamr.routing.hedging import Hedger
 from hamr.types import Answer, Question, ScorerCall
 
 log = logging.getLogger(__name__)
@@ -27,6 +35,8 @@ DEPLOYMENT = "scorer"
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
 STATUS_TIMEOUT_S = 5.0
+SECOND = "\x1f2"
+"""At the end of a session's name: to the replica after the one that the session belongs to."""
 
 
 def app_name(run: str, pool: str) -> str:
@@ -61,6 +71,7 @@ class _Waiting:
     answer: asyncio.Future[Answer]
     asked: float
     attempts: int = 0
+    hedges: int = 0
 
 
 class _Again(Exception):
@@ -70,21 +81,49 @@ class _Again(Exception):
 class PoolClient:
     """Asks one pool. Lives in one event loop. `ask` never raises for a scorer's failure and never invents a score."""
 
-    def __init__(self, name: str, config: PoolConfig, run: str) -> None:
-        serve = import_serve()
+    def __init__(self, name: str, config: PoolConfig, run: str, *, handle: Any = None) -> None:
+        """`handle`: what to send requests through, by default that of the pool's deployment."""
         self.name, self.config, self.run = name, config, run
         # A pool that is not there (yet) is a failure of its questions, not of the router.
-        self._handle = serve.get_deployment_handle(DEPLOYMENT, app_name=app_name(run, name), _check_exists=False)
-        most = config.autoscaling.max_replicas if config.autoscaling else config.replicas
-        self._by_group = most > 1
+        self._handle = handle or import_serve().get_deployment_handle(
+            DEPLOYMENT, app_name=app_name(run, name), _check_exists=False
+        )
+        self._by_group = config.most_replicas > 1
+        self._breaker = Breaker(config.breaker, time.monotonic) if config.breaker else None
+        self._hedger = Hedger(config.hedge, time.monotonic) if config.hedge else None
+        self._tally = PoolTally(breaker=self._breaker, hedger=self._hedger)
+        self._closed = False
         self._gathering: dict[str, list[_Waiting]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._counts: Counter[str] = Counter()
         self._status: asyncio.Task[int] | None = None
 
     async def ask(self, question: Question) -> Answer:
-        """The pool's answer within `deadline_s`, else a failure: `timeout` or, when no replica runs, `unavailable`."""
+        """The pool's answer within `deadline_s`, else a failure: `timeout` or, when no replica runs, `unavailable`.
+
+        While the breaker is open that is said at once, and when asking again may help.
+        """
+        if self._breaker is None:
+            return await self._ask(question)
+        ticket = self._breaker.admit()
+        if ticket is None:
+            self._tally.refused()
+            wait_s = self._breaker.retry_in_s()
+            detail = f"pool {self.name!r} has mostly failed of late and is left alone for another {wait_s:.0f} s"
+            return Answer(failure="unavailable", detail=detail, retry_in_s=wait_s)
+        answered: bool | None = None
+        try:
+            answer = await self._ask(question)
+            answered = answer.failure not in ("timeout", "unavailable")
+            return answer
+        except asyncio.CancelledError:
+            # The response's own deadline passed: for whoever asked, that was a timeout. A close says nothing.
+            answered = None if self._closed else False
+            raise
+        finally:
+            self._breaker.settle(ticket, answered)
+
+    async def _ask(self, question: Question) -> Answer:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(question=question, answer=loop.create_future(), asked=loop.time())
         group = question.affinity if self._by_group else ""
@@ -94,19 +133,23 @@ class PoolClient:
             self._flush(group)
         elif len(gathering) == 1:
             self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
+        if self._hedger:
+            self._hedger.asked(1)
         answer = await waiting.answer
-        self._counts["asked"] += 1
-        self._counts[answer.failure or "scored"] += 1
-        self._counts["retried"] += waiting.attempts > 1
+        self._tally.answered(answer, retried=waiting.attempts > 1)
         return answer
 
     def metrics(self) -> dict[str, float]:
-        """Questions so far: asked, scored, retried, and each kind of failure."""
-        kinds = ("asked", "scored", "retried", "timeout", "unparsable", "unavailable")
-        return {kind: float(self._counts[kind]) for kind in kinds}
+        """Figures since the start: `PoolTally.metrics`."""
+        return self._tally.metrics()
+
+    def describe(self) -> dict[str, Any]:
+        """The pool's state as this client sees it now: `PoolTally.describe`."""
+        return self._tally.describe()
 
     async def close(self) -> None:
         """Give up on what is under way; whoever still waits is cancelled."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         for task in tuple(self._sending):
@@ -167,13 +210,9 @@ class PoolClient:
         for waiting in left:
             waiting.attempts += 1
         # A second try drops the affinity: the replica it points to is dead or full.
-        handle = self._handle.options(session_id=group if first and self._by_group else "")
-        response = handle.score.remote([w.question for w in left])
+        session = group if first and self._by_group else ""
         try:
-            answers = await response
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
+            answers = await self._answers(left, session)
         except (RayError, RayServeException) as e:
             reason = _reason(e)
             log.warning("pool %s: attempt %d failed: %s", self.name, left[0].attempts, reason)
@@ -187,6 +226,34 @@ class PoolClient:
             self._resolve(waiting, answer)
         if again:
             raise _Again(again[0][1])
+
+    async def _answers(self, left: Sequence[_Waiting], session: str) -> list[Answer]:
+        """What a replica says to these questions; a late request may go to a second one too."""
+        questions = [w.question for w in left]
+        if self._hedger is None:
+            return await self._send(questions, session)
+        # Who is second follows from whose session it is, so there has to be one.
+        session = session or uuid.uuid4().hex
+        raced = await self._hedger.first(
+            partial(self._send, questions, session), partial(self._send, questions, session + SECOND), len(questions)
+        )
+        if not raced.hedged:
+            return raced.answer
+        for waiting in left:
+            waiting.hedges += 1
+        self._tally.hedged(raced.answer, second=raced.second)
+        return [
+            dataclasses.replace(a, call=dataclasses.replace(a.call, cost=2 * a.call.cost)) if a.call else a
+            for a in raced.answer
+        ]
+
+    async def _send(self, questions: Sequence[Question], session: str) -> list[Answer]:
+        response = self._handle.options(session_id=session).score.remote(list(questions))
+        try:
+            return await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
 
     # --- answers ---------------------------------------------------------------------------
 
@@ -204,7 +271,9 @@ class PoolClient:
             prompt_tokens=0,
             output_tokens=0,
         )
-        call = dataclasses.replace(call, queue_s=max(0.0, elapsed - call.service_s), attempts=max(1, waiting.attempts))
+        call = dataclasses.replace(
+            call, queue_s=max(0.0, elapsed - call.service_s), attempts=max(1, waiting.attempts) + waiting.hedges
+        )
         waiting.answer.set_result(dataclasses.replace(answer, call=call))
 
     def _fail(self, left: Sequence[_Waiting], failure: Literal["timeout", "unavailable"], detail: str) -> None:

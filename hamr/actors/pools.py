@@ -149,7 +149,11 @@ def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFact
         max_queued_requests=config.max_queued_requests,
         # The same group, hence the same prompt prefix, on the same replica until that one is full; then the next.
         request_router_config=RequestRouterConfig(
-            request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+            request_router_class=(
+                "hamr.actors.second_choice.SecondChoiceRouter"
+                if config.hedge
+                else "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+            )
         ),
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,

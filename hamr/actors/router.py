@@ -62,6 +62,10 @@ class RouterActor:
         clients = {f"pool/{name}/{k}": v for name, pool in self.pools.items() for k, v in pool.metrics().items()}
         return self.router.metrics() | clients
 
+    async def describe(self) -> dict[str, dict[str, Any]]:
+        """Per pool what its client knows of it now: `PoolTally.describe`."""
+        return {name: pool.describe() for name, pool in self.pools.items()}
+
     async def forget(self) -> None:
         self.router.forget()
 
@@ -136,6 +140,11 @@ class RouterClient:
         async with asyncio.timeout(self._wait_s):
             metrics = await self._call("metrics")
         return metrics | {"router/rescored": float(self._asked_again), "router/unrouted": float(self._failed)}
+
+    async def describe(self) -> dict[str, dict[str, Any]]:
+        """Per pool: its breaker's state, the seconds that it will refuse for, the budget for second tries."""
+        async with asyncio.timeout(self._wait_s):
+            return await self._call("describe")
 
     async def forget(self) -> None:
         """Drop answers that the router remembers; for a change of a scorer's model or prompt."""

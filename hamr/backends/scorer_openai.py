@@ -146,6 +146,7 @@ class OpenAIScorer:
     def _call(self, prompt_version: str, started: float, reply: ChatCompletion | None) -> ScorerCall:
         usage = reply.usage if reply else None
         asked, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        details = usage.prompt_tokens_details if usage else None
         return ScorerCall(
             pool=self.pool,
             model=(reply.model if reply else "") or self.config.model,
@@ -156,6 +157,7 @@ class OpenAIScorer:
             prompt_tokens=asked,
             output_tokens=said,
             cost=self.config.price_per_1k_tokens * (asked + said) / 1000,
+            cached_tokens=(details.cached_tokens or 0) if details else 0,
         )
 
 

@@ -62,12 +62,14 @@ class Writer:
             seed=question.attempt,
             schema=question.schema if self.config.structured else None,
         )
-        call = self._call(prompt, started, len(ids), len(said.token_ids))
+        call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
         if said.finish_reason != "stop":
             return cut_off(len(said.token_ids), said.text, call)
         return Answer(text=said.text, call=call)
 
-    def _call(self, prompt: WrittenPrompt, started: float, prompt_tokens: int, output_tokens: int) -> ScorerCall:
+    def _call(
+        self, prompt: WrittenPrompt, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
+    ) -> ScorerCall:
         return ScorerCall(
             pool=self.pool,
             model=self.model,
@@ -78,6 +80,7 @@ class Writer:
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
+            cached_tokens=cached_tokens,
         )
 
 

@@ -68,11 +68,19 @@ class _EngineScorer(ABC):
         """One question, from prompt to score."""
 
     async def _verdict(
-        self, ids: Sequence[int], started: float, *, reasoning: str = "", spent: tuple[int, int]
+        self,
+        ids: Sequence[int],
+        started: float,
+        *,
+        reasoning: str = "",
+        spent: tuple[int, int],
+        cached: int | None = None,
     ) -> Answer:
-        """Ask for the label after `ids`. `spent`: prompt and output tokens of this question before it."""
-        logprobs = await self.engine.classify(ids, list(self.prompt.labels.values()))
-        call = self._call(started, spent[0], spent[1] + 1)
+        """Ask for the label after `ids`. `spent`: prompt and output tokens of this question before it. `cached`: prompt
+        tokens that its first request found in the prefix cache, None if this is the first: what a later one finds there
+        is what the question itself has left."""
+        logprobs, found = await self.engine.classify(ids, list(self.prompt.labels.values()))
+        call = self._call(started, spent[0], spent[1] + 1, found if cached is None else cached)
         try:
             reading = self.prompt.read(logprobs)
         except VerdictUnparsable as e:
@@ -90,7 +98,7 @@ class _EngineScorer(ABC):
         detail = f"the question has {tokens} tokens, which leaves no room in max_context={self.config.max_context}"
         return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
 
-    def _call(self, started: float, prompt_tokens: int, output_tokens: int) -> ScorerCall:
+    def _call(self, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> ScorerCall:
         return ScorerCall(
             pool=self.pool,
             model=self.model,
@@ -101,6 +109,7 @@ class _EngineScorer(ABC):
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
+            cached_tokens=cached_tokens,
         )
 
 
@@ -144,6 +153,7 @@ class JudgeScorer(_EngineScorer):
             started,
             reasoning=thought.text.strip(),
             spent=(len(opened) + len(closing), len(thought.token_ids)),
+            cached=thought.cached_tokens,
         )
 
 

@@ -46,6 +46,13 @@ class Completion(NamedTuple):
     cached_tokens: int
 
 
+class Classified(NamedTuple):
+    """`cached_tokens` of the prompt came from the prefix cache."""
+
+    logprobs: dict[int, float]
+    cached_tokens: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Ticket:
     """One request in flight: `deliver` and `fail` run in the engine's thread."""
@@ -159,7 +166,7 @@ class VllmEngine:
         text = answer.text if params.detokenize else self.tokenizer.decode(answer.token_ids)
         return Completion(text, tuple(answer.token_ids), _reason(answer.finish_reason), output.num_cached_tokens or 0)
 
-    async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> dict[int, float]:
+    async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> Classified:
         """log p(label | prompt) of each label at the next position, over the whole vocabulary (nats): not
         renormalised over the labels, so that the caller sees how much mass they have together."""
         from vllm import SamplingParams
@@ -175,7 +182,8 @@ class VllmEngine:
         )
         output = await self._one(prompt_ids, params)
         position = output.outputs[0].logprobs[0]
-        return {label: float(position[label].logprob) for label in labels}
+        logprobs = {label: float(position[label].logprob) for label in labels}
+        return Classified(logprobs, output.num_cached_tokens or 0)
 
     async def load_weights(self, path: str | Path, version: int) -> float:
         """Replaces the weights by those of a safetensors file, between two steps; returns the seconds it took.

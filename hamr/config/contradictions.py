@@ -36,6 +36,12 @@ def check_consistent(c: Config) -> None:
                     f"rewards.consistency.{key}={name!r} but pools.{name}.role={c.pools[name].role!r}; "
                     f"point it at a pool with role {role!r}"
                 )
+            if wanted.fallback == "wait" and c.pools[name].deadline_s >= c.router.deadline_s:
+                raise ValueError(
+                    f"rewards.consistency.fallback='wait' but pools.{name}.deadline_s={c.pools[name].deadline_s:g} is "
+                    f"not below router.deadline_s={c.router.deadline_s:g}, so nothing could be asked again; lower the "
+                    "first or raise the second"
+                )
     _check_judges(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(

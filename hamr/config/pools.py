@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from hamr.config.faults import BreakerConfig, HedgeConfig
 from hamr.config.section import Fraction, NonNegative, Section
 
 DType = Literal["bfloat16", "float32"]
@@ -87,6 +88,10 @@ class PoolConfig(Section):
     deadline_s: PositiveFloat = 120.0
     attempts: PositiveInt = 3
     """Tries on different replicas before the outcome is a failure; all within the deadline."""
+    hedge: HedgeConfig | None = None
+    """Puts late requests to a second replica; null: never."""
+    breaker: BreakerConfig | None = BreakerConfig()
+    """Leaves a pool that mostly fails alone for a while; null: never."""
     thinking_tokens: Annotated[int, Field(ge=0)] = 0
     """Judge only: budget of the reasoning before the verdict is asked for; 0 asks at once."""
     answer_tokens: PositiveInt = 512
@@ -115,6 +120,32 @@ class PoolConfig(Section):
         if self.role == "grader" and self.finetune:
             raise ValueError("role='grader' and a finetune section contradict each other; remove the section")
         return self
+
+    @model_validator(mode="after")
+    def _hedged(self) -> PoolConfig:
+        if self.hedge is None:
+            return self
+        if self.most_replicas == 1:
+            key = "autoscaling.max_replicas" if self.autoscaling else "replicas"
+            raise ValueError(
+                f"{key}=1 and a hedge section contradict each other; a second try needs a second replica: "
+                f"raise {key} or remove the section"
+            )
+        if self.hedge.floor_s >= self.deadline_s:
+            raise ValueError(
+                f"hedge.floor_s={self.hedge.floor_s:g} is not below deadline_s={self.deadline_s:g}, so nothing would "
+                "ever be hedged; lower the first or raise the second"
+            )
+        if self.hedge.burst < self.batch_size:
+            raise ValueError(
+                f"hedge.burst={self.hedge.burst} is below batch_size={self.batch_size}, so no full request could ever "
+                "be hedged; raise the first or lower the second"
+            )
+        return self
+
+    @property
+    def most_replicas(self) -> int:
+        return self.autoscaling.max_replicas if self.autoscaling else self.replicas
 
 
 def default_pools() -> dict[str, PoolConfig]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.contradictions import check_consistent
+from hamr.config.faults import UnscoredConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
@@ -168,6 +169,19 @@ class ConsistencyConfig(Section):
     audit_frac: Fraction = 0.0
     """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
     what the judge says shows what the fast pass hides (`audit/*`)."""
+    fallback: Literal["exclude", "wait", "reranker"] = "exclude"
+    """When a scorer is away (timed out, unavailable, its pool's breaker open). `exclude`: the response has a typed
+    failure and no reward. `wait`: asked again until the response's deadline (`router.deadline_s`). `reranker`: where
+    the judge is away its part of Eq. 4 falls to the reranker, R = S_R, and the record says so."""
+
+    @model_validator(mode="after")
+    def _stand_in(self) -> ConsistencyConfig:
+        if self.fallback == "reranker" and self.mode != "hybrid":
+            raise ValueError(
+                f"mode={self.mode!r} and fallback='reranker' contradict each other; only in mode='hybrid' is there a "
+                "reranker's score where a judge's is missing: use fallback='wait' or 'exclude'"
+            )
+        return self
 
 
 class RewardsConfig(JudgedRewards):
@@ -274,6 +288,7 @@ class ExperimentConfig(Section):
     eval_every: Annotated[int, Field(ge=0)] = 0
     """Evaluate on the held-out split every so many steps; 0: before and after each stage only."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    unscored: UnscoredConfig = UnscoredConfig()
 
 
 class Config(Section):

@@ -70,7 +70,7 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
 
 def capacity(pool: PoolConfig) -> int:
     """Questions that a pool works on at a time. More at once would wait in line while their deadline runs."""
-    replicas = pool.autoscaling.max_replicas if pool.autoscaling else pool.replicas
+    replicas = pool.most_replicas
     return replicas * pool.max_ongoing_requests * pool.batch_size
 
 

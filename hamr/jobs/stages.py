@@ -113,6 +113,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         weights=run.world.weights,
         recorder=run.recorder,
         version=run.version,
+        note=run.console.note,
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's

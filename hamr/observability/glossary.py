@@ -79,6 +79,16 @@ METRICS: tuple[Metric, ...] = (
     _metric("router/reasks", "Of these, asked again because the answer could not be read", "count", "zero"),
     _metric("router/vetoed_frac", "Share of responses that a veto kept from the costlier judges", "share", "down"),
     _metric("router/cache_hit_frac", "Share of questions answered from memory", "share", "up"),
+    _metric("router/fallbacks", "Replies that the reranker scored alone because the judge was away", "count", "zero"),
+    _metric(
+        "router/fallback_frac",
+        "Share of responses that the reranker scored alone, the judge being away",
+        "share",
+        "zero",
+    ),
+    _metric(
+        "router/prefix_hit_frac/<pool>", "Share of the pool's prompt tokens that were in a prefix cache", "share", "up"
+    ),
     _metric("router/failures/<kind>", "Components that ended in this kind of failure", "count", "zero"),
     _metric("router/queue_s/<pool>/<stat>", "Time a question waited before a replica took it", "s", "down"),
     _metric("router/service_s/<pool>/<stat>", "Time a replica took to answer", "s", "down"),
@@ -95,6 +105,16 @@ METRICS: tuple[Metric, ...] = (
     _metric("pool/<pool>/timeout", "Questions that met their deadline since the start", "count", "zero"),
     _metric("pool/<pool>/unparsable", "Answers without a verdict that can be read since the start", "count", "zero"),
     _metric("pool/<pool>/unavailable", "Questions that no replica could take since the start", "count", "zero"),
+    _metric("pool/<pool>/refused", "Questions put to nobody since the start: the breaker was open", "count", "zero"),
+    _metric("pool/<pool>/breaker", "State of the breaker: 0 closed, 0.5 half open, 1 open", "", "zero"),
+    _metric("pool/<pool>/breaker_openings", "How often the breaker opened since the start", "count", "zero"),
+    _metric("pool/<pool>/hedged", "Questions put to a second replica too since the start", "count", "watch"),
+    _metric("pool/<pool>/hedge_won", "Of these, answered by the second one first", "count", "watch"),
+    _metric("pool/<pool>/hedge_cost", "What the losers of these races cost, at the winners' price", "cost", "down"),
+    _metric("pool/<pool>/hedge_after_s", "How long a request may take now before it is hedged", "s", "watch"),
+    _metric(
+        "pool/<pool>/prefix_hit_frac", "Share of prompt tokens found in a prefix cache since the start", "share", "up"
+    ),
     # Audits of the fast pass, over the last 2,000 replies and 400 audits
     _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
     _metric("audit/failed", "Audits of the step that it did not", "count", "zero"),
@@ -178,9 +198,13 @@ METRICS: tuple[Metric, ...] = (
         "rollout/prompts_dropped", "Prompts too long for the context, dropped when the data was read", "count", "zero"
     ),
     _metric("rollout/redone", "Responses generated again because a worker died", "count", "zero"),
+    _metric(
+        "rollout/rescored", "Scorings repeated because too many responses of a batch had no reward", "count", "zero"
+    ),
     # Time
     _metric("timing/step/total", "Wall time of the whole step", "s", "down"),
     _metric("timing/step/rollout_score", "Generating and scoring, which overlap", "s", "down"),
+    _metric("timing/step/paused", "Waiting for scorers that were away, part of rollout_score", "s", "zero"),
     _metric("timing/step/train", "Forward, backward and optimiser", "s", "down"),
     _metric("timing/step/sync", "Bringing the new weights to the rollout engines", "s", "down"),
     _metric("timing/step/<phase>", "Wall time of another phase of the step", "s", "down"),

@@ -139,6 +139,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if cascaded:
         metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded
         metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADE_BANDS}
+    metrics["router/fallback_frac"] = sum(r.fallback is not None for r in records) / len(records)
     metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
     calls: dict[str, list[ScorerCall]] = {}
     for record in records:
@@ -147,6 +148,9 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     for pool, made in calls.items():
         metrics[f"router/tokens/{pool}"] = float(sum(c.prompt_tokens + c.output_tokens for c in made))
         metrics[f"router/cost/{pool}"] = math.fsum(c.cost for c in made)
+        asked = sum(c.prompt_tokens for c in made)
+        if asked:
+            metrics[f"router/prefix_hit_frac/{pool}"] = sum(c.cached_tokens for c in made) / asked
     return metrics
 
 

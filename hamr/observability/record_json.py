@@ -109,6 +109,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "seconds": record.seconds,
         "judgements": [asdict(j) for j in record.judgements],
         "audit": asdict(record.audit) if record.audit else None,
+        "fallback": record.fallback,
     }
 
 
@@ -130,9 +131,10 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Ledgers from before there were judged side rewards, or audits, have none.
+        # Ledgers from before there were judged side rewards, audits or fallbacks have none.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
+        fallback=data.get("fallback"),
     )
 
 

@@ -130,7 +130,9 @@ def written_failure(answer: Answer) -> Failure | None:
 
 def unpaid(call: ScorerCall) -> ScorerCall:
     """A call as it stands in the records of those who share its answer: who, but no time, tokens or cost."""
-    return replace(call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0)
+    return replace(
+        call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0, cached_tokens=0
+    )
 
 
 def _free(answer: Answer) -> Answer:

@@ -8,22 +8,27 @@ hamr takes the maximum over the references: a reply is as good as its best agree
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hamr.config.schema import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.rewards.verdict import hard_score
 from hamr.routing.cascade import Cascade
-from hamr.types import Band, Failure, Outcome, ReferenceScore, Scored
+from hamr.types import Band, Failure, Fallback, JudgeTimeout, JudgeUnavailable, Outcome, ReferenceScore, Scored
+
+AWAY = (JudgeTimeout, JudgeUnavailable)
+"""Failures that say nothing about the response, only about the judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """The outcome, and the reference that decided it: the winner, or the one whose failure could not be ignored."""
+    """The outcome, and the reference that decided it: the winner, or the one whose failure could not be ignored.
+    `fallback`: a judge that was away mattered for the outcome, and the reranker stood in for it."""
 
     outcome: Outcome
     band: Band
     decisive: ReferenceScore
+    fallback: Fallback | None = None
 
 
 def to_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tuple[int, ...]:
@@ -52,16 +57,34 @@ def combine(
     first such in the order of the references. References outside the interval that `judge_best_k` spares the judge
     have no R and take no part.
 
+    With `fallback: reranker`, a failure that would be the outcome is turned into a number where the judge was away
+    (timed out or unavailable) and S_R is known: R = S_R for every such reference, as in Eq. 4 under a trust interval
+    of [0, 1]. Not w S_R, which is Eq. 4 with the judge's 0, and a failure is never 0. A judge that was there and could
+    not be read stays a failure: a policy could learn to write what no judge can read, and this would pay for it.
+
     Raises MissingScore if a needed score is absent and no failure explains it; ValueError for no scores at all.
     """
     if not scores:
         raise ValueError("no reference was scored")
+    result = _combine(scores, config, failures, stand_in=False)
+    if isinstance(result.outcome, Failure) and config.fallback == "reranker" and config.mode == "hybrid":
+        again = _combine(scores, config, failures, stand_in=True)
+        return again if isinstance(again.outcome, Failure) else replace(again, fallback="reranker")
+    return result
+
+
+def _combine(
+    scores: Sequence[ReferenceScore], config: ConsistencyConfig, failures: Mapping[int, Failure], *, stand_in: bool
+) -> Consistency:
     cascade = Cascade.from_config(config.cascade)
     judged = to_judge(scores, config)
     best: tuple[float, ReferenceScore] | None = None
     open_scores: list[tuple[float, ReferenceScore]] = []
     for score in scores:
         value, most = _value(score, config, cascade)
+        missed = value is None and score.reference in judged and isinstance(failures.get(score.reference), AWAY)
+        if stand_in and missed:
+            value = score.s_r
         if value is not None:
             best = (value, score) if best is None or value > best[0] else best
         elif score.s_r is None or config.mode != "hybrid" or score.reference in judged:

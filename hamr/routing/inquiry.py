@@ -12,11 +12,13 @@ from hamr.rewards.verdict import canonical_label
 from hamr.routing.asking import Asker, Role, failure_of
 from hamr.routing.consistency import combine, to_judge
 from hamr.routing.metrics import RouterMetrics
+from hamr.routing.patience import ask_until
 from hamr.types import (
     Answer,
     Audit,
     Band,
     Failure,
+    Fallback,
     JudgeUnparsable,
     Outcome,
     ReferenceScore,
@@ -37,6 +39,7 @@ class Finding:
     decisive: ReferenceScore | None = None
     escalated: bool = False
     audit: Audit | None = None
+    fallback: Fallback | None = None
 
 
 class Inquiry:
@@ -83,6 +86,7 @@ class Inquiry:
             decisive=result.decisive,
             escalated=self._escalated,
             audit=audit,
+            fallback=result.fallback,
         )
 
     async def _rerank_then_judge(self, index: int) -> None:
@@ -116,18 +120,22 @@ class Inquiry:
 
     async def _audit(self, decisive: ReferenceScore) -> Audit:
         assert decisive.s_r is not None, "inside the interval is where the reranker's score lies"
-        answer = await self._ask("judge", decisive.reference)
+        answer = await self._ask("judge", decisive.reference, patient=False)
         heard = failure_of("judge", answer) is None
         return Audit(s_r=decisive.s_r, s_j=answer.score if heard else None)
 
-    async def _ask(self, role: Role, index: int) -> Answer:
+    async def _ask(self, role: Role, index: int, *, patient: bool = True) -> Answer:
+        """`patient`: the reward depends on it, so that `fallback: wait` waits for it; nobody waits for an audit."""
         reference = self._sample.references[index].action
         assert isinstance(reference, Reply), "only reply references reach the scorers"
         question = consistency_question(self._sample, reference, self._reply)
-        heard = await self._askers[role].ask(question, until=self._until)
+        patient = patient and self._config.fallback == "wait"
+        ask = ask_until if patient else Asker.ask
+        heard = await ask(self._askers[role], question, until=self._until)
         if heard.answer.call is not None:
             self._calls[index, role] = heard.answer.call
-        self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
+        if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+            self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
         return heard.answer
 
 

@@ -138,8 +138,9 @@ class Bench:
             question = JUDGED[name].question(sample, [responses[i] for i in places], section, attempt)
             heard = await self._askers[name].ask(question, until=until)
             calls += [heard.answer.call] if heard.answer.call else []
-            self._metrics.question("side", asked=heard.asked, call=heard.answer.call)
-            self._metrics.reasks += attempt > 0 and heard.asked
+            if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+                self._metrics.question("side", asked=heard.asked, call=heard.answer.call)
+                self._metrics.reasks += attempt > 0 and heard.asked
             read = self._read(name, question, heard.answer, sample, len(responses))
             if isinstance(read, Failure):
                 results = results or (read,) * len(responses)

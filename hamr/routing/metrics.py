@@ -22,6 +22,7 @@ class RouterMetrics:
     cache_hits: int = 0
     reasks: int = 0
     vetoed: int = 0
+    fallbacks: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     bands: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -44,6 +45,7 @@ class RouterMetrics:
         self.bands[record.band] += 1
         self.cascaded += record.band in _CASCADE_BANDS
         self.escalated += escalated and record.band in _CASCADE_BANDS
+        self.fallbacks += record.fallback is not None
         self.vetoed += any(isinstance(component.outcome, Vetoed) for component in record.components)
         for component in record.components:
             if isinstance(component.outcome, Failure):
@@ -56,6 +58,7 @@ class RouterMetrics:
         - router/side_calls: questions put for the judged side rewards; /reasks: of these, again for an answer that
           could not be read; both only where there were any. /vetoed_frac: share of the responses that a veto kept
           from the costlier judges
+        - router/fallbacks: replies that the reranker scored alone, the judge being away; where there were any
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
         - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
@@ -73,6 +76,8 @@ class RouterMetrics:
             values["router/reasks"] = float(self.reasks)
         if self.vetoed:
             values["router/vetoed_frac"] = self.vetoed / self.requests
+        if self.fallbacks:
+            values["router/fallbacks"] = float(self.fallbacks)
         if self.requests:
             matched: tuple[Band, ...] = ("type_mismatch", "tool_match", "verbatim")
             values |= {f"router/{band}_frac": self.bands[band] / self.requests for band in matched}

@@ -9,7 +9,7 @@ from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.mix import mix
 from hamr.routing.consistency import combine
-from hamr.types import Component, Failure, Outcome, RewardRecord, Scored, Total, Vetoed
+from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig) -> Total:
@@ -33,8 +33,10 @@ def _again(component: Component, record: RewardRecord, rewards: RewardsConfig) -
     outcome = component.outcome
     if component.name == "consistency" and record.reference_scores:
         # The record keeps one failure: the one that decided. It stands for every score that is absent.
+        # Where the reranker stood in, the judge was away for every score that counts and is absent.
+        failure = JudgeUnavailable(detail="the judge was away") if record.fallback else outcome
         failures = (
-            {score.reference: outcome for score in record.reference_scores} if isinstance(outcome, Failure) else {}
+            {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
         outcome = combine(record.reference_scores, rewards.consistency, failures).outcome
     if component.name in JUDGED and section.weight:

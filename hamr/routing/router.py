@@ -115,6 +115,7 @@ class RewardRouter:
             seconds=self._clock() - started,
             judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
             audit=finding.audit,
+            fallback=finding.fallback,
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)

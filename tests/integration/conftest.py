@@ -164,7 +164,7 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
             return await asyncio.gather(*tasks)
 
         async def classify(self, prompt: Any, labels: list[int]) -> Mapping[int, float]:
-            return await self.engine.classify(prompt, labels)
+            return (await self.engine.classify(prompt, labels)).logprobs
 
         async def load_weights(self, path: str, version: int) -> float:
             return await self.engine.load_weights(path, version)

@@ -131,7 +131,8 @@ async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
     assert quick.score == 0.5
     assert (await client.ask(do(0.75))).score == 0.75
     assert client.metrics() == {
-        "asked": 3, "scored": 2, "retried": 0, "timeout": 1, "unparsable": 0, "unavailable": 0
+        "asked": 3, "scored": 2, "retried": 0, "timeout": 1, "unparsable": 0, "unavailable": 0, "refused": 0,
+        "breaker": 0.0, "breaker_openings": 0, "prefix_hit_frac": 0.0,
     }  # fmt: skip
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, OverlongConfig, RolloutConfig
 from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
+from hamr.errors import TooManyUnscored
+from hamr.observability.ledger import Ledger
 from hamr.protocols import GenerationRequest
 from hamr.types import (
     Component,
     JudgeTimeout,
+    JudgeUnavailable,
     Outcome,
     Reference,
     Reply,
     RewardRecord,
     Rollout,
+    SampleKey,
     Scored,
     ServiceSample,
     TrainBatch,
@@ -191,6 +198,39 @@ async def test_overlong_penalty_moves_the_reward_of_long_responses() -> None:
     assert groups == []  # all equal: 3 of 8 tokens, penalty (8 - 7 - 3) / 7 for each
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     assert controller.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
+
+
+HASTY = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)
+
+
+async def test_a_batch_without_rewards_waits_for_the_scorers_and_records_each_response_once(tmp_path: Path) -> None:
+    tries: Counter[SampleKey] = Counter()
+    notes: list[str] = []
+
+    def reward(rollout: Rollout) -> Outcome:
+        tries[rollout.key] += 1
+        return by_index(rollout) if tries[rollout.key] > 2 else JudgeUnavailable(detail="away")
+
+    controller, engine, trainer, recorder = build(reward, prompts=2)
+    controller.experiment = controller.experiment.model_copy(update={"unscored": HASTY})
+    controller.note = notes.append
+    metrics = await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
+    assert [len(g.sequences) for g in trainer.batches[0].groups] == [4, 4]
+    assert len(engine.requests) == 2, "the responses are the same, only their scores are new"
+    assert set(tries.values()) == {3}
+    assert [r.total.ok for r in recorder.kept] == [True] * 8
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert ledger.add(recorder.kept) == len(recorder.kept) == 8
+    assert metrics["rollout/rescored"] == 16
+    assert "8 of 8 responses have no reward" in notes[0]
+
+
+async def test_a_run_whose_scorers_stay_away_stops_and_leaves_nothing_of_the_step() -> None:
+    controller, _, trainer, recorder = build(lambda r: JudgeUnavailable(detail="away"))
+    controller.experiment = controller.experiment.model_copy(update={"unscored": HASTY})
+    with pytest.raises(TooManyUnscored, match=r"step 0: 8 of 8 responses have no reward \(judge_unavailable 8"):
+        await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
+    assert (trainer.batches, recorder.kept, controller.version, controller.weights.versions) == ([], [], 0, [])
 
 
 def test_seeds_differ_by_sample_and_repeat_by_key() -> None:

@@ -35,7 +35,8 @@ class Engine:
         self.asked.append((len(ids), sampling, how))
         cut = sampling.max_new_tokens < self.tokens
         said = min(self.tokens, sampling.max_new_tokens)
-        return SimpleNamespace(text=self.text, token_ids=(1,) * said, finish_reason="length" if cut else "stop")
+        reason = "length" if cut else "stop"
+        return SimpleNamespace(text=self.text, token_ids=(1,) * said, finish_reason=reason, cached_tokens=2)
 
 
 def grader(**changes: Any) -> PoolConfig:

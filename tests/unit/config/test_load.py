@@ -168,6 +168,55 @@ def test_a_grader_brings_no_prompt_and_everybody_else_does() -> None:
     assert "group_wait_s=200" in complaint("router.group_wait_s=200")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["pools.judge.hedge={}"], ["pools.judge", "replicas=1 and a hedge section", "raise replicas or remove"]),
+        (
+            ["pools.judge.hedge={}", "pools.judge.replicas=2", "pools.judge.autoscaling={max_replicas: 1}"],
+            ["autoscaling.max_replicas=1 and a hedge section"],
+        ),
+        (
+            ["pools.judge.replicas=2", "pools.judge.hedge={floor_s: 200}"],
+            ["hedge.floor_s=200 is not below deadline_s=120"],
+        ),
+        (
+            ["pools.judge.replicas=2", "pools.judge.hedge={burst: 4}"],
+            ["hedge.burst=4 is below batch_size=16"],
+        ),
+        (
+            ["pools.judge.replicas=2", "pools.judge.hedge={min_count: 300}"],
+            ["min_count=300 is above window=200"],
+        ),
+        (["experiment.unscored.first_s=500"], ["first_s=500 is above longest_s=120"]),
+        (
+            ["rewards=soft_judge", "rewards.consistency.fallback=reranker"],
+            ["mode='soft_judge' and fallback='reranker' contradict each other"],
+        ),
+        (
+            ["rewards.consistency.fallback=wait", "pools.judge.deadline_s=180"],
+            ["pools.judge.deadline_s=180", "router.deadline_s=180"],
+        ),
+        (["pools.judge.breaker.failure_frac=0"], ["pools.judge.breaker.failure_frac: 0: must be greater than 0"]),
+        (["pools.judge.hedge.quantil=0.5"], ["quantile"]),
+    ],
+)
+def test_contradictions_about_faults(overrides: list[str], says: list[str]) -> None:
+    message = complaint(*overrides)
+    for part in says:
+        assert part in message
+
+
+def test_faults_are_off_or_bounded_by_default() -> None:
+    config = load_config(["pools.judge.breaker=null", "experiment.unscored.max_frac=null"])
+    assert config.pools["judge"].breaker is None
+    assert config.experiment.unscored.max_frac is None
+    assert (config.pools["reranker"].hedge, config.rewards.consistency.fallback) == (None, "exclude")
+    hedged = load_config(["pools.judge.replicas=2", "pools.judge.hedge.budget_frac=0.1"]).pools["judge"].hedge
+    assert hedged is not None
+    assert (hedged.budget_frac, hedged.quantile) == (0.1, 0.95)
+
+
 def test_several_mistakes_are_counted() -> None:
     assert "(and 1 more)" in complaint("trainer.ranks=0", "rollout.workers=0")
 

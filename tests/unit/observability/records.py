@@ -74,6 +74,7 @@ records = st.builds(
             output_tokens=counts,
             attempts=st.integers(1, 5),
             cost=numbers,
+            cached_tokens=counts,
         )
     ),
     s_r=scores,
@@ -83,6 +84,7 @@ records = st.builds(
     versions=tuples(st.builds(VersionSpan, version=counts, start=counts, end=counts)),
     seconds=numbers,
     audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores),
+    fallback=st.none() | st.just("reranker"),
 )
 
 

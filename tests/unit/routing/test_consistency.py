@@ -5,7 +5,7 @@ import pytest
 from hamr.config.schema import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.routing.consistency import combine, to_judge
-from hamr.types import JudgeTimeout, JudgeUnavailable, ReferenceScore, RerankerTimeout, Scored
+from hamr.types import JudgeTimeout, JudgeUnavailable, JudgeUnparsable, ReferenceScore, RerankerTimeout, Scored
 
 HYBRID = ConsistencyConfig()
 GONE = JudgeTimeout(detail="gone")
@@ -75,6 +75,38 @@ def test_a_reference_that_best_k_spares_takes_no_part():
     scores = [score(0, 0.5), score(1, 0.6, 0.2)]
     result = combine(scores, ConsistencyConfig(judge_best_k=1), {})
     assert result.outcome == Scored(value=0.05 * 0.6 + (1 - 0.05) * 0.2)
+
+
+STAND_IN = ConsistencyConfig(fallback="reranker")
+
+
+@pytest.mark.parametrize("s_r", [0.0, 0.5, 0.67, 0.981, 1.0])
+def test_the_reranker_stands_in_for_a_judge_that_is_away(s_r):
+    for away in (GONE, JudgeUnavailable(detail="no replica")):
+        result = combine([score(0, s_r)], STAND_IN, {0: away})
+        assert (result.outcome, result.fallback) == (Scored(value=s_r), "reranker")
+        assert result.band == ("below" if s_r < 0.68 else "above")
+        assert combine([score(0, s_r)], HYBRID, {0: away}).fallback is None
+
+
+def test_a_stand_in_that_could_not_have_mattered_is_none():
+    # 0.955 at most for reference 0, as above: the true maximum is known, so nothing is flagged.
+    result = combine([score(0, 0.1), score(1, 0.97)], STAND_IN, {0: GONE})
+    assert (result.outcome, result.fallback) == (Scored(value=0.97), None)
+
+
+def test_the_best_reference_wins_over_a_stand_in_but_the_outcome_is_flagged():
+    # Reference 0 could have had 0.975; with 0.5 in its place reference 1 wins, and nobody knows whether it should.
+    result = combine([score(0, 0.5), score(1, 0.9)], STAND_IN, {0: GONE})
+    assert (result.outcome, result.decisive.reference, result.fallback) == (Scored(value=0.9), 1, "reranker")
+
+
+def test_nobody_stands_in_for_a_judge_that_mumbles_or_for_a_reranker():
+    mumbled = JudgeUnparsable(detail="hm")
+    assert combine([score(0, 0.5)], STAND_IN, {0: mumbled}).outcome == mumbled
+    slow = RerankerTimeout(detail="slow")
+    result = combine([score(0), score(1, 0.5)], STAND_IN, {0: slow, 1: GONE})
+    assert (result.outcome, result.fallback) == (slow, None)
 
 
 def test_an_unexplained_gap_is_an_error():

@@ -19,6 +19,7 @@ from hamr.types import (
     Answer,
     Component,
     JudgeTimeout,
+    JudgeUnavailable,
     MalformedResponse,
     ReferenceScore,
     RewardRecord,
@@ -40,10 +41,12 @@ weights = st.sampled_from([0.0, 0.1, 1.0, 3.0])
 @st.composite
 def rewards_configs(draw):
     tau_a, tau_b = sorted((draw(shares), draw(shares)))
+    mode = draw(st.sampled_from(["hybrid", "hybrid", "reranker", "soft_judge", "hard_judge"]))
     return RewardsConfig(
         consistency=ConsistencyConfig(
             weight=draw(weights),
-            mode=draw(st.sampled_from(["hybrid", "hybrid", "reranker", "soft_judge", "hard_judge"])),
+            mode=mode,
+            fallback=draw(st.sampled_from(["exclude", "reranker"])) if mode == "hybrid" else "exclude",
             cascade=CascadeConfig(tau_a=tau_a, tau_b=tau_b, w1=draw(shares), w2=draw(shares)),
             judge_best_k=draw(st.sampled_from([None, 1, 2])),
         ),
@@ -64,8 +67,11 @@ def test_the_recorded_total_comes_out_again_exactly(data, rewards, text, referen
         router = RewardRouter(rewards, pools, count_tokens=lambda t: len(t.split()), deadline_s=30.0)
         return await router.score(point, rollout(text))
 
-    record = asyncio.run(scored())
+    record = record_from_json(record_to_json(asyncio.run(scored())))
     assert replay(record, rewards) == record.total
+    if record.fallback:
+        assert rewards.consistency.fallback == "reranker"
+        assert isinstance(record.total, Scored)
 
 
 def recorded(*scores, outcome, weight=1.0, name="consistency"):
@@ -100,6 +106,18 @@ def test_a_recorded_failure_stays_one_unless_it_is_not_needed():
     record = recorded(ReferenceScore(reference=0, s_r=0.5), outcome=gone)
     assert replay(record, RewardsConfig()) == gone
     assert replay(record, RewardsConfig(consistency=ConsistencyConfig(mode="reranker"))) == Scored(value=0.5)
+
+
+def test_a_stand_in_and_a_failure_can_be_told_what_the_other_would_have_been():
+    gone = JudgeTimeout(detail="gone")
+    scores = (ReferenceScore(reference=0, s_r=0.2, s_j=0.1), ReferenceScore(reference=1, s_r=0.5))
+    stand_in = RewardsConfig(consistency=ConsistencyConfig(fallback="reranker"))
+    failed = recorded(*scores, outcome=gone)
+    assert replay(failed, RewardsConfig()) == gone
+    assert replay(failed, stand_in) == Scored(value=0.5)
+    flagged = replace(recorded(*scores, outcome=Scored(value=0.5)), fallback="reranker")
+    assert replay(flagged, stand_in) == Scored(value=0.5)
+    assert isinstance(replay(flagged, RewardsConfig()), JudgeUnavailable)
 
 
 def test_outcomes_without_scorers_keep_their_value_under_new_weights():
