@@ -206,7 +206,10 @@ Outcome = Total | Absent
 
 # --- records -----------------------------------------------------------------------------------
 
-Band = Literal["none", "type_mismatch", "tool_match", "below", "inside", "above", "judge_only", "reranker_only"]
+Band = Literal[
+    "none", "type_mismatch", "tool_match", "below", "inside", "above", "skipped", "judge_only", "reranker_only"
+]  # fmt: skip
+"""`skipped`: the cascade wanted the judge, whose word could not have changed the group (`hamr.routing.group_aware`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +306,8 @@ class RewardRecord:
     seconds: float = 0.0
     judgements: tuple[Judgement, ...] = ()
     audit: Audit | None = None
+    cascade: tuple[float, float, float, float] | None = None
+    """(tau_a, tau_b, w1, w2) that were in force; None where no cascade was (another mode, or an older ledger)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from hamr.config.schema import CascadeConfig
+from hamr.config.schema import CascadeConfig, ConsistencyConfig
 from hamr.errors import ConfigError, MissingScore
 
 CascadeBand = Literal["below", "inside", "above"]
@@ -45,6 +45,16 @@ class Cascade:
     @classmethod
     def from_config(cls, config: CascadeConfig) -> Cascade:
         return cls(config.tau_a, config.tau_b, config.w1, config.w2)
+
+    @property
+    def parameters(self) -> tuple[float, float, float, float]:
+        """(tau_a, tau_b, w1, w2), as a record keeps them."""
+        return self.tau_a, self.tau_b, self.w1, self.w2
+
+    def put_into(self, config: ConsistencyConfig) -> ConsistencyConfig:
+        """`config` with this cascade in the place of its own."""
+        fresh = CascadeConfig(tau_a=self.tau_a, tau_b=self.tau_b, w1=self.w1, w2=self.w2)
+        return config.model_copy(update={"cascade": fresh})
 
     def band(self, s_r: float) -> CascadeBand:
         """Where the reranker's score lies. Raises ValueError unless 0 <= s_r <= 1."""

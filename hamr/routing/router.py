@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from hamr.config.schema import RewardsConfig
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_action, render_action
 from hamr.errors import ConfigError
 from hamr.rewards.judged import check_prompts
@@ -24,6 +24,7 @@ from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
 from hamr.routing.audit import drawn
+from hamr.routing.cascade import Cascade
 from hamr.routing.inquiry import Finding, Inquiry
 from hamr.routing.judging import Bench, Case, Opinion
 from hamr.routing.metrics import RouterMetrics
@@ -66,6 +67,7 @@ class RewardRouter:
         self._rules = load_rules(rewards.rules.file)
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
+        self._moved: tuple[Cascade, ConsistencyConfig] | None = None
         roles: dict[Role, str] = {role: getattr(rewards.consistency, role) for role in self._roles()}
         wanted = {f"consistency.{role}": name for role, name in roles.items()}
         wanted |= {f"{reward}.pool": section.pool for reward, section in rewards.judged.items()}
@@ -80,14 +82,20 @@ class RewardRouter:
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
         self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        """One response's record. A scorer's failure is a typed outcome in it, never an exception."""
+    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
+        """One response's record. A scorer's failure is a typed outcome in it, never an exception.
+
+        `cascade` is in force for this response in place of the configured one: it comes with every call and is never
+        kept, so that a router that restarts cannot fall back to the starting values.
+        """
         started = self._clock()
         action = parse_action(rollout.text, self._format)
         until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, rollout.text, action)
+        consistency = self._in_force(cascade)
         finding, opinions = await asyncio.gather(
-            self._consistency(sample, rollout.key, action, until), self._opinions(sample, rollout, action, until)
+            self._consistency(sample, rollout.key, action, consistency, until),
+            self._opinions(sample, rollout, action, until),
         )
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
@@ -112,6 +120,7 @@ class RewardRouter:
             seconds=self._clock() - started,
             judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
             audit=finding.audit,
+            cascade=_parameters(consistency),
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
@@ -131,6 +140,13 @@ class RewardRouter:
         await self._bench.close()
         for asker in self._askers.values():
             await asker.close()
+
+    def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
+        if cascade is None:
+            return self._rewards.consistency
+        if self._moved is None or self._moved[0] != cascade:
+            self._moved = cascade, cascade.put_into(self._rewards.consistency)
+        return self._moved[1]
 
     def _roles(self) -> tuple[Role, ...]:
         wanted = self._rewards.consistency
@@ -170,7 +186,12 @@ class RewardRouter:
         return await self._bench.judge(case)
 
     async def _consistency(
-        self, sample: ServiceSample, key: SampleKey, action: Action | MalformedResponse, until: float
+        self,
+        sample: ServiceSample,
+        key: SampleKey,
+        action: Action | MalformedResponse,
+        config: ConsistencyConfig,
+        until: float,
     ) -> Finding:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
@@ -179,9 +200,15 @@ class RewardRouter:
         if match.score is not None:
             band: Band = "type_mismatch" if match.kind == "type_mismatch" else "tool_match"
             return Finding(outcome=Scored(value=match.score), band=band)
-        if not self._rewards.consistency.weight:
+        if not config.weight:
             # Not worth a question: `score` leaves the component out.
             return Finding(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        inquiry = Inquiry(self._rewards.consistency, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=drawn(key, self._rewards.consistency.audit_frac))
+        inquiry = Inquiry(config, self._scorers, self._metrics, sample, action, until=until)
+        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac))
+
+
+def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
+    """What Eq. 4 was computed with, for the record."""
+    cascade = config.cascade
+    return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None
