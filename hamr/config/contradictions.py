@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hamr.config.steering import check_steering
+
 if TYPE_CHECKING:
     from hamr.config.schema import Config
 
@@ -37,6 +39,7 @@ def check_consistent(c: Config) -> None:
                     f"point it at a pool with role {role!r}"
                 )
     _check_judges(c)
+    check_steering(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "

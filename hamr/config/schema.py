@@ -14,6 +14,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.types import Aggregation
 
 
@@ -164,6 +165,9 @@ class ConsistencyConfig(Section):
     audit_frac: Fraction = 0.0
     """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
     what the judge says shows what the fast pass hides (`audit/*`)."""
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    budget: BudgetConfig = BudgetConfig()
+    group_aware: GroupAwareConfig = GroupAwareConfig()
 
 
 class RewardsConfig(JudgedRewards):

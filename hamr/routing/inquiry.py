@@ -11,6 +11,8 @@ from hamr.rewards.questions import consistency_question
 from hamr.rewards.verdict import canonical_label
 from hamr.routing.asking import Asker, Role, failure_of
 from hamr.routing.consistency import combine, to_judge
+from hamr.routing.gathering import Gate
+from hamr.routing.group_aware import unjudged
 from hamr.routing.metrics import RouterMetrics
 from hamr.types import (
     Answer,
@@ -59,18 +61,22 @@ class Inquiry:
         self._calls: dict[tuple[int, Role], ScorerCall] = {}
         self._escalated = False
 
-    async def run(self, references: Sequence[int], *, audited: bool = False) -> Finding:
+    async def run(self, references: Sequence[int], *, audited: bool = False, gate: Gate | None = None) -> Finding:
         """Asks about the reply references with these indices (at least one) and takes the best.
 
-        `audited`: where the reranker alone decides, the judge is heard too, for the record.
+        `audited`: where the reranker alone decides, the judge is heard too, for the record. `gate`: the group has a say
+        in whether the judge is asked.
         """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
-        if self._config.mode == "hybrid" and self._config.judge_best_k is None:
+        if self._config.mode == "hybrid" and self._config.judge_best_k is None and gate is None:
             await asyncio.gather(*(self._rerank_then_judge(index) for index in references))
         else:
             if self._config.mode in ("hybrid", "reranker"):
                 await asyncio.gather(*(self._rerank(index) for index in references))
-            judged = to_judge(tuple(self._scores.values()), self._config)
+            reranked = tuple(self._scores.values())
+            if gate is not None and await gate.spared(reranked, self._config):
+                return self._skipped(reranked)
+            judged = to_judge(reranked, self._config)
             await asyncio.gather(*(self._judge(index) for index in judged))
         scores = tuple(self._scores.values())
         result = combine(scores, self._config, self._failures)
@@ -79,11 +85,19 @@ class Inquiry:
             outcome=result.outcome,
             band=result.band,
             scores=scores,
-            calls=tuple(call for _, call in sorted(self._calls.items(), key=_order)),
+            calls=self._made(),
             decisive=result.decisive,
             escalated=self._escalated,
             audit=audit,
         )
+
+    def _skipped(self, reranked: tuple[ReferenceScore, ...]) -> Finding:
+        best = max(reranked, key=lambda score: score.s_r if score.s_r is not None else -1.0)
+        outcome = unjudged(reranked, self._config)
+        return Finding(outcome=outcome, band="skipped", scores=reranked, calls=self._made(), decisive=best)
+
+    def _made(self) -> tuple[ScorerCall, ...]:
+        return tuple(call for _, call in sorted(self._calls.items(), key=_order))
 
     async def _rerank_then_judge(self, index: int) -> None:
         await self._rerank(index)

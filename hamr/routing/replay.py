@@ -10,6 +10,7 @@ from hamr.rewards.judged import JUDGED
 from hamr.rewards.mix import mix
 from hamr.routing.cascade import Cascade
 from hamr.routing.consistency import combine
+from hamr.routing.group_aware import unjudged
 from hamr.types import Component, Failure, Outcome, RewardRecord, Scored, Total, Vetoed
 
 
@@ -44,7 +45,10 @@ def _again(
         failures = (
             {score.reference: outcome for score in record.reference_scores} if isinstance(outcome, Failure) else {}
         )
-        outcome = combine(record.reference_scores, consistency, failures).outcome
+        if record.band == "skipped" and consistency.mode == "hybrid":
+            outcome = unjudged(record.reference_scores, consistency)
+        else:
+            outcome = combine(record.reference_scores, consistency, failures).outcome
     if component.name in JUDGED and section.weight:
         outcome = _judged(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)

@@ -9,8 +9,9 @@ to their judges (`hamr.routing.judging`) while the cascade runs.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -25,6 +26,7 @@ from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
 from hamr.routing.audit import drawn
 from hamr.routing.cascade import Cascade
+from hamr.routing.gathering import Gate, Gathering
 from hamr.routing.inquiry import Finding, Inquiry
 from hamr.routing.judging import Bench, Case, Opinion
 from hamr.routing.metrics import RouterMetrics
@@ -80,21 +82,27 @@ class RewardRouter:
         self._scorers = {role: self._askers[name] for role, name in roles.items()}
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
+        aware = rewards.consistency.group_aware
+        self._gathering = Gathering(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
         self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
-    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
         """One response's record. A scorer's failure is a typed outcome in it, never an exception.
 
         `cascade` is in force for this response in place of the configured one: it comes with every call and is never
-        kept, so that a router that restarts cannot fall back to the starting values.
+        kept, so that a router that restarts cannot fall back to the starting values. `group_aware=False`: whom Eq. 4
+        wants judged is judged, whatever the configuration says of the group; for evaluations.
         """
         started = self._clock()
         action = parse_action(rollout.text, self._format)
         until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, rollout.text, action)
         consistency = self._in_force(cascade)
+        gate = self._gate(rollout, components, until) if group_aware else None
         finding, opinions = await asyncio.gather(
-            self._consistency(sample, rollout.key, action, consistency, until),
+            self._consistency(sample, rollout.key, action, consistency, until, gate),
             self._opinions(sample, rollout, action, until),
         )
         components += tuple(
@@ -137,9 +145,15 @@ class RewardRouter:
 
     async def close(self) -> None:
         """Cancels questions under way."""
+        if self._gathering is not None:
+            self._gathering.close()
         await self._bench.close()
         for asker in self._askers.values():
             await asker.close()
+
+    @property
+    def _hybrid(self) -> bool:
+        return self._rewards.consistency.weight > 0.0 and self._rewards.consistency.mode == "hybrid"
 
     def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
         if cascade is None:
@@ -147,6 +161,18 @@ class RewardRouter:
         if self._moved is None or self._moved[0] != cascade:
             self._moved = cascade, cascade.put_into(self._rewards.consistency)
         return self._moved[1]
+
+    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
+        """None where a response is not looked at beside its siblings."""
+        if self._gathering is None or rollout.siblings < 2:
+            return None
+        return Gate(
+            gathering=self._gathering,
+            key=rollout.key,
+            siblings=rollout.siblings,
+            offset=math.fsum(c.contribution for c in side if c.contribution is not None),
+            until=until,
+        )
 
     def _roles(self) -> tuple[Role, ...]:
         wanted = self._rewards.consistency
@@ -192,12 +218,17 @@ class RewardRouter:
         action: Action | MalformedResponse,
         config: ConsistencyConfig,
         until: float,
+        gate: Gate | None,
     ) -> Finding:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
+            if gate is not None:
+                gate.settled(action.value, config)
             return Finding(outcome=action)
         match = match_action(action, sample.references)
         if match.score is not None:
+            if gate is not None:
+                gate.settled(match.score, config)
             band: Band = "type_mismatch" if match.kind == "type_mismatch" else "tool_match"
             return Finding(outcome=Scored(value=match.score), band=band)
         if not config.weight:
@@ -205,7 +236,7 @@ class RewardRouter:
             return Finding(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
         inquiry = Inquiry(config, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac))
+        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac), gate=gate)
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
