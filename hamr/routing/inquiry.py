@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hamr.config.schema import ConsistencyConfig
 from hamr.rewards.questions import consistency_question
@@ -21,6 +22,7 @@ from hamr.types import (
     Failure,
     JudgeUnparsable,
     Outcome,
+    Question,
     ReferenceScore,
     Reply,
     ScorerCall,
@@ -59,6 +61,7 @@ class Inquiry:
         self._scores: dict[int, ReferenceScore] = {}
         self._failures: dict[int, Failure] = {}
         self._calls: dict[tuple[int, Role], ScorerCall] = {}
+        self._questions: dict[int, Question] = {}
         self._escalated = False
 
     async def run(self, references: Sequence[int], *, audited: bool = False, gate: Gate | None = None) -> Finding:
@@ -69,15 +72,15 @@ class Inquiry:
         """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
         if self._config.mode == "hybrid" and self._config.judge_best_k is None and gate is None:
-            await asyncio.gather(*(self._rerank_then_judge(index) for index in references))
+            await _together([self._rerank_then_judge(index) for index in references])
         else:
             if self._config.mode in ("hybrid", "reranker"):
-                await asyncio.gather(*(self._rerank(index) for index in references))
+                await _together([self._rerank(index) for index in references])
             reranked = tuple(self._scores.values())
             if gate is not None and await gate.spared(reranked, self._config):
                 return self._skipped(reranked)
             judged = to_judge(reranked, self._config)
-            await asyncio.gather(*(self._judge(index) for index in judged))
+            await _together([self._judge(index) for index in judged])
         scores = tuple(self._scores.values())
         result = combine(scores, self._config, self._failures)
         audit = await self._audit(result.decisive) if audited and result.band == "inside" else None
@@ -135,14 +138,23 @@ class Inquiry:
         return Audit(s_r=decisive.s_r, s_j=answer.score if heard else None)
 
     async def _ask(self, role: Role, index: int) -> Answer:
-        reference = self._sample.references[index].action
-        assert isinstance(reference, Reply), "only reply references reach the scorers"
-        question = consistency_question(self._sample, reference, self._reply)
-        heard = await self._askers[role].ask(question, until=self._until)
+        if index not in self._questions:
+            reference = self._sample.references[index].action
+            assert isinstance(reference, Reply), "only reply references reach the scorers"
+            self._questions[index] = consistency_question(self._sample, reference, self._reply)
+        heard = await self._askers[role].ask(self._questions[index], until=self._until)
         if heard.answer.call is not None:
             self._calls[index, role] = heard.answer.call
         self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
         return heard.answer
+
+
+async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """All at once; a single one without a task of its own, which would cost as much as all else that is done for it."""
+    if len(asked) == 1:
+        await asked[0]
+    else:
+        await asyncio.gather(*asked)
 
 
 def _order(item: tuple[tuple[int, Role], ScorerCall]) -> tuple[int, bool]:

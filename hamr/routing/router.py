@@ -101,10 +101,12 @@ class RewardRouter:
         components = self._side_rewards(sample, rollout.text, action)
         consistency = self._in_force(cascade)
         gate = self._gate(rollout, components, until) if group_aware else None
-        finding, opinions = await asyncio.gather(
-            self._consistency(sample, rollout.key, action, consistency, until, gate),
-            self._opinions(sample, rollout, action, until),
-        )
+        asked = self._consistency(sample, rollout.key, action, consistency, until, gate)
+        opinions: tuple[Opinion, ...] = ()
+        if self._rewards.judged:
+            finding, opinions = await asyncio.gather(asked, self._opinions(sample, rollout, action, until))
+        else:
+            finding = await asked
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
             for o in opinions
