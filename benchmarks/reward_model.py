@@ -4,7 +4,7 @@ The synthetic model. A reply has a quality q = 0.6 d + 0.8 e + shift, with d ~ N
 own; `shift` is how far the policy has come since the scores that the cascade was calibrated on.
 
     teacher  Y    mean of four judges who each read q + N(0, 0.5) and say 0, 0.5 or 1 (thresholds -0.5 and 0.5)
-    judge    S_J  P(Yes) + 0.5 P(Part) of q + N(0, 0.45), softened by a logistic of scale 0.25 around the same thresholds
+    judge    S_J  P(Yes) + 0.5 P(Part) of q + N(0, 0.45), each a logistic of scale 0.25 at its threshold
     reranker S_R  a logistic of (q + N(0, noise)) of scale 0.5: it heaps up at both ends
 
 so that the judge is one more judge of the teacher's kind. What decides whether a cascade can do without it is how good

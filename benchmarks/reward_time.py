@@ -86,7 +86,7 @@ class Pools:
 
 
 async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tuple[list[RewardRecord], float, int]:
-    """(records in order, simulated seconds, judge calls) of one batch through the real router, all responses at once."""
+    """(records in order, simulated seconds, judge calls) of one batch through the real router, all at once."""
     reranker = Pool(replies.s_r, seconds=pools.reranker_s, places=pools.reranker_places)
     judge = Pool(replies.s_j, seconds=pools.judge_s, places=pools.judge_places)
     router = RewardRouter(
@@ -155,7 +155,9 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
     for tolerance in args.tolerances:
         aware = {"group_aware": {"enabled": True, "tolerance": tolerance}}
         found.append(Arm(f"calibrated, group-aware {tolerance:g}, cache", {**fit, **aware}, cached=True))
-    return [replace(arm, steering=_steering(arm)) if {"budget", "adaptive"} & set(arm.consistency) else arm for arm in found]
+    return [
+        replace(arm, steering=_steering(arm)) if {"budget", "adaptive"} & set(arm.consistency) else arm for arm in found
+    ]
 
 
 def _steering(arm: Arm) -> Steering:
@@ -269,7 +271,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             batches = [synthetic(name, rng, groups=args.groups, shift=args.shift, **sizes) for _ in range(count)]
         found.append(simulated_time.run(measure(name, fitting, batches, args)))
         print(table(found[-1]) + "\n", flush=True)
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+    # Paths say nothing to others.
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "triples")}
     out = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "settings": settings}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({**out, "found": found}, indent=1) + "\n")

@@ -3,8 +3,8 @@
     python benchmarks/router_load.py                    # in process, and through an actor on a local Ray
     python benchmarks/router_load.py --only core --profile
 
-Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade, records.
-README.md beside this file says how to read it.
+Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
+records. README.md beside this file says how to read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 
-from hamr.config.pools import PoolConfig, RouterConfig  # noqa: E402
+from hamr.config.pools import RouterConfig  # noqa: E402
 from hamr.config.schema import RewardsConfig  # noqa: E402
 from hamr.routing.router import RewardRouter  # noqa: E402
 from hamr.types import (  # noqa: E402
@@ -182,8 +182,12 @@ def on_ray(args: argparse.Namespace) -> dict[str, float]:
     import ray
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # As a run of hamr has it; Ray's own default is to be nice to everybody else.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20, log_to_driver=False)
+        ray.init(
+            num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20, log_to_driver=False
+        )
         try:
             return asyncio.run(through_actor(args))
         finally:
