@@ -85,6 +85,9 @@ def most_trusted(
     if loss(evidence, np.array([step]), cascade, measure)[0] <= max(limit, lost[0]):
         return step
     near = np.abs(pairs - now).max(axis=1) <= bounds.max_move
+    if kept[0]:
+        # A ridge on the way: what is trusted is not given up for it.
+        return _least(pairs, np.where(near & kept & (share < share[0] - SAVED), share, np.inf), now)
     return _least(pairs, np.where(near & (lost < lost[0]), lost, np.inf), now)
 
 

@@ -83,6 +83,18 @@ def test_it_shrinks_where_trust_is_lost():
     assert 0.5 < path[-1][0] < 0.65
 
 
+def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
+    """Far below they agree again, so that the whole would keep the limit; the way there leads through what would not."""
+    s_r = np.random.default_rng(5).random(1000)
+    evidence = Evidence.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
+    path = run(evidence, (0.66, 0.99), Bounds(start=(0.66, 0.99), reach=1.0, max_move=0.02), limit=0.12)
+    assert one(evidence, (0.0, 1.0)) <= 0.12 < one(evidence, (0.45, 1.0))
+    assert all(one(evidence, ends) <= 0.12 for ends in path)
+    assert 0.45 < path[-1][0] < 0.66
+    shares = [evidence.escalated(*(np.array([end]) for end in ends))[0] for ends in path]
+    assert shares == sorted(shares, reverse=True)
+
+
 def test_reach_is_a_wall():
     bounds = Bounds(start=(0.68, 0.9), reach=0.05, max_move=0.02)
     assert run(agreeing_above(0.0), (0.68, 0.9), bounds, limit=0.5)[-1] == pytest.approx((0.63, 0.95), abs=0.015)
