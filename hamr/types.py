@@ -209,8 +209,10 @@ Outcome = Total | Absent
 Fallback = Literal["reranker"]
 """Who stood in for a scorer that was away."""
 Band = Literal[
-    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
-]
+    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "skipped", "judge_only",
+    "reranker_only"
+]  # fmt: skip
+"""`skipped`: the cascade wanted the judge, whose word could not have changed the group (`hamr.routing.group_aware`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +317,8 @@ class RewardRecord:
     judgements: tuple[Judgement, ...] = ()
     audit: Audit | None = None
     fallback: Fallback | None = None
+    cascade: tuple[float, float, float, float] | None = None
+    """(tau_a, tau_b, w1, w2) that were in force; None where no cascade was (another mode, or an older ledger)."""
 
 
 @dataclass(frozen=True, kw_only=True)

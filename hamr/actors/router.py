@@ -20,6 +20,7 @@ from hamr.config.schema import RewardsConfig
 from hamr.data.actions import ResponseFormat
 from hamr.errors import HamrError
 from hamr.protocols import Metrics
+from hamr.routing.cascade import Cascade
 from hamr.routing.router import RewardRouter
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
 
@@ -54,8 +55,10 @@ class RouterActor:
             group_wait_s=router.group_wait_s,
         )
 
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        return await self.router.score(sample, rollout)
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
+        return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
 
     async def metrics(self) -> dict[str, float]:
         """The router's counts since the last call, and per pool those of its client since the start."""
@@ -126,11 +129,16 @@ class RouterClient:
             raise HamrError(f"the router did not start: {why}") from e
         return cls(actor, router)
 
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        """The response's record. While the router restarts this waits; past the deadline the record is a failure."""
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
+        """The response's record. While the router restarts this waits; past the deadline the record is a failure.
+
+        What is in force travels with the call, so that the router's successor scores by it too: see `RewardRouter`.
+        """
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._call("score", sample, rollout)
+                return await self._call("score", sample, rollout, cascade, group_aware)
         except TimeoutError:
             self._failed += 1
             return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hamr.config.steering import check_steering
+
 if TYPE_CHECKING:
     from hamr.config.schema import Config
 
@@ -43,6 +45,7 @@ def check_consistent(c: Config) -> None:
                     "first or raise the second"
                 )
     _check_judges(c)
+    check_steering(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "

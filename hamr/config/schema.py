@@ -15,6 +15,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.types import Aggregation
 
@@ -169,6 +170,9 @@ class ConsistencyConfig(Section):
     audit_frac: Fraction = 0.0
     """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
     what the judge says shows what the fast pass hides (`audit/*`)."""
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    budget: BudgetConfig = BudgetConfig()
+    group_aware: GroupAwareConfig = GroupAwareConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
     """When a scorer is away (timed out, unavailable, its pool's breaker open). `exclude`: the response has a typed
     failure and no reward. `wait`: asked again until the response's deadline (`router.deadline_s`). `reranker`: where

@@ -18,6 +18,7 @@ from hamr.jobs.world import World
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.recorder import RunRecorder
+from hamr.routing.steering import Steered, Steering, Unsteered
 
 CHECK_SEED = 29
 
@@ -35,6 +36,10 @@ class Run:
     version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
+    steering: Steering = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steering = Steering(self.config.rewards.consistency)
 
     @property
     def config(self) -> Config:
@@ -42,7 +47,8 @@ class Run:
 
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """What a checkpoint holds beside the trainers' own files."""
-        return {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
+        state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
+        return {**state, "cascade": self.steering.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
         """Responses to the test split with the weights that the engines hold."""
@@ -55,7 +61,7 @@ class Run:
                 step=step,
                 encode=self.prepared.codec.prompt,
                 engine=self.world.workers,
-                rewarder=self.world.router,
+                rewarder=Unsteered(self.world.router),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 responses=how.samples,
@@ -101,6 +107,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
     experiment = run.config.experiment
     stream, done = await enter_rl(run, newest)
+    rewarder = Steered(run.world.router, run.steering)
     controller = Controller(
         run=run.run_id,
         experiment=experiment,
@@ -108,7 +115,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         algorithm=run.config.algorithm,
         encode=run.prepared.codec.prompt,
         engine=run.world.workers,
-        rewarder=run.world.router,
+        rewarder=rewarder,
         trainer=run.world.trainers,
         weights=run.world.weights,
         recorder=run.recorder,
@@ -121,7 +128,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         for step in range(done + 1, experiment.steps + 1):
             metrics = await controller.step(step, stream)
             run.version = controller.version
-            run.recorder.metrics(step, {**metrics, **await run.world.router.metrics()})
+            run.recorder.metrics(step, {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()})
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
@@ -149,6 +156,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     if newest is not None:
         run.version = newest.state["version"]
         run.evaluations.update(newest.state["evaluations"])
+        run.steering.restore(newest.state.get("cascade"))
         await publish(run)
         run.recorder.rewind(run.run_id, newest.step)
         run.console.note(f"goes on after step {newest.step}")

@@ -115,6 +115,15 @@ METRICS: tuple[Metric, ...] = (
     _metric(
         "pool/<pool>/prefix_hit_frac", "Share of prompt tokens found in a prefix cache since the start", "share", "up"
     ),
+    # The cascade of a run that moves it (adaptive, budget)
+    _metric("cascade/tau_a", "Lower end of the trust interval that the step was scored by", "score", "watch"),
+    _metric("cascade/tau_b", "Upper end of the trust interval that the step was scored by", "score", "watch"),
+    _metric("cascade/moved", "How far its ends go after the step, the farther of the two", "score", "watch"),
+    _metric(
+        "cascade/judge_frac", "Share of the window's replies that this interval sends to the judge", "share", "watch"
+    ),
+    _metric("cascade/loss", "Its gap to the judge inside, or 1 - rho with the judge, over the window", "", "down"),
+    _metric("cascade/window", "Replies that count when it moves", "count", "watch"),
     # Audits of the fast pass, over the last 2,000 replies and 400 audits
     _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
     _metric("audit/failed", "Audits of the step that it did not", "count", "zero"),

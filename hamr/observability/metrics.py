@@ -17,6 +17,7 @@ from hamr.observability.record_json import failure_kinds
 from hamr.types import Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
 
 CASCADE_BANDS = ("below", "inside", "above")
+CASCADED = (*CASCADE_BANDS, "skipped")
 
 
 # --- reducing ----------------------------------------------------------------------------------
@@ -135,10 +136,10 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     metrics = {
         f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match", "verbatim")
     }
-    cascaded = sum(bands[b] for b in CASCADE_BANDS)
+    cascaded = sum(bands[b] for b in CASCADED)
     if cascaded:
         metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded
-        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADE_BANDS}
+        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADED if bands[b] or b != "skipped"}
     metrics["router/fallback_frac"] = sum(r.fallback is not None for r in records) / len(records)
     metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
     calls: dict[str, list[ScorerCall]] = {}
@@ -157,7 +158,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 def escalated(record: RewardRecord) -> bool:
     """Whether the cascade put this reply to the judge, for whichever of its references."""
     asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
-    return record.band in CASCADE_BANDS and asked
+    return record.band in CASCADED and asked
 
 
 # --- the file ----------------------------------------------------------------------------------

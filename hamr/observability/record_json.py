@@ -8,7 +8,7 @@ parameters are JSON-like by contract, so a tuple inside them comes back as a lis
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -110,6 +110,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "judgements": [asdict(j) for j in record.judgements],
         "audit": asdict(record.audit) if record.audit else None,
         "fallback": record.fallback,
+        "cascade": record.cascade,
     }
 
 
@@ -131,11 +132,19 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Ledgers from before there were judged side rewards, audits or fallbacks have none.
+        # Ledgers from before there were judged side rewards, audits, fallbacks, or cascades that move, have none.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
         fallback=data.get("fallback"),
+        cascade=_cascade(data.get("cascade")),
     )
+
+
+def _cascade(data: Sequence[float] | None) -> tuple[float, float, float, float] | None:
+    if data is None:
+        return None
+    tau_a, tau_b, w1, w2 = data
+    return tau_a, tau_b, w1, w2
 
 
 def _judgement(data: Mapping[str, Any]) -> Judgement:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
-from hamr.config.schema import CascadeConfig
+from hamr.config.schema import CascadeConfig, ConsistencyConfig
 from hamr.errors import ConfigError, MissingScore
 
 CascadeBand = Literal["below", "inside", "above"]
@@ -42,9 +43,20 @@ class Cascade:
         if self.tau_a > self.tau_b:
             raise ConfigError("cascade.tau_a", self.tau_a, f"is above tau_b={self.tau_b}; set tau_a <= tau_b")
 
-    @classmethod
-    def from_config(cls, config: CascadeConfig) -> Cascade:
-        return cls(config.tau_a, config.tau_b, config.w1, config.w2)
+    @staticmethod
+    def from_config(config: CascadeConfig) -> Cascade:
+        # Asked for several times per response; checking the four numbers once is enough.
+        return _checked(config.tau_a, config.tau_b, config.w1, config.w2)
+
+    @property
+    def parameters(self) -> tuple[float, float, float, float]:
+        """(tau_a, tau_b, w1, w2), as a record keeps them."""
+        return self.tau_a, self.tau_b, self.w1, self.w2
+
+    def put_into(self, config: ConsistencyConfig) -> ConsistencyConfig:
+        """`config` with this cascade in the place of its own."""
+        fresh = CascadeConfig(tau_a=self.tau_a, tau_b=self.tau_b, w1=self.w1, w2=self.w2)
+        return config.model_copy(update={"cascade": fresh})
 
     def band(self, s_r: float) -> CascadeBand:
         """Where the reranker's score lies. Raises ValueError unless 0 <= s_r <= 1."""
@@ -77,6 +89,11 @@ class Cascade:
     def highest(self, s_r: float) -> float:
         """The most that R can be at this S_R, whatever the judge says."""
         return self.mix(s_r, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _checked(tau_a: float, tau_b: float, w1: float, w2: float) -> Cascade:
+    return Cascade(tau_a, tau_b, w1, w2)
 
 
 def _is_share(value: float) -> bool:

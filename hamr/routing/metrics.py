@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hamr.types import Band, Failure, RewardRecord, ScorerCall, Vetoed
 
 _CASCADE_BANDS = ("below", "inside", "above")
+_CASCADED = (*_CASCADE_BANDS, "skipped")
 
 
 @dataclass
@@ -43,8 +44,8 @@ class RouterMetrics:
         self.requests += 1
         self.malformed += malformed
         self.bands[record.band] += 1
-        self.cascaded += record.band in _CASCADE_BANDS
-        self.escalated += escalated and record.band in _CASCADE_BANDS
+        self.cascaded += record.band in _CASCADED
+        self.escalated += escalated and record.band in _CASCADED
         self.fallbacks += record.fallback is not None
         self.vetoed += any(isinstance(component.outcome, Vetoed) for component in record.components)
         for component in record.components:
@@ -62,6 +63,7 @@ class RouterMetrics:
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
         - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
+        - router/band/skipped_frac: those whose judge was wanted and could have changed nothing, if there were any
         - router/cache_hit_frac: share of the questions answered without asking
         - router/failures/<kind>: failed components
         - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question put
@@ -84,7 +86,11 @@ class RouterMetrics:
             values["router/malformed_frac"] = self.malformed / self.requests
         if self.cascaded:
             values["router/escalated_frac"] = self.escalated / self.cascaded
-            values |= {f"router/band/{band}_frac": self.bands[band] / self.cascaded for band in _CASCADE_BANDS}
+            values |= {
+                f"router/band/{band}_frac": self.bands[band] / self.cascaded
+                for band in _CASCADED
+                if self.bands[band] or band != "skipped"
+            }
         if self.questions:
             values["router/cache_hit_frac"] = self.cache_hits / self.questions
         values |= {f"router/failures/{kind}": float(count) for kind, count in self.failures.items()}

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hamr.config.schema import RewardsConfig
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.mix import mix
+from hamr.routing.cascade import Cascade
 from hamr.routing.consistency import combine
+from hamr.routing.group_aware import unjudged
 from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
 
 
-def replay(record: RewardRecord, rewards: RewardsConfig) -> Total:
+def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
     """The total of `record` under `rewards`: its own configuration gives the recorded total, exactly.
 
-    Another one answers "what if": other weights, another trust interval, another mode, another scale of the judges'
-    grades, as far as the recorded scores reach. Length and rules keep their recorded values, since their texts are not
-    read again.
+    Another one answers "what if": other weights, another mode, another scale of the judges' grades, as far as the
+    recorded scores reach. Length and rules keep their recorded values, since their texts are not read again.
+
+    The cascade is the one that was in force when the response was scored (it may move during a run), or that of
+    `rewards` where the record names none; `cascade` puts another in its place (what if this had been the interval?).
 
     Raises MissingScore where the configuration needs a score that was never asked for, DataError for a component
     that the configuration does not know.
     """
-    return mix([_again(component, record, rewards) for component in record.components])
+    if cascade is None and record.cascade is not None:
+        cascade = Cascade(*record.cascade)
+    consistency = rewards.consistency if cascade is None else cascade.put_into(rewards.consistency)
+    return mix([_again(component, record, rewards, consistency) for component in record.components])
 
 
-def _again(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Component:
+def _again(
+    component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
+) -> Component:
     section = getattr(rewards, component.name, None)
     if section is None:
         known = sorted(type(rewards).model_fields)
@@ -38,7 +47,10 @@ def _again(component: Component, record: RewardRecord, rewards: RewardsConfig) -
         failures = (
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
-        outcome = combine(record.reference_scores, rewards.consistency, failures).outcome
+        if record.band == "skipped" and consistency.mode == "hybrid":
+            outcome = unjudged(record.reference_scores, consistency)
+        else:
+            outcome = combine(record.reference_scores, consistency, failures).outcome
     if component.name in JUDGED and section.weight:
         outcome = _judged(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)

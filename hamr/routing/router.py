@@ -9,11 +9,12 @@ to their judges (`hamr.routing.judging`) while the cascade runs.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from hamr.config.schema import RewardsConfig
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_action, render_action
 from hamr.errors import ConfigError
 from hamr.rewards.judged import check_prompts
@@ -24,6 +25,8 @@ from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.routing.asking import Ask, Asker, Role
 from hamr.routing.audit import drawn
+from hamr.routing.cascade import Cascade
+from hamr.routing.gathering import Gate, Gathering
 from hamr.routing.inquiry import Finding, Inquiry
 from hamr.routing.judging import Bench, Case, Opinion
 from hamr.routing.metrics import RouterMetrics
@@ -69,6 +72,7 @@ class RewardRouter:
         self._rules = load_rules(rewards.rules.file)
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
+        self._moved: tuple[Cascade, ConsistencyConfig] | None = None
         roles: dict[Role, str] = {role: getattr(rewards.consistency, role) for role in self._roles()}
         wanted = {f"consistency.{role}": name for role, name in roles.items()}
         wanted |= {f"{reward}.pool": section.pool for reward, section in rewards.judged.items()}
@@ -81,17 +85,31 @@ class RewardRouter:
         self._scorers = {role: self._askers[name] for role, name in roles.items()}
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
+        aware = rewards.consistency.group_aware
+        self._gathering = Gathering(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
         self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        """One response's record. A scorer's failure is a typed outcome in it, never an exception."""
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
+        """One response's record. A scorer's failure is a typed outcome in it, never an exception.
+
+        `cascade` is in force for this response in place of the configured one: it comes with every call and is never
+        kept, so that a router that restarts cannot fall back to the starting values. `group_aware=False`: whom Eq. 4
+        wants judged is judged, whatever the configuration says of the group; for evaluations.
+        """
         started = self._clock()
         action = parse_action(rollout.text, self._format)
         until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, rollout.text, action)
-        finding, opinions = await asyncio.gather(
-            self._consistency(sample, rollout.key, action, until), self._opinions(sample, rollout, action, until)
-        )
+        consistency = self._in_force(cascade)
+        gate = self._gate(rollout, components, until) if group_aware else None
+        asked = self._consistency(sample, rollout.key, action, consistency, until, gate)
+        opinions: tuple[Opinion, ...] = ()
+        if self._rewards.judged:
+            finding, opinions = await asyncio.gather(asked, self._opinions(sample, rollout, action, until))
+        else:
+            finding = await asked
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
             for o in opinions
@@ -116,6 +134,7 @@ class RewardRouter:
             judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
             audit=finding.audit,
             fallback=finding.fallback,
+            cascade=_parameters(consistency),
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
@@ -132,9 +151,34 @@ class RewardRouter:
 
     async def close(self) -> None:
         """Cancels questions under way."""
+        if self._gathering is not None:
+            self._gathering.close()
         await self._bench.close()
         for asker in self._askers.values():
             await asker.close()
+
+    @property
+    def _hybrid(self) -> bool:
+        return self._rewards.consistency.weight > 0.0 and self._rewards.consistency.mode == "hybrid"
+
+    def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
+        if cascade is None:
+            return self._rewards.consistency
+        if self._moved is None or self._moved[0] != cascade:
+            self._moved = cascade, cascade.put_into(self._rewards.consistency)
+        return self._moved[1]
+
+    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
+        """None where a response is not looked at beside its siblings."""
+        if self._gathering is None or rollout.siblings < 2:
+            return None
+        return Gate(
+            gathering=self._gathering,
+            key=rollout.key,
+            siblings=rollout.siblings,
+            offset=math.fsum(c.contribution for c in side if c.contribution is not None),
+            until=until,
+        )
 
     def _roles(self) -> tuple[Role, ...]:
         wanted = self._rewards.consistency
@@ -174,17 +218,33 @@ class RewardRouter:
         return await self._bench.judge(case)
 
     async def _consistency(
-        self, sample: ServiceSample, key: SampleKey, action: Action | MalformedResponse, until: float
+        self,
+        sample: ServiceSample,
+        key: SampleKey,
+        action: Action | MalformedResponse,
+        config: ConsistencyConfig,
+        until: float,
+        gate: Gate | None,
     ) -> Finding:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
+            if gate is not None:
+                gate.settled(action.value, config)
             return Finding(outcome=action)
         match = match_action(action, sample.references, MatchRules(verbatim=self._rewards.consistency.verbatim))
         if match.score is not None:
+            if gate is not None:
+                gate.settled(match.score, config)
             return Finding(outcome=Scored(value=match.score), band=MATCHED[match.kind])
-        if not self._rewards.consistency.weight:
+        if not config.weight:
             # Not worth a question: `score` leaves the component out.
             return Finding(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        inquiry = Inquiry(self._rewards.consistency, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=drawn(key, self._rewards.consistency.audit_frac))
+        inquiry = Inquiry(config, self._scorers, self._metrics, sample, action, until=until)
+        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac), gate=gate)
+
+
+def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
+    """What Eq. 4 was computed with, for the record."""
+    cascade = config.cascade
+    return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None

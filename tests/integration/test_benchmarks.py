@@ -47,3 +47,14 @@ def test_calibration_is_compared_with_every_cascade_of_its_grid(tmp_path: Path) 
         assert row["whole_grid"]
         assert row["exhaustive"]["candidates"] > 100_000
         assert row["gap"] <= 0.001
+
+
+def test_the_router_is_loaded_through_its_actor(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "router_load.py"), "--only", "actor", "--out", str(out)]
+    small = ["--groups", "2", "--responses", "4", "--alone", "4"]
+    done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    actor = json.loads(out.read_text())["actor"]
+    assert actor["responses"] == 8
+    assert actor["p50_ms"] <= actor["p99_ms"]

@@ -1,0 +1,283 @@
+"""The reward stage of one batch: judge calls, time and agreement with a teacher, as ratios to a judge for everybody.
+
+    python benchmarks/reward_time.py                               # three synthetic models, under a minute
+    python benchmarks/reward_time.py --models fooled --frac 0.3
+    python benchmarks/reward_time.py --triples triples.jsonl       # real scores: s_r, s_j, y
+
+README.md beside this file says what is simulated and how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import simulated_time  # noqa: E402
+from calibration import machine  # noqa: E402
+from reward_model import MODELS, Replies, from_file, synthetic  # noqa: E402
+
+from hamr.config.schema import RewardsConfig  # noqa: E402
+from hamr.routing.calibration import calibrate  # noqa: E402
+from hamr.routing.cascade import Cascade  # noqa: E402
+from hamr.routing.ranks import spearman  # noqa: E402
+from hamr.routing.router import RewardRouter  # noqa: E402
+from hamr.routing.steering import Steered, Steering  # noqa: E402
+from hamr.types import (  # noqa: E402
+    Answer,
+    Question,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    SampleKey,
+    ServiceSample,
+    Turn,
+)
+
+GOAL_SAVED, GOAL_RHO = 0.6, 0.005
+
+
+class Pool:
+    """A scorer that knows its answers: `seconds` each, `places` at a time, first come first served."""
+
+    def __init__(self, scores: np.ndarray, *, seconds: float, places: int) -> None:
+        self._scores, self._seconds, self.calls = scores, seconds, 0
+        self._free = asyncio.Semaphore(places)
+
+    async def __call__(self, question: Question) -> Answer:
+        self.calls += 1
+        if self._seconds:
+            async with self._free:
+                await asyncio.sleep(self._seconds)
+        group, response = map(int, question.variables["statement_b"].split()[1:3])
+        return Answer(score=float(self._scores[group, response]), verdict="part")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to reward. `cached`: siblings that say the same share an answer; `steering` has made its moves."""
+
+    name: str
+    consistency: Mapping[str, Any]
+    cached: bool = False
+    steering: Steering | None = None
+
+
+@dataclass(frozen=True)
+class Pools:
+    """`reranker_s`, `judge_s`: seconds per question; so many places each."""
+
+    reranker_s: float
+    judge_s: float
+    reranker_places: int
+    judge_places: int
+
+
+async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tuple[list[RewardRecord], float, int]:
+    """(records in order, simulated seconds, judge calls) of one batch through the real router, all at once."""
+    reranker = Pool(replies.s_r, seconds=pools.reranker_s, places=pools.reranker_places)
+    judge = Pool(replies.s_j, seconds=pools.judge_s, places=pools.judge_places)
+    router = RewardRouter(
+        RewardsConfig.model_validate({"consistency": arm.consistency}),
+        {"reranker": reranker, "judge": judge},
+        count_tokens=len,
+        deadline_s=3600.0,
+        clock=asyncio.get_running_loop().time,
+        cache_size=4096 if arm.cached else 0,
+    )
+    rewarder = router if arm.steering is None else Steered(router, arm.steering)
+    groups, responses = replies.s_r.shape
+    asked = []
+    for g in range(groups):
+        sample = ServiceSample(
+            id=f"p{g}",
+            ticket={},
+            policy="",
+            tools=(),
+            history=(Turn(role="customer", content="My package is too dear."),),
+            references=(Reference(action=Reply(content="May I offer a cheaper one?")),),
+        )
+        for i in range(responses):
+            asked.append(rewarder.score(sample, _rollout(step, g, i, replies.said[g, i], responses, arm.cached)))
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    records = list(await asyncio.gather(*asked))
+    seconds = loop.time() - started
+    await router.close()
+    if isinstance(rewarder, Steered):
+        rewarder.step_ended()
+    return records, seconds, judge.calls
+
+
+def _rollout(step: int, group: int, response: int, said: int, responses: int, cached: bool) -> Rollout:
+    """Without a cache every text is its own, so that nothing is shared that happens to be under way either."""
+    text = f"answer {group} {said}" + ("" if cached else f" {response}")
+    return Rollout(
+        key=SampleKey(run="bench", step=step, prompt=f"p{group}", sample=response),
+        prompt_ids=(),
+        token_ids=(),
+        logprobs=(),
+        text=text,
+        finish_reason="stop",
+        versions=(),
+        siblings=responses,
+    )
+
+
+def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
+    """From the judge for everybody to all of it together; those that move start from the fit."""
+    tau_a, tau_b, w1, w2 = fitted.parameters
+    fit = {"cascade": {"tau_a": tau_a, "tau_b": tau_b, "w1": w1, "w2": w2}}
+    budget = {"budget": {"judge_frac": args.frac, "max_move": 0.1, "window": 2000}}
+    adaptive = {"adaptive": {"enabled": True, "reach": 1.0, "max_move": 0.1}, "audit_frac": args.audit_frac}
+    found = [
+        Arm("judge only", {"mode": "soft_judge"}),
+        Arm("reranker only", {"mode": "reranker"}),
+        Arm("the paper's cascade", {}),
+        Arm("calibrated", fit),
+        Arm("calibrated, cache", fit, cached=True),
+        Arm("budget, cache", {**fit, **budget}, cached=True),
+        Arm("budget + adaptive, cache", {**fit, **budget, **adaptive}, cached=True),
+        Arm("adaptive, cache", {**fit, **adaptive}, cached=True),
+    ]
+    for tolerance in args.tolerances:
+        aware = {"group_aware": {"enabled": True, "tolerance": tolerance}}
+        found.append(Arm(f"calibrated, group-aware {tolerance:g}, cache", {**fit, **aware}, cached=True))
+    return [
+        replace(arm, steering=_steering(arm)) if {"budget", "adaptive"} & set(arm.consistency) else arm for arm in found
+    ]
+
+
+def _steering(arm: Arm) -> Steering:
+    return Steering(RewardsConfig.model_validate({"consistency": arm.consistency}).consistency)
+
+
+async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args: argparse.Namespace) -> dict[str, Any]:
+    """Every arm on `batches`: the first few to move on, the next with latencies, the rest for the correlation."""
+    fit = calibrate(*fitting.flat(), max_escalated_frac=args.frac, folds=0, resamples=0)
+    slow = Pools(args.judge_s / 10, args.judge_s, args.reranker_places, args.judge_places)
+    quick = Pools(0.0, 0.0, args.reranker_places, args.judge_places)
+    timed, rest = batches[args.warm_up], batches[args.warm_up + 1 :]
+    rows: list[dict[str, Any]] = []
+    for arm in arms(args, fit.cascade):
+        if arm.steering is not None:
+            for step, batch in enumerate(batches[: args.warm_up]):
+                await score(arm, batch, quick, step)
+        cascade = arm.steering.cascade if arm.steering else None
+        _, seconds, calls = await score(arm, timed, slow, args.warm_up)
+        rewards, skipped, asked = [], 0, 0
+        # The interval stays where the warm-up has brought it, so that all of it is one and the same cascade.
+        frozen = replace(arm, steering=None, consistency=_with(arm.consistency, cascade))
+        for step, batch in enumerate(rest):
+            records, _, questions = await score(frozen, batch, quick, 1000 + step)
+            rewards.append(np.array([r.total.value for r in records]).reshape(batch.s_r.shape))
+            skipped += sum(r.band == "skipped" for r in records)
+            asked += questions
+        given, y = np.concatenate(rewards), np.concatenate([b.y for b in rest])
+        within = [spearman(a, b) for a, b in zip(given, y, strict=True)]
+        rows.append(
+            {
+                "arm": arm.name,
+                "cascade": _used(arm, fit.cascade, cascade),
+                "seconds": seconds,
+                "judge_calls": calls,
+                "judge_frac": asked / y.size,
+                "skipped_frac": skipped / y.size,
+                "spearman": spearman(given.ravel(), y.ravel()),
+                "spearman_in_groups": float(np.nanmean(within)),
+            }
+        )
+    first = rows[0]
+    for row in rows:
+        row["saved"] = 1.0 - row["seconds"] / first["seconds"]
+        row["meets_goal"] = row["saved"] >= GOAL_SAVED and row["spearman"] >= first["spearman"] - GOAL_RHO
+    return {"scores": name, "replies": int(y.size), "timed": int(timed.y.size), "arms": rows}
+
+
+def _with(consistency: Mapping[str, Any], cascade: Cascade | None) -> dict[str, Any]:
+    if cascade is None:
+        return dict(consistency)
+    tau_a, tau_b, w1, w2 = cascade.parameters
+    return {**consistency, "cascade": {"tau_a": tau_a, "tau_b": tau_b, "w1": w1, "w2": w2}}
+
+
+def _used(arm: Arm, fitted: Cascade, moved: Cascade | None) -> tuple[float, ...] | None:
+    if "mode" in arm.consistency:
+        return None
+    used = moved or (fitted if "cascade" in arm.consistency else Cascade(0.68, 0.98, 0.05, 0.72))
+    return tuple(round(value, 4) for value in used.parameters)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    first = found["arms"][0]
+    lines = [
+        f"{found['scores']}: {found['timed']} replies timed, Spearman over {found['replies']}",
+        "| | judge calls | time | Spearman | in groups | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in found["arms"]:
+        lines.append(
+            f"| {row['arm']} | {row['judge_calls'] / max(1, first['judge_calls']):.2f} "
+            f"| {row['seconds'] / first['seconds']:.2f} | {row['spearman']:.4f} "
+            f"({row['spearman'] - first['spearman']:+.4f}) | {row['spearman_in_groups']:.4f} "
+            f"| {'yes' if row['meets_goal'] else ''} |"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--triples", type=Path, help="real scores in place of the models")
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--responses", type=int, default=16)
+    parser.add_argument("--batches", type=int, default=6, help="for the correlation; synthetic only")
+    parser.add_argument("--warm-up", type=int, default=5, help="batches that a moving interval has seen before")
+    parser.add_argument("--fitting", type=int, default=2000, help="replies to calibrate on; synthetic only")
+    parser.add_argument("--shift", type=float, default=0.2, help="by which the policy is better than at calibration")
+    parser.add_argument("--repeats", type=float, default=0.15, help="share that says what a sibling says")
+    parser.add_argument("--frac", type=float, default=0.4, help="most judge calls of the fit, and the budget")
+    parser.add_argument("--audit-frac", type=float, default=0.05)
+    parser.add_argument("--tolerances", type=float, nargs="*", default=[0.0, 0.1])
+    parser.add_argument("--judge-s", type=float, default=2.0, help="of one question; the reranker's is a tenth")
+    parser.add_argument("--judge-places", type=int, default=16)
+    parser.add_argument("--reranker-places", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "reward_time.json")
+    args = parser.parse_args(argv)
+    found = []
+    for name in [str(args.triples.name)] if args.triples else args.models:
+        rng = np.random.default_rng(args.seed)
+        if args.triples:
+            fitting, rest = from_file(args.triples, rng, args.responses)
+            batches = [rest] * (args.warm_up + 2)
+        else:
+            sizes = {"responses": args.responses, "repeats": args.repeats}
+            groups = -(-args.fitting // args.responses)
+            fitting = synthetic(name, rng, groups=groups, shift=0.0, **sizes)
+            count = args.warm_up + 1 + args.batches
+            batches = [synthetic(name, rng, groups=args.groups, shift=args.shift, **sizes) for _ in range(count)]
+        found.append(simulated_time.run(measure(name, fitting, batches, args)))
+        print(table(found[-1]) + "\n", flush=True)
+    # Paths say nothing to others.
+    settings = {key: value for key, value in vars(args).items() if key not in ("out", "triples")}
+    out = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "settings": settings}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps({**out, "found": found}, indent=1) + "\n")
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""How many responses a second one router takes, and what it adds to the scorers' time.
+
+    python benchmarks/router_load.py                    # in process, and through an actor on a local Ray
+    python benchmarks/router_load.py --only core --profile
+
+Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
+records. README.md beside this file says how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import os
+import pstats
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from calibration import machine  # noqa: E402
+
+from hamr.config.pools import RouterConfig  # noqa: E402
+from hamr.config.schema import RewardsConfig  # noqa: E402
+from hamr.routing.router import RewardRouter  # noqa: E402
+from hamr.types import (  # noqa: E402
+    Answer,
+    Question,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    SampleKey,
+    ScorerCall,
+    ServiceSample,
+    Turn,
+    VersionSpan,
+)
+
+GOAL = 2000.0
+TOKENS = 64
+SAID = "I can move you to the smaller package from the first of next month, shall I do that for you now?"
+Score = Callable[[ServiceSample, Rollout], Awaitable[RewardRecord]]
+
+
+async def instant(question: Question) -> Answer:
+    """A score that the number in the response decides: two in three replies go on to the judge."""
+    number = int(question.variables["statement_b"].rsplit(" ", 1)[1])
+    call = ScorerCall(
+        pool="p",
+        model="instant",
+        prompt_version="1",
+        replica="r",
+        queue_s=0.0,
+        service_s=0.0,
+        prompt_tokens=300,
+        output_tokens=1,
+    )
+    return Answer(score=number % 100 / 100, verdict="part", label_mass=1.0, call=call)
+
+
+def work(groups: int, responses: int) -> list[tuple[ServiceSample, Rollout]]:
+    """Replies, all different, to dialogues of six turns and two references."""
+    turns = [Turn(role="customer" if i % 2 == 0 else "agent", content=f"{SAID} {i}") for i in range(5)]
+    found = []
+    for g in range(groups):
+        sample = ServiceSample(
+            id=f"p{g}",
+            ticket={"Penalty": 40, "PackageStatus": "active"},
+            policy="Name the fee before you change an order. " * 20,
+            tools=({"name": "change_order", "parameters": {"type": "object"}},),
+            history=(*turns, Turn(role="customer", content=f"Move me to the 50GB plan, number {g}.")),
+            references=tuple(Reference(action=Reply(content=f"{SAID} {i}")) for i in range(2)),
+        )
+        for i in range(responses):
+            number = g * responses + i
+            found.append((sample, _rollout(g, i, number, responses)))
+    return found
+
+
+def _rollout(group: int, response: int, number: int, responses: int) -> Rollout:
+    return Rollout(
+        key=SampleKey(run="load", step=1, prompt=f"p{group}", sample=response),
+        prompt_ids=tuple(range(400)),
+        token_ids=tuple(range(TOKENS)),
+        logprobs=(-0.5,) * TOKENS,
+        text=f"{SAID} {number}",
+        finish_reason="stop",
+        versions=(VersionSpan(version=3, start=0, end=TOKENS),),
+        siblings=responses,
+    )
+
+
+def rewards() -> RewardsConfig:
+    side = {name: {"weight": 0.1} for name in ("format", "length", "rules")}
+    return RewardsConfig.model_validate(side)
+
+
+def core() -> RewardRouter:
+    return RewardRouter(
+        rewards(), {"reranker": instant, "judge": instant}, count_tokens=lambda text: len(text.split()), deadline_s=60.0
+    )
+
+
+class InstantRouter:
+    """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
+
+    def __init__(self) -> None:
+        self.router = core()
+
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, cascade: Any = None, group_aware: bool = True
+    ) -> RewardRecord:
+        return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
+
+    async def ready(self) -> int:
+        return os.getpid()
+
+
+async def load(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], at_once: int) -> dict[str, float]:
+    """Responses per second with `at_once` on their way, and seconds each, one after the other (`latency`)."""
+    free = asyncio.Semaphore(at_once)
+
+    async def one(pair: tuple[ServiceSample, Rollout]) -> RewardRecord:
+        async with free:
+            return await score(*pair)
+
+    started, cpu = time.perf_counter(), time.process_time()
+    records = await asyncio.gather(*map(one, asked))
+    wall, cpu = time.perf_counter() - started, time.process_time() - cpu
+    assert all(record.total.ok for record in records), "an instant scorer never fails"
+    return {"responses": len(records), "per_s": len(records) / wall, "per_cpu_s": len(records) / cpu}
+
+
+async def latency(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]]) -> dict[str, float]:
+    """Milliseconds that one response takes with nobody beside it."""
+    took = []
+    for pair in asked:
+        started = time.perf_counter()
+        await score(*pair)
+        took.append(1000.0 * (time.perf_counter() - started))
+    took.sort()
+    return {"p50_ms": took[len(took) // 2], "p99_ms": took[int(len(took) * 0.99)]}
+
+
+async def in_process(args: argparse.Namespace) -> dict[str, float]:
+    asked = work(args.groups, args.responses)
+    await load(core().score, asked[:64], 64)
+    quick = await load(core().score, asked, args.at_once)
+    return quick | await latency(core().score, asked[: args.alone])
+
+
+async def through_actor(args: argparse.Namespace) -> dict[str, float]:
+    """The same through Ray, asked by the driver's own client."""
+    import ray
+
+    from hamr.actors.router import CONCURRENT_CALLS, RouterClient
+
+    actor = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS).remote()
+    await actor.ready.remote()
+    client = RouterClient(actor, RouterConfig(deadline_s=60.0))
+    asked = work(args.groups, args.responses)
+    await load(client.score, asked[:64], 64)
+    # Other words: the actor remembers what its scorers said.
+    fresh = work(2 * args.groups, args.responses)[len(asked) :]
+    quick = await load(client.score, fresh, args.at_once)
+    alone = work(3 * args.groups, args.responses)[2 * len(asked) :][: args.alone]
+    quick |= await latency(client.score, alone)
+    await client.shutdown()
+    return quick
+
+
+def on_ray(args: argparse.Namespace) -> dict[str, float]:
+    import ray
+
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # As a run of hamr has it; Ray's own default is to be nice to everybody else.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20, log_to_driver=False
+        )
+        try:
+            return asyncio.run(through_actor(args))
+        finally:
+            ray.shutdown()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("core", "actor"), help="one part; the other's figures in the file stay")
+    parser.add_argument("--groups", type=int, default=128)
+    parser.add_argument("--responses", type=int, default=16)
+    parser.add_argument("--at-once", type=int, default=512)
+    parser.add_argument("--alone", type=int, default=300, help="responses for the latency")
+    parser.add_argument("--profile", action="store_true", help="what the time in process goes to; no figures kept")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "router_load.json")
+    args = parser.parse_args(argv)
+    if args.profile:
+        with cProfile.Profile() as profile:
+            asyncio.run(in_process(args))
+        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+        return
+    out = json.loads(args.out.read_text()) if args.only and args.out.is_file() else {}
+    out |= {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "goal_per_s": GOAL}
+    if args.only != "actor":
+        out["core"] = asyncio.run(in_process(args))
+    if args.only != "core":
+        out["actor"] = on_ray(args)
+    for part in ("core", "actor"):
+        if part in out:
+            figures = "  ".join(f"{name} {value:.3g}" for name, value in out[part].items())
+            print(f"{part}: {figures}", flush=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

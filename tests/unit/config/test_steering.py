@@ -1,0 +1,42 @@
+"""What contradicts a cascade that moves or skips: each message has both values and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.config.load import load_config
+from hamr.errors import BadInput
+
+HYBRID = "rewards.consistency"
+ADAPTIVE, SHARE = f"{HYBRID}.adaptive.enabled=true", f"{HYBRID}.budget.judge_frac=0.3"
+AWARE, AUDITS = f"{HYBRID}.group_aware.enabled=true", f"{HYBRID}.audit_frac=0.05"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ([ADAPTIVE], "audit_frac=0: nobody would know"),
+        ([SHARE, f"{HYBRID}.mode=reranker"], "budget.judge_frac=0.3 but mode='reranker'"),
+        ([ADAPTIVE, AUDITS, SHARE, f"{HYBRID}.adaptive.limit=0.1"], "set limit to null"),
+        ([ADAPTIVE, AUDITS, AWARE], "turn one of them off"),
+        ([SHARE, f"{HYBRID}.audit_frac=0.4"], "judge_frac=0.3 is below audit_frac=0.4"),
+        ([AWARE, "rewards.dialogue.weight=1"], "['dialogue'] have a weight"),
+        ([AWARE, "algorithm.overlong.enabled=true"], "algorithm.overlong.enabled=true"),
+        ([AWARE, "algorithm.dynamic_sampling.tolerance=0.1"], "algorithm.dynamic_sampling.tolerance=0.1"),
+        ([SHARE, f"{HYBRID}.budget.min_rows=5000"], "min_rows=5000 is above window=2000"),
+        ([SHARE, f"{HYBRID}.budget.max_move=0"], "must be greater than 0"),
+    ],
+)
+def test_contradictions(overrides: list[str], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_config(overrides)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], [ADAPTIVE, AUDITS], [SHARE], [ADAPTIVE, AUDITS, SHARE], [AWARE], [AWARE, SHARE]]
+)
+def test_what_goes_together(overrides: list[str]) -> None:
+    wanted = load_config(overrides).rewards.consistency
+    assert wanted.adaptive.enabled == (ADAPTIVE in overrides)
+    assert (wanted.budget.judge_frac is not None) == (SHARE in overrides)

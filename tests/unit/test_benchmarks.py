@@ -1,0 +1,71 @@
+"""The benchmarks that need neither Ray nor an engine run, on tiny sizes, and count what they say they count."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(script: str, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *args], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TINY = ("--groups", "4", "--responses", "8", "--batches", "1", "--warm-up", "1", "--fitting", "160")
+
+
+@pytest.fixture(scope="module")
+def reward_time(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    out = tmp_path_factory.mktemp("bench") / "result.json"
+    printed = run("reward_time.py", *TINY, "--models", "fooled", "--tolerances", "0", "--out", str(out))
+    assert "judge only" in printed
+    return json.loads(out.read_text())
+
+
+def test_reward_time_counts_calls_and_simulated_seconds(reward_time: dict) -> None:
+    [found] = reward_time["found"]
+    rows = {row["arm"]: row for row in found["arms"]}
+    everybody, reranker = rows["judge only"], rows["reranker only"]
+    assert (everybody["judge_calls"], reranker["judge_calls"]) == (32, 0)
+    # 32 questions of two seconds, sixteen at a time; one round of the reranker's, which take a tenth.
+    assert everybody["seconds"] == pytest.approx(4.0, abs=0.01)
+    assert reranker["seconds"] == pytest.approx(0.2, abs=0.01)
+    assert everybody["saved"] == 0.0
+    assert not everybody["meets_goal"]
+    assert 0 < rows["the paper's cascade"]["judge_calls"] < 32
+    assert rows["calibrated, cache"]["judge_calls"] <= rows["calibrated"]["judge_calls"]
+    assert rows["calibrated, cache"]["spearman"] == rows["calibrated"]["spearman"]
+    for row in rows.values():
+        assert row["judge_frac"] <= 1.0
+        assert -1.0 <= row["spearman"] <= 1.0
+        assert row["meets_goal"] == (row["saved"] >= 0.6 and row["spearman"] >= everybody["spearman"] - 0.005)
+
+
+def test_reward_time_takes_real_triples(tmp_path: Path) -> None:
+    triples, out = tmp_path / "triples.jsonl", tmp_path / "result.json"
+    rows = [{"s_r": i / 80, "s_j": (i * 7 % 80) / 80, "y": i % 80 / 80} for i in range(80)]
+    triples.write_text("\n".join(map(json.dumps, rows)))
+    run("reward_time.py", *TINY, "--triples", str(triples), "--tolerances", "0", "--out", str(out))
+    [found] = json.loads(out.read_text())["found"]
+    # Half of the rows in whole groups of eight.
+    assert (found["scores"], found["replies"]) == ("triples.jsonl", 40)
+    rho = {row["arm"]: row["spearman"] for row in found["arms"]}
+    assert rho["reranker only"] == pytest.approx(1.0)
+
+
+def test_router_load_counts_responses(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    run("router_load.py", "--only", "core", "--groups", "2", "--responses", "4", "--alone", "4", "--out", str(out))
+    core = json.loads(out.read_text())["core"]
+    assert core["responses"] == 8
+    assert core["per_s"] > 0
+    assert 0 < core["p50_ms"] <= core["p99_ms"]
