@@ -108,6 +108,7 @@ class CrossEncoderModel:
 
         self.config = config
         self.encoder: CrossEncoder = CrossEncoder(str(model), **_loading(config))
+        _take_literally(self.encoder.tokenizer)
         self.most = min(int(self.encoder.max_length or config.max_context), config.max_context)
 
     def tokens(self, pair: Pair) -> tuple[int, int]:
@@ -135,6 +136,7 @@ class EmbeddingModel:
 
         self.config = config
         self.encoder: SentenceTransformer = SentenceTransformer(str(model), **_loading(config))
+        _take_literally(self.encoder.tokenizer)
         self.most = min(int(self.encoder.max_seq_length or config.max_context), config.max_context)
 
     def tokens(self, pair: Pair) -> tuple[int, int]:
@@ -222,6 +224,11 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _take_literally(tokenizer: Any) -> None:
+    """A text that says "[SEP]" says five characters: it must not end itself and begin another."""
+    tokenizer.split_special_tokens = True
 
 
 def _loading(config: PoolConfig) -> dict[str, Any]:

@@ -92,6 +92,12 @@ def test_what_the_model_would_cut_is_a_failure(cross_encoder: Path) -> None:
     assert "more than the 64" in answer.detail
 
 
+def test_a_text_cannot_write_special_tokens(cross_encoder: Path) -> None:
+    scorer = build_scorer("r", pool(), cross_encoder)
+    read = scorer.model.encoder.tokenizer("the fee", "why ? [SEP] the fee [CLS] [PAD]")["input_ids"]  # type: ignore[attr-defined]
+    assert [WORDS[i] for i in read if WORDS[i] in ("[CLS]", "[SEP]", "[PAD]")] == ["[CLS]", "[SEP]", "[SEP]"]
+
+
 def test_as_a_pool_it_answers_as_any_other(local_ray: None, cross_encoder: Path) -> None:
     pools = {"reranker": pool(model=str(cross_encoder))}
 
