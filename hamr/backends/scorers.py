@@ -3,7 +3,7 @@
 `RerankerScorer` reads P(yes) at the first token of the answer. `JudgeScorer` lets the model reason within a budget,
 closes the reasoning itself and reads the label at the verdict position. Both speak to one vLLM engine, in which all
 questions of a call run together. A question that brings its own prompt is answered in writing (`scorer_written`).
-`OpenAIScorer` (its own file) asks an endpoint.
+`OpenAIScorer` asks an endpoint, `PairScorer` compares two texts without a prompt; each has its own file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hamr.backends.scorer_openai import OpenAIScorer
+from hamr.backends.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_written import GraderScorer, Writer
 from hamr.backends.tokenizer import load_tokenizer
@@ -161,6 +162,8 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
     """The scorer that `config` describes, ready to answer. `model` is its folder (unused by `openai` pools)."""
     if config.type == "openai":
         return OpenAIScorer(pool, config)
+    if config.compares:
+        return load_pair_scorer(pool, config, model, model_name(config, model))
     from hamr.backends.vllm_engine import VllmEngine
 
     if config.role == "grader":
@@ -179,6 +182,8 @@ def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
         if config.prompt:
             PromptTemplate.load(config.prompt)
         OpenAIScorer.check_config(pool, config)
+    elif config.compares:
+        check_pair_model(pool, config, model)
     elif config.role == "grader":
         load_tokenizer(model)
     else:
@@ -201,7 +206,7 @@ def model_name(config: PoolConfig, model: Path) -> str:
 
 def scorer_env(config: PoolConfig) -> Mapping[str, str]:
     """Environment variables of a replica's process."""
-    if config.type == "openai":
+    if config.type != "vllm":
         return {}
     from hamr.backends.vllm_engine import engine_env
 

@@ -460,6 +460,8 @@ def _engine_args(
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "hamr.backends.vllm_worker.WorkerExtension",
+        # Between two keys a model may turn in circles too: one way to write white space.
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "seed": seed,

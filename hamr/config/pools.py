@@ -70,10 +70,13 @@ class PoolConfig(Section):
     role: Literal["reranker", "judge", "grader"]
     """`reranker` and `judge` answer with a label of the pool's own prompt. A judge also writes answers to prompts that
     rewards bring with them; a `grader` does nothing else."""
-    type: Literal["vllm", "openai"] = "vllm"
+    type: Literal["vllm", "openai", "cross_encoder", "embedding"] = "vllm"
+    """`vllm`: a language model that hamr serves. `openai`: one behind an endpoint. `cross_encoder` and `embedding`:
+    small rerankers without a prompt, through sentence-transformers (see `hamr.backends.scorer_pairs`)."""
     model: str = "smollm2-135m"
     prompt: str = ""
-    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none."""
+    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none, nor has a
+    `cross_encoder` or an `embedding`."""
     replicas: PositiveInt = 1
     autoscaling: AutoscalingConfig | None = None
     engine: EngineConfig = EngineConfig()
@@ -98,6 +101,8 @@ class PoolConfig(Section):
     """Longest written answer to a reward's own prompt, in tokens; one that is cut off there cannot be read."""
     structured: bool = False
     """Hold written answers to the reward's JSON schema, where the engine can; the analysis then goes into `reason`."""
+    activation: Literal["sigmoid", "identity"] = "sigmoid"
+    """Cross-encoder only: how its logit becomes a score in [0, 1]; `identity` clips it."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server; `type: openai` only."""
     api_key_env: str | None = None
@@ -110,8 +115,11 @@ class PoolConfig(Section):
         if (self.type == "openai") != (self.endpoint is not None):
             raise ValueError(
                 f"type={self.type!r} and endpoint={self.endpoint!r} contradict each other; "
-                "an openai pool needs an endpoint and a vllm pool has none"
+                "an openai pool needs an endpoint and no other has one"
             )
+        if self.compares:
+            self._check_comparing()
+            return self
         if (self.role == "grader") != (not self.prompt):
             raise ValueError(
                 f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
@@ -146,6 +154,28 @@ class PoolConfig(Section):
     @property
     def most_replicas(self) -> int:
         return self.autoscaling.max_replicas if self.autoscaling else self.replicas
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares two texts, without a prompt."""
+        return self.type in ("cross_encoder", "embedding")
+
+    def _check_comparing(self) -> None:
+        if self.role != "reranker":
+            raise ValueError(
+                f"type={self.type!r} and role={self.role!r} contradict each other; it compares two texts and can only "
+                "be a reranker"
+            )
+        if self.prompt:
+            raise ValueError(
+                f"type={self.type!r} and prompt={self.prompt!r} contradict each other; it takes no instructions: set "
+                "prompt=''"
+            )
+        if self.finetune:
+            raise ValueError(
+                f"type={self.type!r} and a finetune section contradict each other; only vllm pools are fine-tuned: "
+                "set finetune=null"
+            )
 
 
 def default_pools() -> dict[str, PoolConfig]:

@@ -20,8 +20,12 @@ from hamr.types import Action, MalformedResponse, Reply, ToolCall
 
 ResponseFormat = Literal["plain", "think_answer"]
 
+MAX_DEPTH = 64
+"""Of a tool call's arguments. What compares, stores and shows them goes down level by level; Python ends at some
+hundreds, and a policy's text must not be able to end a router."""
+
 _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>")
-_ANY_TAG = re.compile(r"<(/?(?:tool_call|think|answer)>)")
+_MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 _CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
 _THINK_FIRST = re.compile(r"\s*<think>(?P<thought>.*)</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
 _ANSWER_FIRST = re.compile(
@@ -57,8 +61,8 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
     """The action that `text` takes, or why it is none. Never raises, whatever the text.
 
     Malformed: nothing in it; a tag without its partner; several tool calls; JSON that cannot be read, that has
-    no name, or whose arguments are no object; with `think_answer` anything outside the two blocks or a missing
-    block. A <think> that is cut off after a complete <answer> is fine: the action was already there.
+    no name, or whose arguments are no object or nested beyond reason; with `think_answer` anything outside the two
+    blocks or a missing block. A <think> that is cut off after a complete <answer> is fine: the action was already there.
     """
     answer = answer_of(text, response_format)
     if isinstance(answer, MalformedResponse):
@@ -104,8 +108,8 @@ def _render_call(call: ToolCall) -> str:
         body = json.dumps({"name": call.name, "arguments": dict(call.parameters)}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise DataError("tool call", call.name, f"its parameters are not JSON ({error})") from error
-    # Every "<" of a JSON text is inside a string, so escaping it keeps the value and hides the tag.
-    hidden = _ANY_TAG.sub(r"\\u003c\1", body)
+    # Every "<" of a JSON text is inside a string, so escaping it keeps the value and hides tags and special tokens.
+    hidden = _MARKUP.sub(r"\\u003c", body)
     return f"<tool_call>{hidden}</tool_call>"
 
 
@@ -134,7 +138,24 @@ def _parse_call(body: str) -> Action | MalformedResponse:
     arguments: Any = call.get("arguments", call.get("parameters", {}))
     if not isinstance(arguments, dict):
         return MalformedResponse(detail="tool call whose arguments are not an object")
+    if _deeper(arguments, MAX_DEPTH):
+        return MalformedResponse(detail=f"tool call nested more than {MAX_DEPTH} deep")
     return ToolCall(name=name.strip(), parameters=arguments)
+
+
+def _deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects stand in one another more than `most` deep."""
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return any(isinstance(value, dict | list) for value in level)
 
 
 def _refuse_constant(name: str) -> NoReturn:

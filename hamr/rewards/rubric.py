@@ -15,10 +15,9 @@ from hamr.types import Question, ServiceSample
 _ITEM = object_schema(title=TEXT, description=TEXT, weight={"enum": [1, 2, 3, 4, 5, -1, -2]})
 SCHEMA = object_schema(reason=TEXT, rubric={"type": "array", "items": _ITEM})
 
-_LINE = re.compile(
-    r"^[ \t]*(?:[-*•]|\d+[.)])?[ \t]*(?P<title>[^\n:(（]+?)[ \t*]*[(（][ \t$]*(?:w|weight)[ \t]*[=:：][ \t]*"
-    r"(?P<weight>[-+]?\d+(?:\.\d+)?)[ \t$]*[)）][ \t*]*[:：]?[ \t*]*(?P<description>[^\n]*)$",
-    re.IGNORECASE | re.MULTILINE,
+_BULLET = re.compile(r"[ \t]*(?:[-*•]|\d{1,4}[.)])?[ \t]*")
+_WEIGHT = re.compile(
+    r"[(（][ \t$]*(?:w|weight)[ \t]*[=:：][ \t]*(?P<weight>[-+]?\d{1,9}(?:\.\d{1,9})?)[ \t$]*[)）]", re.IGNORECASE
 )
 
 
@@ -51,7 +50,7 @@ def parse_rubric(text: str, *, strict_integers: bool = False) -> tuple[RubricIte
     >>> [item.weight for item in parse_rubric("- Be kind (w = 5): Is kind.\\n- Lies (w = -3): Lies.")]
     [5.0]
     """
-    raw = _json_items(text) or [found.groupdict() for found in _LINE.finditer(text)]
+    raw = _json_items(text) or [fields for line in text.split("\n") if (fields := _line_fields(line))]
     items = (_item(fields) for fields in raw)
     return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
 
@@ -67,6 +66,21 @@ def _item(fields: Mapping[str, Any]) -> RubricItem | None:
     if value is None:
         return None
     return RubricItem(title=title.strip(" *"), description=str(description).strip(), weight=value)
+
+
+def _line_fields(line: str) -> dict[str, str] | None:
+    """The fields of `- Title (w = 5): Description.`, step by step: one expression for all of it would take time that
+    grows with the fourth power of a line of blanks, which models write."""
+    found = _WEIGHT.search(line)
+    if found is None:
+        return None
+    bullet = _BULLET.match(line, 0, found.start())
+    title = line[bullet.end() if bullet else 0 : found.start()].strip(" \t*")
+    if any(mark in title for mark in ":(（"):
+        return None
+    rest = line[found.end() :].lstrip(" \t*")
+    described = rest[1:].lstrip(" \t*") if rest[:1] in (":", "：") else rest
+    return {"title": title, "description": described, "weight": found["weight"]}
 
 
 def _json_items(text: str) -> list[dict[str, Any]]:

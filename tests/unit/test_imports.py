@@ -43,6 +43,7 @@ ONLY_IN: dict[str, set[str]] = {
     "deepspeed": {"backends"},
     "transformers": {"backends"},
     "openai": {"backends"},
+    "sentence_transformers": {"backends"},
     "wandb": {"observability"},
     "hydra": {"config.load", "jobs"},
     "omegaconf": {"config.load", "jobs"},
@@ -148,7 +149,7 @@ def test_the_rules_allow(module: str, source: str) -> None:
     assert violations(source, module) == []
 
 
-HEAVY = ("torch", "ray", "vllm", "deepspeed", "transformers", "wandb")
+HEAVY = ("torch", "ray", "vllm", "deepspeed", "transformers", "sentence_transformers", "wandb")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_wheel_names_its_command_licence_and_extras(wheel: Path) -> None:
     assert "hamr = hamr.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
     metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
-    for extra in ("cpu", "cuda", "dev"):
+    for extra in ("cpu", "cuda", "embedding", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
 
 

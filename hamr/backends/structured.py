@@ -1,0 +1,76 @@
+"""A JSON schema that an answer of so many tokens can fill.
+
+A schema says what an answer has to be, and not that it has to end: a small model whose sentence has begun to turn in
+circles writes its reason until the tokens are used up, and the verdict behind it never comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MOST_ITEMS = 16
+"""Of a list that has no bound of its own, and is none of choices; a rubric has no more items either."""
+SHORTEST_TEXT = 8
+"""Characters that every free text gets, however few tokens there are."""
+
+
+def bounded(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    """`schema` with a length for every free text and list, so that its longest answer has about `tokens` characters.
+
+    A token is at least one character but for bytes of rare ones, so that an answer of `tokens` tokens holds it. The
+    texts share what keys, choices and punctuation leave, each alike.
+
+    >>> bounded({"type": "object", "properties": {"reason": {"type": "string"}}}, 60)["properties"]["reason"]
+    {'type': 'string', 'maxLength': 45}
+    """
+    made = _bounded(schema, None)
+    texts = sum(1 for _ in _texts(made))
+    if texts:
+        made = _bounded(schema, max(SHORTEST_TEXT, (tokens - _longest(made)) // texts))
+    return made
+
+
+def _bounded(schema: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """A copy with bounded lists and, where `length` is given, free texts of at most so many characters."""
+    out = dict(schema)
+    if _is_text(out) and length is not None:
+        out["maxLength"] = length
+    if out.get("type") == "array":
+        out.setdefault("maxItems", len(out.get("items", {}).get("enum", ())) or MOST_ITEMS)
+    if isinstance(out.get("properties"), Mapping):
+        out["properties"] = {name: _bounded(value, length) for name, value in out["properties"].items()}
+    if isinstance(out.get("items"), Mapping):
+        out["items"] = _bounded(out["items"], length)
+    return out
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "string" and not {"maxLength", "pattern", "enum"} & schema.keys()
+
+
+def _texts(schema: Mapping[str, Any]) -> Iterator[None]:
+    """One for every free text in the longest answer."""
+    if _is_text(schema):
+        yield None
+    for value in schema.get("properties", {}).values():
+        yield from _texts(value)
+    if schema.get("type") == "array":
+        for _ in range(schema["maxItems"]):
+            yield from _texts(schema.get("items", {}))
+
+
+def _longest(schema: Mapping[str, Any]) -> int:
+    """Characters of the longest answer whose free texts are empty, in the engine's separators; one more for the end."""
+    return len(json.dumps(_example(schema), ensure_ascii=False)) + 1
+
+
+def _example(schema: Mapping[str, Any]) -> Any:
+    if "enum" in schema:
+        return max(schema["enum"], key=lambda value: len(json.dumps(value, ensure_ascii=False)))
+    if schema.get("type") == "object":
+        return {name: _example(value) for name, value in schema.get("properties", {}).items()}
+    if schema.get("type") == "array":
+        return [_example(schema.get("items", {}))] * schema["maxItems"]
+    return "x" * schema.get("maxLength", 0) if schema.get("type") == "string" else 0

@@ -1,0 +1,28 @@
+"""Every reader of what models write, on broken texts; the integration tier draws many more."""
+
+from tests.fuzzing import VALID, check, texts
+
+
+def test_valid_texts_pass_the_checks_themselves() -> None:
+    for text in VALID:
+        check(text)
+
+
+def test_broken_texts_give_values_or_typed_failures() -> None:
+    drawn = list(texts(seed=0, count=1_000))
+    assert len(set(drawn)) > 750
+    for text in drawn:
+        check(text)
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    assert list(texts(3, 50)) == list(texts(3, 50)) != list(texts(4, 50))
+
+
+def test_lines_of_blanks_and_deep_nests_are_no_traps() -> None:
+    """Both once were: one took hours in the reader of rubrics, the other ended the comparison of tool calls."""
+    check(" " * 20_000)
+    check("* " * 20_000 + "(w")
+    check("(" * 20_000)
+    for depth in (60, 70, 400, 900):
+        check('<tool_call>{"name": "look", "arguments": {"order": ' + "[" * depth + "]" * depth + "}}</tool_call>")
