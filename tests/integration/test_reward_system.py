@@ -214,9 +214,7 @@ def in_a_process(body: str, **options: object) -> subprocess.Popen[str]:
 
 def test_it_brings_its_own_ray_and_takes_it_down_again(tmp_path: Path) -> None:
     """From a run folder's YAML; once as an async context manager, once by a script that forgets to close."""
-    (tmp_path / "config.yaml").write_text(
-        dump_config(load_config([*OVERRIDES, f"cluster.temp_dir={tmp_path / 'ray'}"]))
-    )
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))
     process = in_a_process(f"""
 from hamr import RewardSystem
 async def main():
