@@ -8,6 +8,7 @@ scored twice, and is recorded once: records carry their key, and the ledger take
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -136,9 +137,11 @@ class RouterClient:
 
         What is in force travels with the call, so that the router's successor scores by it too: see `RewardRouter`.
         """
+        # What no reward reads, and what a prompt of 20,000 tokens would cost to send for each of its responses.
+        lean = dataclasses.replace(rollout, prompt_ids=(), logprobs=())
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._call("score", sample, rollout, cascade, group_aware)
+                return await self._call("score", sample, lean, cascade, group_aware)
         except TimeoutError:
             self._failed += 1
             return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")

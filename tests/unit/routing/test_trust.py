@@ -84,7 +84,7 @@ def test_it_shrinks_where_trust_is_lost():
 
 
 def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
-    """Far below they agree again: the whole would keep the limit, but the way there leads through what would not."""
+    """Far below they agree again, so that the whole would keep the limit; the way there would not."""
     s_r = np.random.default_rng(5).random(1000)
     evidence = Evidence.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
     path = run(evidence, (0.66, 0.99), Bounds(start=(0.66, 0.99), reach=1.0, max_move=0.02), limit=0.12)
