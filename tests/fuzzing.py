@@ -51,7 +51,7 @@ PIECES = (
     " " * 40,
     "<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>", "<|im_end|>", "[INST]", "```",
     "(w = ",
-    "NaN", "Infinity", "-0", "1e400", "9" * 400, "9" * 5000, "0.1", "true", "null", '"score": ', '"score": 5}', 
+    "NaN", "Infinity", "-0", "1e400", "9" * 400, "9" * 5000, "0.1", "true", "null", '"score": ', '"score": 5}',
     "Verdict: ", "(((",
     "{" * 50, "[" * 300, "]" * 300, '{"a":' * 200, "* " * 60, "的", "İ", "ﬁ",
 )  # fmt: skip
