@@ -57,10 +57,11 @@ class Judge:
     async def __call__(self, question: Question) -> Answer:
         self.asked.append(question)
         named = "12" in question.variables["response"]
+        there = {True: "met", False: "unmet"}
         checks = {
-            entry["name"]: "clear" if entry["kind"] == "error" else "met" if named or entry["title"] != "Names 12" else "unmet"
-            for entry in question.each
-        }  # fmt: skip
+            e["name"]: "clear" if e["kind"] == "error" else there[named or e["title"] != "Names 12"]
+            for e in question.each
+        }
         return Answer(text=json.dumps({"reason": "r", "checks": checks}))
 
 
@@ -130,7 +131,10 @@ def test_worse_responses_are_the_given_ones_then_others_references() -> None:
 
 
 def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
-    items = (RubricItem(title="Names 12", description="d", weight=5.0), RubricItem(title="x", description="", weight=-2.0))
+    items = (
+        RubricItem(title="Names 12", description="d", weight=5.0),
+        RubricItem(title="x", description="", weight=-2.0),
+    )
     write_samples(tmp_path / "s.jsonl", [with_rubric(sample(summary="kept"), items)])
     (again,) = read_samples(tmp_path / "s.jsonl")
     assert sample_rubric(again) == items
