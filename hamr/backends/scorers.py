@@ -21,13 +21,17 @@ from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_written import GraderScorer, Writer
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig
-from hamr.errors import BadInput, VerdictUnparsable
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable
 from hamr.protocols import SamplingConfig
 from hamr.rewards.prompting import PromptTemplate
 from hamr.types import Answer, Question, ScorerCall
 
 if TYPE_CHECKING:
     from hamr.backends.vllm_engine import VllmEngine
+
+
+QUESTION_VARIABLES = frozenset({"history", "statement_a", "statement_b"})
+"""What `hamr.rewards.questions.consistency_question` tells a scorer with a prompt of its own."""
 
 
 class Scorer(Protocol):
@@ -178,9 +182,8 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
 
 def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
     """Whether a scorer could be built, as far as milliseconds can tell: no weights, no torch. Raises BadInput."""
+    check_template(pool, config)
     if config.type == "openai":
-        if config.prompt:
-            PromptTemplate.load(config.prompt)
         OpenAIScorer.check_config(pool, config)
     elif config.compares:
         check_pair_model(pool, config, model)
@@ -188,6 +191,20 @@ def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
         load_tokenizer(model)
     else:
         load_prompt(pool, config, model)
+
+
+def check_template(pool: str, config: PoolConfig) -> None:
+    """Whether the pool's template can be filled from what a scorer is told, and shows the response. Raises ConfigError;
+    at the first question it would be a failure of every question."""
+    if not config.prompt:
+        return
+    wanted = PromptTemplate.load(config.prompt).variables
+    if unknown := sorted(wanted - QUESTION_VARIABLES):
+        remedy = f"its template wants {unknown}; a scorer is told {sorted(QUESTION_VARIABLES)}"
+        raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
+    if "statement_b" not in wanted:
+        remedy = "its template does not show {{ statement_b }}, the response; add it"
+        raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
 
 
 def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:

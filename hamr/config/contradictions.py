@@ -46,6 +46,7 @@ def check_consistent(c: Config) -> None:
                 )
     _check_judges(c)
     check_steering(c)
+    _check_some_weight(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "
@@ -85,3 +86,14 @@ def _check_judges(c: Config) -> None:
                 f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
                 "point it at a pool with role 'judge' or 'grader'"
             )
+
+
+def _check_some_weight(c: Config) -> None:
+    """Weights are at least 0, so they sum to 0 only if all are: every reward would be 0, and no group would have a
+    signal."""
+    r = c.rewards
+    if not r.judged and not any(s.weight for s in (r.consistency, r.format, r.length, r.rules)):
+        raise ValueError(
+            f"rewards.consistency.weight={r.consistency.weight:g} and so has every other reward: nothing would be "
+            "rewarded; give at least one a weight above 0"
+        )

@@ -62,7 +62,8 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
 
     Malformed: nothing in it; a tag without its partner; several tool calls; JSON that cannot be read, that has
     no name, or whose arguments are no object or nested beyond reason; with `think_answer` anything outside the two
-    blocks or a missing block. A <think> that is cut off after a complete <answer> is fine: the action was there.
+    blocks or a missing block. A <think> that is cut off after a complete <answer> is fine: the action was already
+    there.
     """
     answer = answer_of(text, response_format)
     if isinstance(answer, MalformedResponse):

@@ -29,11 +29,16 @@ usage:
       generated dialogues over the Telecom Package procedure; the splits share no sentence
   hamr data import star input=STEPS.jsonl policies=POLICIES.json output=FOLDER [held_out_frac=0.15] [seed=0]
       a public corpus; whole dialogues go to one split
+  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL [judge=POOL] [candidates=4] [worse=3]
+      [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
+      a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
+      responses best (the sample's own privileged.negatives, a list of texts, then other samples' references); the same
+      command goes on where it stopped
 
 options:
   overwrite=true    replace the files that FOLDER holds already
 
-Writes train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`."""
+sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`."""
 
 Number = TypeVar("Number", int, float)
 
@@ -42,7 +47,7 @@ _SPLITS = ("train", "validation", "test")
 
 def main(args: list[str]) -> int:
     """Runs one recipe. Raises BadInput for anything that the user has to change."""
-    recipes: dict[str, Callable[[list[str]], int]] = {"sage": _sage, "import": _import}
+    recipes: dict[str, Callable[[list[str]], int]] = {"sage": _sage, "import": _import, "rubrics": _rubrics}
     if not args or args[0] not in recipes:
         given = args[0] if args else None
         raise BadInput("hamr data", given, f"no such recipe; there are: {', '.join(recipes)}")
@@ -78,6 +83,13 @@ def _import(args: list[str]) -> int:
     samples = importer({name: Path(own[name]) for name in importer.files})
     _write(folder, split_samples(samples, {}, held_out_frac=fraction, seed=seed))
     return 0
+
+
+def _rubrics(args: list[str]) -> int:
+    from hamr.jobs.build_rubrics import OPTIONS, build
+
+    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in OPTIONS}
+    return build(own, [arg for arg in args if arg.partition("=")[0] not in own])
 
 
 # --- options -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from hamr.backends.models import cache_dir, resolve_model
 from hamr.backends.scorer_pairs import check_installed, check_pair_model
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
+from hamr.backends.scorers import check_template
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
@@ -75,8 +76,10 @@ def prepare_scorers(
     is needed.
 
     Pools are prepared side by side as far as there are cores; one that starts from another waits for it. Raises
-    BadInput for a pool whose library is missing or whose model is of another kind.
+    BadInput for a pool whose template cannot be filled, whose library is missing or whose model is of another kind.
     """
+    for name, pool in config.pools.items():
+        check_template(name, pool)
     pools = {name: pool for name, pool in config.pools.items() if pool.type != "openai"}
     for name, pool in pools.items():
         if pool.compares:

@@ -16,8 +16,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from hamr.backends.scorer_prompt import MIN_LABEL_MASS, ScorerPrompt, read_labels
 from hamr.backends.scorers import check_scorer
 from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.load import load_config
 from hamr.config.pools import PoolConfig
+from hamr.config.resources import resource
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable
+from hamr.jobs.scorer import prepare_scorers
 from hamr.rewards.prompting import PromptTemplate, VerdictToken
 
 VARIABLES = {"history": "Customer: hi", "statement_a": "Hello!", "statement_b": "Good morning."}
@@ -124,3 +127,23 @@ def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
     with pytest.raises(BadInput, match=r"^pools\.ranker: prompt reranker\.en: labels\.no\.token"):
         check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{{ statement_b }}", "{{ reply }}", r"its template wants \['reply'\]"),
+        ("{{ statement_b }}", "{{ statement_a }}", "does not show {{ statement_b }}"),
+    ],
+)
+def test_a_template_that_no_question_can_fill_is_refused_before_ray_starts(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    text = resource("prompts", "reranker_short.en.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "mine.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    job = load_config(["experiment=smoke", f"pools.reranker.prompt={tmp_path / 'mine.yaml'}"])
+    with pytest.raises(ConfigError, match=said) as refused:
+        prepare_scorers(job, (), (), lambda line: None)
+    assert refused.value.where == "pools.reranker.prompt"
+    assert "\n" not in str(refused.value)

@@ -367,3 +367,13 @@ def test_a_dump_refuses_secrets_that_came_past_loading() -> None:
     leaky = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://me:hunter2@host/v1")
     with pytest.raises(ConfigError, match="credentials"):
         dump_config(config.model_copy(update={"pools": {"judge": leaky}}))
+
+
+def test_a_job_that_would_reward_nothing_is_refused() -> None:
+    off = ["experiment=smoke", "rewards.consistency.weight=0", "rewards.format.weight=0", "rewards.length.weight=0",
+           "rewards.rules.weight=0"]  # fmt: skip
+    with pytest.raises(ConfigError, match="give at least one a weight above 0") as refused:
+        load_config(off)
+    assert "\n" not in str(refused.value)
+    for one in ("rewards.format.weight=0.2", "rewards.dialogue.weight=1"):
+        assert load_config([*off, one]).rewards.consistency.weight == 0

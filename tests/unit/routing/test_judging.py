@@ -179,7 +179,22 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more():
     same_again(record, config)
 
 
-@pytest.mark.parametrize("bad", ["", ":", "Solution", '{"score": 5}', Answer(failure="unparsable", detail="cut off")])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        ":",
+        "Solution",
+        "The reply is polite and right; I would give it five of five.",
+        '{"score": 5}',
+        '{"reason": "polite", "sco',
+        '{"reason": "polite", "score": NaN}',
+        '{"reason": "polite", "score": "excellent"}',
+        '{"reason": "polite", "judgment": "none"}',
+        Answer(),
+        Answer(failure="unparsable", detail="cut off"),
+    ],
+)
 async def test_what_is_unreadable_twice_is_a_typed_failure_and_never_zero(bad):
     pool = judge({"dialogue.en": bad})
     router, config = build(pool, {"dialogue": {"weight": 1.0}, "risk": {"weight": 1.0}})

