@@ -60,7 +60,7 @@ class Scripted:
                 await asyncio.sleep(1000)
             finally:
                 self.held -= 1
-        await asyncio.sleep(0.4 if self.pool in ("reranker", "judge", "side") else 0.0)
+        await asyncio.sleep({"reranker": 0.8, "judge": 0.4, "side": 0.4}.get(self.pool, 0.0))
         return [self.answer(q) for q in questions]
 
     def answer(self, question: Question) -> Answer:
@@ -192,14 +192,13 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
     try:
         tasks = [asyncio.create_task(client.score(*pair)) for pair in pairs]
         if disturb:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+            async def counted(name: str, least: int) -> bool:
+                return (await client.metrics())[f"pool/reranker/{name}"] >= least
+
+            await until(lambda: counted("asked", 8))
             os.kill((await asyncio.to_thread(pool_status, RUN))["reranker"]["pids"][0], signal.SIGKILL)
-
-            async def asked_again() -> bool:
-                done = [task.result() for task in tasks if task.done()]
-                return any(call.attempts > 1 for record in done for call in record.calls if call.pool == "reranker")
-
-            await until(asked_again)
+            await until(lambda: counted("retried", 1))
             assert not all(task.done() for task in tasks), "the router has to die in the middle"
             os.kill(await client.actor.ready.remote(), signal.SIGKILL)
         return await asyncio.gather(*tasks), dict(await client.metrics())
