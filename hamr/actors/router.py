@@ -183,7 +183,8 @@ class RouterClient:
                 try:
                     return await call
                 except asyncio.CancelledError:
-                    ray.cancel(call)
+                    # Not what the call has asked of the pools: others may wait for the same answers.
+                    ray.cancel(call, recursive=False)
                     raise
         raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
 
