@@ -135,10 +135,12 @@ def figures(found: dict[str, Any], sets: dict[str, list[ReplyPair]], probes: Seq
 
 
 def clear(pairs: Sequence[ReplyPair], most: int) -> list[ReplyPair]:
-    """Pairs of the two clear labels, at most `most`, evenly from the whole."""
-    found = [pair for pair in pairs if pair.label != "partial"]
-    step = max(1, -(-len(found) // most))
-    return found[::step]
+    """At most `most` pairs, half of them consistent and half inconsistent, each evenly from the whole file."""
+    found = []
+    for label in ("consistent", "inconsistent"):
+        own = [pair for pair in pairs if pair.label == label]
+        found += own[:: max(1, -(-len(own) // max(1, most // 2)))]
+    return found
 
 
 def machine() -> dict[str, Any]:
@@ -161,7 +163,7 @@ def versions() -> dict[str, str]:
 def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | str]:
     """Name -> (pool, model folder), or why the scorer is not at hand."""
     out: dict[str, tuple[dict[str, Any], Path] | str] = {}
-    given = {"embedding": args.embedding, "cross_encoder": args.cross_encoder}
+    given = {"embedding": args.embedding or None, "cross_encoder": args.cross_encoder}
     for kind, name in given.items():
         pool = {"role": "reranker", "type": kind, "model": name or "", "dtype": "float32"}
         if not name:
@@ -180,7 +182,7 @@ def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--embedding", default="all-minilm-l6-v2", help="a bundled name or a folder")
+    parser.add_argument("--embedding", default="all-minilm-l6-v2", help='a bundled name or a folder; "" for none')
     parser.add_argument("--cross-encoder", help="a folder")
     parser.add_argument("--reranker", type=Path, help="folder of the quickstart's fine-tuned reranker")
     parser.add_argument("--judge", type=Path, help="folder of its fine-tuned judge")
@@ -188,6 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--probes", type=Path, help='further probes: {"name", "content_A", "content_B"}')
     parser.add_argument("--seed", type=int, default=13, help="draw of the generated dialogues; the quickstart's is 13")
     parser.add_argument("--most", type=int, default=150, help="pairs of each set")
+    parser.add_argument("--keep", action="store_true", help="keep what the file has of scorers not asked for now")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scorers.json")
     parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
@@ -204,21 +207,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     everything += [pair for pairs in sets.values() for pair in pairs]
     names = [name for name, *_ in probes]
     out: dict[str, Any] = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
-    out |= {"versions": versions(), "seed": args.seed, "scorers": {}, "not_at_hand": {}}
+    out |= {"versions": versions(), "seed": args.seed, "most": args.most, "scorers": {}, "not_at_hand": {}}
+    if args.keep and args.out.is_file():
+        before = json.loads(args.out.read_text())
+        if (before["seed"], before["most"]) == (args.seed, args.most):
+            out["scorers"] = before["scorers"]
     out["scorers"]["word overlap"] = figures(overlap(everything), sets, names)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     for name, what in wanted(args).items():
         if isinstance(what, str):
-            out["not_at_hand"][name] = what
-            print(f"{name}: not at hand: {what}", flush=True)
+            if name not in out["scorers"]:
+                out["not_at_hand"][name] = what
+                print(f"{name}: not at hand: {what}", flush=True)
             continue
-        out["scorers"][name] = figures(score_in_child(name, *what, everything), sets, names)
+        load = os.getloadavg()[0]
+        out["scorers"][name] = figures(score_in_child(name, *what, everything), sets, names) | {"load": load}
+        args.out.write_text(json.dumps(out, indent=1) + "\n")
     for name, found in out["scorers"].items():
         print(f"\n{name}: {found['ms_per_pair']:.1f} ms a pair, {found['failed']} failed {found['failures']}")
         for probe, score in found["probes"].items():
             print(f"  {'-' if score is None else f'{score:.3f}'}  {probe}")
         for which, value in found["auc"].items():
             print(f"  AUC {value['auc']:.3f} +- {value['standard_error']:.3f} on {value['pairs']} {which} pairs")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(out, indent=1) + "\n")
     print(f"\nwritten to {args.out}")
 
