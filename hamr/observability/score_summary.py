@@ -129,11 +129,13 @@ class Tally:
 
 def render(tally: Tally, title: str) -> RenderableType:
     """The summary for a terminal."""
+    # Two tables: both fit into 80 columns, which is what a log has.
     figures = Table("component", title=title, title_justify="left")
     for column in ("scored", "mean", "std", "min", "max"):
         figures.add_column(column, justify="right")
+    shapes = Table("component")
     for column in ("histogram", "without a number"):
-        figures.add_column(column, no_wrap=True)
+        shapes.add_column(column, no_wrap=True)
     for name in tally.names():
         spread = tally.spreads.get(name, Spread())
         values = (spread.mean, spread.std, spread.low, spread.high) if spread.count else ()
@@ -141,8 +143,8 @@ def render(tally: Tally, title: str) -> RenderableType:
         drawn = f"{left:.2f} {bars(counts)} {left + width * len(counts):.2f}" if counts else ""
         kinds = tally.outcomes if name == "total" else tally.unscored.get(name, Counter())
         without = "" if name == "total" else ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        shown = [f"{v:.4f}" for v in values] or [""] * 4
-        figures.add_row(name, str(spread.count), *shown, drawn, without)
+        figures.add_row(name, str(spread.count), *([f"{v:.4f}" for v in values] or [""] * 4))
+        shapes.add_row(name, drawn, without)
     rest = Table(show_header=False, box=None)
     rest.add_row("outcomes", ", ".join(f"{count} {kind}" for kind, count in sorted(tally.outcomes.items())) or "none")
     if tally.cascaded:
@@ -152,7 +154,7 @@ def render(tally: Tally, title: str) -> RenderableType:
         rest.add_row(f"calls of {pool}", f"{count} ({tally.tokens[pool]} tokens)")
     if tally.cost:
         rest.add_row("cost", f"{tally.cost:.4f}")
-    return Group(figures, rest)
+    return Group(figures, shapes, rest)
 
 
 def plot(tally: Tally, path: Path) -> Path | None:
