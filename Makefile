@@ -29,7 +29,7 @@ train: setup
 	@$(VENV)/bin/hamr train experiment=quickstart $(ARGS)
 
 test: setup
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 check: setup
 	@$(VENV)/bin/ruff check .

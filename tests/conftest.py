@@ -21,11 +21,13 @@ settings.load_profile("hamr")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker."""
+    """A test's folder is its marker. Tests with Ray or engines go one after the other in one process, beside the others."""
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in MARKERS:
             item.add_marker(folder)
+        if folder != "unit":
+            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture(scope="session", autouse=True)
