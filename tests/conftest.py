@@ -21,7 +21,7 @@ settings.load_profile("hamr")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker. Those with Ray or engines run one after the other, in one process, beside the rest."""
+    """A test's folder is its marker. Those with Ray or engines run one after the other, in a process of their own."""
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in MARKERS:
