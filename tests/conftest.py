@@ -20,6 +20,7 @@ settings.register_profile(
 settings.load_profile("hamr")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder is its marker. Those with Ray or engines run one after the other, in a process of their own."""
     for item in items:
