@@ -20,15 +20,13 @@ settings.register_profile(
 settings.load_profile("hamr")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """A test's folder is its marker. Those with Ray or engines run one after the other, in a process of their own."""
-    for item in items:
-        folder = item.path.relative_to(ROOT).parts[0]
-        if folder in MARKERS:
-            item.add_marker(folder)
-        if folder != "unit":
-            item.add_marker(pytest.mark.xdist_group("engines"))
+    folder = item.path.relative_to(ROOT).parts[0]
+    if folder in MARKERS:
+        item.add_marker(folder)
+    if folder != "unit":
+        item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture(scope="session", autouse=True)
