@@ -20,13 +20,12 @@ settings.register_profile(
 settings.load_profile("hamr")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test's folder is its marker. Those with Ray or engines run one after the other, in a process of their own."""
-    folder = item.path.relative_to(ROOT).parts[0]
-    if folder in MARKERS:
-        item.add_marker(folder)
-    if folder != "unit":
-        item.add_marker(pytest.mark.xdist_group("engines"))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's folder is its marker."""
+    for item in items:
+        folder = item.path.relative_to(ROOT).parts[0]
+        if folder in MARKERS:
+            item.add_marker(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)
