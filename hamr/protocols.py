@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hamr.types import Action, RewardRecord, Rollout, SampleKey, ServiceSample, TrainBatch
+from hamr.types import Action, Answer, Question, RewardRecord, Rollout, SampleKey, ServiceSample, TrainBatch
 
 Metrics = Mapping[str, float]
 PromptEncoder = Callable[[ServiceSample], tuple[int, ...]]
 """A sample's whole prompt as token ids, generation prompt included."""
 AnswerEncoder = Callable[[Action], tuple[int, ...]]
 """An action as the policy should utter it, end-of-sequence token included."""
+Ask = Callable[[Question], Awaitable[Answer]]
+"""A pool: never raises for a scorer's failure, which is in the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -349,15 +349,30 @@ class Question:
     entries of a list in it, and answers with `Answer.text`. `schema` is the JSON schema of such an answer, for engines
     that can hold a model to it. `attempt` above 0 asks again what could not be read: greedy decoding would repeat it.
 
+    With `messages` ({"role", "content"} each) it asks for the next message of that conversation, as `Answer.text`;
+    `variables` is then empty.
+
+    `temperature` and `max_new_tokens` are for written answers; None: greedy at the first attempt, and the pool's
+    `answer_tokens`. `seed` tells apart questions that are sampled from the same words.
+
     `affinity` names the group: its questions share a prompt prefix.
     """
 
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
     affinity: str = ""
     prompt: str = ""
     each: tuple[Mapping[str, str], ...] = ()
     schema: Mapping[str, Any] | None = None
     attempt: int = 0
+    messages: tuple[Mapping[str, str], ...] = ()
+    temperature: float | None = None
+    max_new_tokens: int | None = None
+    seed: int = 0
+
+    @property
+    def written(self) -> bool:
+        """Whether the answer is a text, and no label of the pool's own prompt."""
+        return bool(self.prompt or self.messages)
 
 
 @dataclass(frozen=True, kw_only=True)

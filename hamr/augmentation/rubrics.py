@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -25,13 +25,11 @@ from typing import Any
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
 from hamr.errors import VerdictUnparsable
+from hamr.protocols import Ask
 from hamr.rewards import rubric_reward
 from hamr.rewards.questions import Said, said
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
-from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
-
-Ask = Callable[[Question], Awaitable[Answer]]
-"""A pool: never raises for a scorer's failure, which is in the answer."""
+from hamr.types import Answer, MalformedResponse, Reply, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)

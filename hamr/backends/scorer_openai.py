@@ -18,12 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.backends.scorer_prompt import Reading, read_labels
-from hamr.backends.scorer_written import NO_PROMPT, cut_off, temperature
+from hamr.backends.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
 from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
 from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
-from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class OpenAIScorer:
             )
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._write(q) if q.prompt else self._answer(q) for q in questions)))
+        return list(await asyncio.gather(*(self._write(q) if q.written else self._answer(q) for q in questions)))
 
     async def check(self) -> None:
         """An endpoint's outages are typed failures of its questions; restarting a replica would not cure them."""
@@ -99,17 +98,17 @@ class OpenAIScorer:
 
     async def _write(self, question: Question) -> Answer:
         """The whole written answer to a question that brings its own prompt; held to its schema with `structured`."""
-        prompt = WrittenPrompt.load(question.prompt)
+        messages, prompt = conversation(question)
         held: dict[str, Any] = {}
         if self.config.structured and question.schema is not None:
             schema = {"name": "verdict", "schema": question.schema, "strict": True}
             held = {"response_format": {"type": "json_schema", "json_schema": schema}}
         reply = await self._ask(
-            prompt.id,
-            messages=prompt.render(question.variables, question.each),
+            prompt,
+            messages=messages,
             temperature=temperature(question),
-            max_tokens=self.config.answer_tokens,
-            seed=question.attempt,
+            max_tokens=longest(question, self.config.answer_tokens),
+            seed=question.seed + question.attempt,
             **held,
         )
         if isinstance(reply, Answer):

@@ -240,7 +240,7 @@ def _loading(config: PoolConfig) -> dict[str, Any]:
 
 
 def _pair(question: Question) -> Pair | None:
-    if question.prompt:
+    if question.written:
         return None
     a, b = question.variables.get("statement_a"), question.variables.get("statement_b")
     return (a, b) if isinstance(a, str) and isinstance(b, str) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hamr.backends.structured import bounded
@@ -27,8 +27,27 @@ REASK_TEMPERATURE = 0.7
 NO_PROMPT = "a grader has no prompt of its own, and the question brings none"
 
 
+CHAT = "chat"
+"""What stands for the template's name and version where a question brings a whole conversation."""
+
+
 def temperature(question: Question) -> float:
+    if question.temperature is not None:
+        return question.temperature
     return REASK_TEMPERATURE if question.attempt else 0.0
+
+
+def conversation(question: Question) -> tuple[Sequence[Mapping[str, str]], str]:
+    """(messages, what a record keeps as prompt version) of a question that asks for a written answer."""
+    if question.messages:
+        return question.messages, CHAT
+    prompt = WrittenPrompt.load(question.prompt)
+    return prompt.render(question.variables, question.each), prompt.id
+
+
+def longest(question: Question, answer_tokens: int) -> int:
+    """Most tokens of the answer."""
+    return question.max_new_tokens or answer_tokens
 
 
 def cut_off(tokens: int, text: str, call: ScorerCall) -> Answer:
@@ -48,19 +67,19 @@ class Writer:
         With `structured` the engine holds the answer to the question's schema, and to a length that the tokens allow.
         """
         started = time.monotonic()
-        prompt = WrittenPrompt.load(question.prompt)
-        ids = self.tokenizer.chat_ids(prompt.render(question.variables, question.each))
+        messages, prompt = conversation(question)
+        ids = self.tokenizer.chat_ids(messages)
         room = self.config.max_context - len(ids)
         if room < 1:
             detail = (
                 f"the question has {len(ids)} tokens, which leaves no room in max_context={self.config.max_context}"
             )
             return Answer(failure="unparsable", detail=detail, call=self._call(prompt, started, 0, 0))
-        budget = min(self.config.answer_tokens, room)
+        budget = min(longest(question, self.config.answer_tokens), room)
         said = await self.engine.complete(
             ids,
             SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
-            seed=question.attempt,
+            seed=question.seed + question.attempt,
             schema=bounded(question.schema, budget) if self.config.structured and question.schema else None,
         )
         call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
@@ -69,12 +88,12 @@ class Writer:
         return Answer(text=said.text, call=call)
 
     def _call(
-        self, prompt: WrittenPrompt, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
+        self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
     ) -> ScorerCall:
         return ScorerCall(
             pool=self.pool,
             model=self.model,
-            prompt_version=prompt.id,
+            prompt_version=prompt,
             replica="",
             queue_s=0.0,
             service_s=time.monotonic() - started,
@@ -101,6 +120,6 @@ class GraderScorer:
         self.writer.engine.close()
 
     async def _answer(self, question: Question) -> Answer:
-        if not question.prompt:
+        if not question.written:
             return Answer(failure="unparsable", detail=NO_PROMPT)
         return await self.writer.answer(question)

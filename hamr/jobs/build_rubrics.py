@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hamr.augmentation.rubrics import (
-    Ask,
     Responses,
     RubricRecipe,
     RubricResult,
@@ -23,10 +22,11 @@ from hamr.augmentation.rubrics import (
     recipe_key,
     with_rubric,
 )
-from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.samples import read_rows, read_samples, to_json, write_samples
 from hamr.errors import BadInput, DataError, HamrError
+from hamr.jobs.pools_up import with_pools, writing_pool
+from hamr.protocols import Ask
 from hamr.rewards.rubric import RubricItem
 from hamr.types import ServiceSample
 
@@ -72,10 +72,7 @@ def wanted_pools(config: Config, own: Mapping[str, str]) -> tuple[str, str]:
         raise BadInput("teacher", None, f"missing; give teacher=<pool>, one of: {', '.join(sorted(config.pools))}")
     names = (own["teacher"], own.get("judge", own["teacher"]))
     for key, name in zip(("teacher", "judge"), names, strict=True):
-        if name not in config.pools:
-            raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
-        if config.pools[name].role == "reranker":
-            raise BadInput(key, name, "is a reranker and cannot write; name a pool with role judge or grader")
+        writing_pool(config, key, name)
     return names
 
 
@@ -100,7 +97,9 @@ def build(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     work = Work.of(samples, recipe, by, output.with_name(f"{output.name}.progress.jsonl"))
     print(f"rubrics for {len(samples)} samples of {own['input']}: {len(work.done)} made already", flush=True)
     if work.left:
-        _with_pools(config, {name: config.pools[name] for name in (teacher, judge)}, work, teacher, judge)
+        with_pools(config, (teacher, judge), lambda asks: make_all(work, asks[teacher], asks[judge]), run=RUN)
+        if work.done and all(result.passing for result in work.done.values()):
+            raise HamrError("no sample got an answer of its pools; see their logs, and call again to go on")
     write_samples(output, work.finished())
     Console().print(table(work.done.values(), len(samples)))
     print(f"written: {output}")
@@ -171,33 +170,6 @@ async def make_all(work: Work, teacher: Ask, judge: Ask) -> None:
             print(f"{len(work.done)}/{len(work.samples)} samples", flush=True)
 
     await asyncio.gather(*map(one, work.left))
-
-
-def _with_pools(config: Config, pools: dict[str, PoolConfig], work: Work, teacher: str, judge: str) -> None:
-    # Ray and the engines load only here: what is made already needs neither.
-    from hamr.actors.pools import PoolClient, start_pools, stop_pools
-    from hamr.actors.session import ray_session
-    from hamr.jobs.scorer import prepare_scorers
-
-    if any(pool.finetune for pool in pools.values()):
-        raise BadInput("teacher", teacher, "is fine-tuned to give verdicts and cannot write; name an untrained pool")
-    scorers = prepare_scorers(config.model_copy(update={"pools": pools}), (), (), print)
-
-    async def ask() -> None:
-        await start_pools(
-            pools, {name: s.path for name, s in scorers.items()}, run=RUN, timeout_s=config.cluster.start_timeout_s
-        )
-        clients = {name: PoolClient(name, pool, RUN) for name, pool in pools.items()}
-        try:
-            await make_all(work, clients[teacher].ask, clients[judge].ask)
-        finally:
-            await asyncio.gather(*(client.close() for client in clients.values()))
-            await stop_pools(RUN)
-
-    with ray_session(config.cluster):
-        asyncio.run(ask())
-    if work.done and all(result.passing for result in work.done.values()):
-        raise HamrError("no sample got an answer of its pools; see their logs, and call again to go on")
 
 
 def table(results: Any, total: int) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -14,12 +14,12 @@ from hamr.data.pairs import ReplyPair
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.scorer_check import pair_question
+from hamr.jobs.pools_up import bounded, capacity
+from hamr.protocols import Ask
 from hamr.rewards.verdict import LABEL_VALUES, canonical_label, hard_score
 from hamr.routing.asking import failure_of
-from hamr.types import Answer, Question
 
 Progress = Callable[[str], None]
-Ask = Callable[[Question], Awaitable[Answer]]
 RUN = "calibrate"
 
 
@@ -66,23 +66,6 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
         if key.startswith("teachers") and name in (named.reranker, named.judge):
             raise BadInput(key, name, "is calibrated itself and cannot be its own teacher; name another pool")
     return {name: config.pools[name] for name in wanted.values()}
-
-
-def capacity(pool: PoolConfig) -> int:
-    """Questions that a pool works on at a time. More at once would wait in line while their deadline runs."""
-    replicas = pool.most_replicas
-    return replicas * pool.max_ongoing_requests * pool.batch_size
-
-
-def bounded(ask: Ask, most: int) -> Ask:
-    """`ask` with at most so many questions under way."""
-    free = asyncio.Semaphore(most)
-
-    async def ask_in_turn(question: Question) -> Answer:
-        async with free:
-            return await ask(question)
-
-    return ask_in_turn
 
 
 async def score_pairs(

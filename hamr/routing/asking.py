@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from hamr.errors import EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.protocols import Ask
 from hamr.types import (
     Answer,
     Failure,
@@ -25,7 +25,6 @@ from hamr.types import (
     ScorerCall,
 )
 
-Ask = Callable[[Question], Awaitable[Answer]]
 Role = Literal["reranker", "judge"]
 
 
@@ -142,5 +141,7 @@ def _free(answer: Answer) -> Answer:
 def _key(question: Question) -> bytes:
     """What makes two questions the same, in few bytes: thousands are remembered, some with a group's whole words."""
     each = [sorted(entry.items()) for entry in question.each]
-    said = repr((question.prompt, question.attempt, sorted(question.variables.items()), each))
+    messages = [sorted(message.items()) for message in question.messages]
+    how = (question.attempt, question.temperature, question.max_new_tokens, question.seed)
+    said = repr((question.prompt, sorted(question.variables.items()), each, messages, how))
     return hashlib.sha256(said.encode()).digest()

@@ -151,3 +151,15 @@ async def test_an_endpoint_s_answer_that_is_cut_off_is_unparsable() -> None:
     assert empty.text == "", "an empty answer is one, which its reader refuses"
     (without,) = await endpoint(Completions("x")).score([Question(variables={})])
     assert without.failure == "unparsable"
+
+
+async def test_a_conversation_is_asked_as_it_stands_with_its_own_way_of_sampling() -> None:
+    engine = Engine("Certainly.")
+    talk = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Can you help me?"})
+    asked = Question(messages=talk, temperature=0.9, max_new_tokens=7, seed=40, attempt=1)
+    (answer,) = await scorer(engine, grader(answer_tokens=50)).score([asked])
+    assert answer.text == "Certainly."
+    assert answer.call is not None
+    assert answer.call.prompt_version == "chat"
+    ((prompt_tokens, sampling, how),) = engine.asked
+    assert (prompt_tokens, sampling.temperature, sampling.max_new_tokens, how["seed"]) == (6, 0.9, 7, 41)

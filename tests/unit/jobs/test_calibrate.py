@@ -17,7 +17,8 @@ from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
 from hamr.jobs import calibrate_pools
-from hamr.jobs.calibrate_pools import bounded, capacity, score_pairs, wanted_pools
+from hamr.jobs.calibrate_pools import score_pairs, wanted_pools
+from hamr.jobs.pools_up import bounded, capacity
 from hamr.routing.calibration import calibrate
 from hamr.types import Answer, Question
 
