@@ -125,7 +125,10 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True
     )
+    from hamr.backends.state_files import StateFiles
+
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    engine.checkpoint_engine = StateFiles()
     return engine
 
 
