@@ -120,12 +120,12 @@ class DeepSpeedTrainer:
         return model.eval().requires_grad_(False)
 
     def _release(self) -> None:
-        """Frees the former stage's memory before the next one takes its own."""
+        """Frees the former stage's memory before the next one takes its own; it stays with the process, whose next
+        stage would have to get it again page by page."""
         if self.engine is not None:
             self.engine.destroy()
         self.engine = self.reference = None
         gc.collect()
-        hand_back_freed_memory()
 
     def close(self) -> None:
         if self._sender is not None:

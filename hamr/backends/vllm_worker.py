@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hamr.backends.cpu_env import hand_back_freed_memory
-
 
 class WorkerExtension:
     """Mixed into vLLM's worker."""
@@ -19,7 +17,6 @@ class WorkerExtension:
             if "lm_head.weight" not in names:
                 raise ValueError(f"{path} lacks lm_head.weight; write it too, tied or not")
             self.reload_weights(weights_iterator=((name, tensors.get_tensor(name)) for name in names))  # type: ignore[attr-defined]
-        hand_back_freed_memory()
 
     def speed_up_cpu(self) -> None:
         """A sampler and kernels that cost a CPU less than those that vLLM chooses there."""
