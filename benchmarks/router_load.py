@@ -18,7 +18,7 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,13 @@ class InstantRouter:
     def __init__(self) -> None:
         self.router = core()
 
-    async def score(
-        self, sample: ServiceSample, rollout: Rollout, cascade: Any = None, group_aware: bool = True
-    ) -> RewardRecord:
+    async def score_many(self, calls: Sequence[Any]) -> AsyncIterator[Any]:
+        from hamr.actors.router_calls import in_batches
+
+        async for done in in_batches(self._score, calls):
+            yield done
+
+    async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any, group_aware: bool) -> RewardRecord:
         return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
 
     async def ready(self) -> int:

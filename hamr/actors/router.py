@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
+from hamr.actors.router_calls import Done, RouterCalls, in_batches
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
@@ -56,8 +57,15 @@ class RouterActor:
             group_wait_s=router.group_wait_s,
         )
 
-    async def score(
-        self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None = None, group_aware: bool = True
+    async def score_many(
+        self, calls: Sequence[tuple[ServiceSample, Rollout, Cascade | None, bool]]
+    ) -> AsyncIterator[Done]:
+        """Records as they are done; see `hamr.actors.router_calls`."""
+        async for done in in_batches(self._score, calls):
+            yield done
+
+    async def _score(
+        self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None, group_aware: bool
     ) -> RewardRecord:
         return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
 
@@ -83,6 +91,7 @@ class RouterClient:
 
     def __init__(self, actor: ActorHandle, router: RouterConfig, *, grace_s: float = GRACE_S) -> None:
         self.actor, self._wait_s = actor, router.deadline_s + grace_s
+        self._calls = RouterCalls(actor)
         self._asked_again = 0
         self._failed = 0
 
@@ -141,7 +150,9 @@ class RouterClient:
         lean = dataclasses.replace(rollout, prompt_ids=(), logprobs=())
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._call("score", sample, lean, cascade, group_aware)
+                return await self._again_after_deaths(
+                    lambda: self._calls.score(sample, lean, cascade, group_aware), rescoring=True
+                )
         except TimeoutError:
             self._failed += 1
             return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")
@@ -168,24 +179,19 @@ class RouterClient:
 
         ray.kill(self.actor)
 
-    async def _call(self, method: str, *args: Any) -> Any:
-        """One call, again after every death of the actor. Runs until it is cancelled."""
-        import ray
+    async def _call(self, method: str) -> Any:
+        return await self._again_after_deaths(lambda: getattr(self.actor, method).remote())
+
+    async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
+        """What the call gives, called again after every death of the actor. Runs until it is cancelled."""
         from ray.exceptions import RayActorError
         from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
         wait = wait_random_exponential(multiplier=0.1, max=LONGEST_BACKOFF_S)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(RayActorError), wait=wait):
-            again = attempt.retry_state.attempt_number > 1
-            self._asked_again += again and method == "score"
+            self._asked_again += rescoring and attempt.retry_state.attempt_number > 1
             with attempt:
-                call = getattr(self.actor, method).remote(*args)
-                try:
-                    return await call
-                except asyncio.CancelledError:
-                    # Not what the call has asked of the pools: others may wait for the same answers.
-                    ray.cancel(call, recursive=False)
-                    raise
+                return await call()
         raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
 
 

@@ -29,17 +29,22 @@ class Dying:
 
     def __init__(self, deaths: int) -> None:
         self.left, self.told = deaths, []
-        self.score = self
+        self.score_many = self
 
-    def remote(self, *args: Any) -> Any:
-        self.told.append(args)
-        return self._answer(args)
+    def options(self, **how: Any) -> Any:
+        assert how == {"num_returns": "streaming"}
+        return self
 
-    async def _answer(self, args: tuple[Any, ...]) -> Any:
+    async def remote(self, calls: list[Any]) -> Any:
+        self.told += calls
         self.left -= 1
         if self.left >= 0:
             raise RayActorError
-        return args
+        yield _value(list(enumerate(calls)))
+
+
+async def _value(value: Any) -> Any:
+    return value
 
 
 async def test_a_restarted_router_is_told_the_cascade_again() -> None:
