@@ -21,8 +21,10 @@ from hamr.types import SampleKey, TrainGroup, TrainSequence
 if TYPE_CHECKING:
     from hamr.actors.rollout import RolloutWorkers
 
+PROBE_PROMPT = 128
 PROBE_SAMPLES = 4
 PROBE_TOKENS = 8
+"""The comparison is of weights: a prompt of a few hundred more tokens would cost a second and show nothing more."""
 SHARED_MEMORY = "/dev/shm"
 
 
@@ -139,12 +141,12 @@ class RolloutClient:
 async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: int) -> Metrics:
     """`rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
 
-    The prompt is that of the last response that the workers handed out. Nothing where `rollout.check_logprobs` is off
+    The prompt is the end of that of the last response that the workers handed out. Nothing where `rollout.check_logprobs` is off
     or nothing was generated yet.
     """
     if not rollout.config.check_logprobs or not rollout.last_prompt:
         return {}
-    prompt = rollout.last_prompt
+    prompt = rollout.last_prompt[-PROBE_PROMPT:]
     request = GenerationRequest(
         prompt_ids=prompt,
         keys=tuple(SampleKey(run="logprob-check", step=version, prompt="", sample=i) for i in range(PROBE_SAMPLES)),
