@@ -86,6 +86,8 @@ async def start_pools(
     and templates are checked here (BadInput). Raises ScorerUnavailable with the pool's name and the reason as soon
     as a replica cannot start, or after `timeout_s`; nothing of the run stays deployed then.
     """
+    if not pools:
+        return
     paths = {name: model_paths.get(name, Path()) for name in pools}
     if scorer_factory is build_scorer:
         for name, config in pools.items():

@@ -141,8 +141,8 @@ class RolloutClient:
 async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: int) -> Metrics:
     """`rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
 
-    The prompt is the end of that of the last response that the workers handed out. Nothing where `rollout.check_logprobs` is off
-    or nothing was generated yet.
+    The prompt is the end of that of the last response that the workers handed out. Nothing where
+    `rollout.check_logprobs` is off or nothing was generated yet.
     """
     if not rollout.config.check_logprobs or not rollout.last_prompt:
         return {}

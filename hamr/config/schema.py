@@ -196,6 +196,23 @@ class RewardsConfig(JudgedRewards):
     length: LengthConfig = LengthConfig()
     rules: RulesConfig = RulesConfig()
 
+    @property
+    def scorers(self) -> dict[Literal["reranker", "judge"], str]:
+        """Role -> pool, of those that the consistency reward asks in its mode."""
+        wanted = self.consistency
+        if not wanted.weight:
+            return {}
+        roles = {"hybrid": ("reranker", "judge"), "reranker": ("reranker",)}.get(wanted.mode, ("judge",))
+        return {role: getattr(wanted, role) for role in ("reranker", "judge") if role in roles}
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Setting -> pool that it has asked. A pool that is not among them has nothing to do."""
+        return {
+            **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
+            **{f"{reward}.pool": section.pool for reward, section in self.judged.items()},
+        }
+
 
 class SageDataConfig(Section):
     """Generated dialogues over the Telecom Package procedure."""
@@ -316,3 +333,9 @@ class Config(Section):
     def _consistent(self) -> Config:
         check_consistent(self)
         return self
+
+    def with_asked_pools(self) -> Config:
+        """Without the pools that no reward asks, but with those whose training another one starts from."""
+        names = set(self.rewards.asked.values())
+        names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}
+        return self.model_copy(update={"pools": {name: p for name, p in self.pools.items() if name in names}})

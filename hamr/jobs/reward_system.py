@@ -58,7 +58,8 @@ class RewardSystem:
     ) -> None:
         """`run` stands in the records' keys, beside the number of the group: systems whose records meet in one place
         want different ones. `note` hears what takes long."""
-        self.config, self._run, self._note, self._factory = config, run, note, scorer_factory
+        self.config = config.with_asked_pools()
+        self._run, self._note, self._factory = run, note, scorer_factory
         # Several systems may share a cluster; their pools and routers have names of their own.
         self._name = f"{run}-{uuid4().hex[:8]}"
         self._numbers = itertools.count(1)

@@ -23,7 +23,7 @@ from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
 from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
-from hamr.routing.asking import Ask, Asker, Role
+from hamr.routing.asking import Ask, Asker
 from hamr.routing.audit import drawn
 from hamr.routing.cascade import Cascade
 from hamr.routing.gathering import Gate, Gathering
@@ -73,16 +73,13 @@ class RewardRouter:
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
-        roles: dict[Role, str] = {role: getattr(rewards.consistency, role) for role in self._roles()}
-        wanted = {f"consistency.{role}": name for role, name in roles.items()}
-        wanted |= {f"{reward}.pool": section.pool for reward, section in rewards.judged.items()}
         self._askers: dict[str, Asker] = {}
-        for key, name in wanted.items():
+        for key, name in rewards.asked.items():
             if name not in pools:
                 raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
             if name not in self._askers:
                 self._askers[name] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
-        self._scorers = {role: self._askers[name] for role, name in roles.items()}
+        self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
         aware = rewards.consistency.group_aware
@@ -179,13 +176,6 @@ class RewardRouter:
             offset=math.fsum(c.contribution for c in side if c.contribution is not None),
             until=until,
         )
-
-    def _roles(self) -> tuple[Role, ...]:
-        wanted = self._rewards.consistency
-        if not wanted.weight:
-            return ()
-        by_mode: dict[str, tuple[Role, ...]] = {"hybrid": ("reranker", "judge"), "reranker": ("reranker",)}
-        return by_mode.get(wanted.mode, ("judge",))
 
     def _side_rewards(
         self, sample: ServiceSample, text: str, action: Action | MalformedResponse

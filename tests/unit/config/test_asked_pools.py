@@ -1,0 +1,33 @@
+"""Which pools a job has to start: those that its rewards ask, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.config.load import load_config
+
+SIDE = "pools.side={role: grader, model: smollm2-135m}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        ((), {"reranker", "judge"}),
+        (("rewards.consistency.mode=reranker",), {"reranker"}),
+        (("rewards.consistency.mode=hard_judge",), {"judge"}),
+        (("rewards.consistency.weight=0", "rewards.format.weight=1"), set()),
+        ((f"+{SIDE}",), {"reranker", "judge"}),
+        ((f"+{SIDE}", "rewards.risk.weight=1", "rewards.risk.pool=side"), {"reranker", "judge", "side"}),
+        (("rewards.consistency.weight=0", "rewards.dialogue.weight=1"), {"judge"}),
+    ],
+)
+def test_a_pool_that_no_reward_asks_is_left_out(overrides: tuple[str, ...], wanted: set[str]) -> None:
+    config = load_config(["pools=paper", *overrides])
+    assert set(config.with_asked_pools().pools) == wanted
+    assert set(config.rewards.asked.values()) == wanted
+
+
+def test_one_whose_training_another_starts_from_is_kept() -> None:
+    config = load_config(["pools=cpu_small", "rewards.consistency.mode=soft_judge"])
+    assert set(config.rewards.asked.values()) == {"judge"}
+    assert set(config.with_asked_pools().pools) == {"reranker", "judge"}
