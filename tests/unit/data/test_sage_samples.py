@@ -276,6 +276,11 @@ def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
         (lambda w: w["train"]["opening"].pop("keys"), "train.opening.keys: None: has no wording"),
         (lambda w: w["test"]["show"]["Found"].pop(False), "test.show.Found.False"),
         (lambda w: w["test"]["say"].clear(), "test.say.Thank"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks for {Room}."), "no such variable"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks {0.__class__}."), "no such variable"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks {."), "braces stand for variables"),
+        (lambda w: w["test"]["say"]["Thank"].append(5), "valid string"),
+        (lambda w: w["test"]["say"]["Thank"].append("[a|b]" * 30), "more than 500 texts"),
         (lambda w: w["test"].update(mannner={}), "did you mean 'manner'"),
         (lambda w: w.update(opens_with=["Fond"]), "is no field"),
         (lambda w: w["test"]["say"]["Thank"].append("Hello. My keys train ran away!"), "stands in train too"),
@@ -287,6 +292,12 @@ def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):
         load_words(scenario, "en")
     assert said in str(caught.value)
     assert f"{tmp_path / 'words' / 'mine.en.yaml'}:" in str(caught.value)
+
+
+def test_a_question_that_fits_no_value_is_said_so(tmp_path):
+    scenario = mine(tmp_path, lambda w: w["train"]["ask"].update(Found={"Mood=Bad": ["Are they gone?"]}))
+    with pytest.raises(BadInput, match=r"ask\.Found.*none of"):
+        generate([scenario], {"train": 4, "validation": 0, "test": 0}, seed=0)
 
 
 def test_a_language_without_wordings_says_which_there_are(tmp_path):
