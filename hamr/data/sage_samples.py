@@ -190,7 +190,8 @@ class _Maker:
         act = walk.action or f"ask {walk.awaits}"
         return ServiceSample(
             id=identity,
-            ticket=ticket,
+            # As the procedure writes them: true, not True.
+            ticket={name: json.dumps(v) if isinstance(v, bool) else v for name, v in ticket.items()},
             policy=self.policy,
             tools=self.tools,
             history=history,

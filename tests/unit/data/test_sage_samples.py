@@ -87,6 +87,7 @@ def test_what_is_gold_never_reaches_the_policy(made):
     for sample in of(made, "train"):
         bare = {**to_json(sample), "privileged": {}, "meta": {}}
         assert policy_messages(from_json(bare)) == policy_messages(sample)
+        assert not any(isinstance(value, bool) for value in sample.ticket.values())
         said = " ".join(turn.content for turn in sample.history)
         assert sample.meta["persona"] not in policy_messages(sample)[0]["content"]
         assert "stage" not in said and "{" not in said and "[" not in said
