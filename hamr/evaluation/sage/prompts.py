@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from hamr.errors import BadInput
 from hamr.evaluation.sage.graph import Scenario
+from hamr.evaluation.sage.procedure import plain, sop_text
 from hamr.evaluation.sage.rules import nearest, stage_name
-from hamr.evaluation.sage.schema import LANGUAGES, Condition, Fact, Formula, Stage, Value, Variable
-from hamr.evaluation.sage.templates import Phrases, TextPrompt
+from hamr.evaluation.sage.schema import Fact, Value, Variable
+from hamr.evaluation.sage.templates import Phrases, TextPrompt, phrases_in
 
 END_MARK = "[END]"
 """What the simulated customer writes behind the last message."""
@@ -44,16 +45,16 @@ GRADES = (3, 6, 9)
 
 def prompt_ids(language: str) -> dict[str, str]:
     """Name, version and digest of every template behind the texts of this language, for the records."""
-    _check_language(language)
+    phrases = phrases_in(language).id
     roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge", "policy")}
-    return {**roles, "phrases": _phrases(language).id}
+    return {**roles, "phrases": phrases}
 
 
 def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language: str) -> str:
     """The system prompt of the agent under test: fields, procedure, actions, what the system knows, the form of the
     answer. `system`: the system variables and those of the ticket's facts that are to be seen; empty where they stand
     in a sample's ticket."""
-    words = _phrases(language)
+    words = phrases_in(language)
     variables = {
         "desk": _desk(scenario, words, language),
         "fields": _fields(scenario, words, language),
@@ -82,7 +83,7 @@ def user_prompt(
     Raises BadInput for an intent, persona or level that the scenario does not have, and for fields that the intent
     excludes.
     """
-    words, file = _phrases(language), scenario.file
+    words, file = phrases_in(language), scenario.file
     for key, name, known in (
         ("intent", intent, file.intents),
         ("persona", persona, file.personas),
@@ -107,7 +108,7 @@ def user_prompt(
 
 def judge_prompt(scenario: Scenario, *, language: str) -> str:
     """The system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
-    words = _phrases(language)
+    words = phrases_in(language)
     variables = {
         "desk": _desk(scenario, words, language),
         "fields": _fields(scenario, words, language),
@@ -124,12 +125,12 @@ def service_answer(
     """What a flawless agent writes where the dialogue has shown `fields`: one JSON object in the form that
     `service_prompt` asks for. What has not come up counts as the scenario's filler, else as the field's first option;
     path and action follow from all of them."""
-    file, words = scenario.file, _phrases(language)
+    file, words = scenario.file, phrases_in(language)
     first = {name: (field.options or ())[0] for name, field in file.fields.items()}
     complete = {**first, **file.coverage.filled, **fields}
     walk = scenario.walk(complete, system)
     known = {**complete, **system}
-    reasons = [words.say("equals", variable=name, values=_plain(known[name])) for name in walk.read]
+    reasons = [words.say("equals", variable=name, values=plain(known[name])) for name in walk.read]
     return json.dumps(
         {
             CLASSIFICATION_OUTPUT: {name: complete[name] for name in file.fields},
@@ -144,7 +145,7 @@ def service_answer(
 
 def policy_text(scenario: Scenario, *, language: str) -> str:
     """The policy of a generated sample, for an agent that answers with a reply or a tool call (`Action.tool`)."""
-    words = _phrases(language)
+    words = phrases_in(language)
     lines = []
     for name, action in scenario.file.actions.items():
         kind = "by_reply" if action.reply else "by_call_amount" if action.amount else "by_call"
@@ -161,50 +162,6 @@ def policy_text(scenario: Scenario, *, language: str) -> str:
     return TextPrompt.load(f"sage_policy.{language}").render(variables)
 
 
-def sop_text(scenario: Scenario, *, language: str) -> str:
-    """The procedure in words: every stage with where it leads, and every amount with how it is worked out."""
-    words = _phrases(language)
-    lines = [_stage(scenario, node, stage, words, language) for node, stage in scenario.file.stages.items()]
-    sided = next((node for node in scenario.file.stages if "@" in node), None)
-    if sided is not None:
-        lines.append(words.say("sides", node=sided, name=stage_name(sided)))
-    if scenario.file.formulas:
-        lines.append(words.say("amounts"))
-        lines += [_formula(name, formula, words, language) for name, formula in scenario.file.formulas.items()]
-    return "\n".join(lines)
-
-
-# --- the procedure -----------------------------------------------------------------------------
-
-
-def _stage(scenario: Scenario, node: str, stage: Stage, words: Phrases, language: str) -> str:
-    title = stage.title.of(language)
-    if stage.next is not None:
-        return words.say("go", stage=node, title=title, to=stage.next)
-    assert stage.reads is not None
-    kind = "reads_field" if stage.reads in scenario.file.fields else "reads_system"
-    lines = [words.say(kind, stage=node, title=title, variable=stage.reads)]
-    for branch in stage.branches:
-        end = "to_action" if branch.to in scenario.file.actions else "to_stage"
-        lines.append(words.say(end, when=_condition(stage.reads, branch, words), to=branch.to))
-    return "\n".join(lines)
-
-
-def _condition(variable: str, test: Condition, words: Phrases) -> str:
-    if test.above is not None:
-        return words.say("above", variable=variable, number=test.above)
-    return words.say("equals", variable=variable, values=words.say("or").join(map(_plain, test.values or ())))
-
-
-def _formula(name: str, formula: Formula, words: Phrases, language: str) -> str:
-    lines = [words.say("formula", name=name, description=formula.description.of(language))]
-    for case in formula.cases:
-        when = words.say("and").join(_condition(variable, test, words) for variable, test in case.when.items())
-        kind = "formula_case" if when else "formula_rest" if len(formula.cases) > 1 else "formula_only"
-        lines.append(words.say(kind, when=when, value=case.value.text))
-    return "\n".join(lines)
-
-
 # --- the other parts ---------------------------------------------------------------------------
 
 
@@ -218,7 +175,7 @@ def _fields(scenario: Scenario, words: Phrases, language: str) -> str:
     for name, field in scenario.file.fields.items():
         lines.append(words.say("field", name=name, type=field.type, description=field.description.of(language)))
         for option, meaning in (field.meanings or {}).items():
-            lines.append(words.say("option", value=_plain(option), meaning=meaning.of(language)))
+            lines.append(words.say("option", value=plain(option), meaning=meaning.of(language)))
     return "\n".join(lines)
 
 
@@ -226,7 +183,7 @@ def _known(scenario: Scenario, system: Mapping[str, Value], words: Phrases, lang
     lines = []
     for name, value in system.items():
         entry = _entry(scenario, name)
-        values = {"name": name, "value": _plain(value), "description": entry.description.of(language)}
+        values = {"name": name, "value": plain(value), "description": entry.description.of(language)}
         meanings = entry.meanings if isinstance(entry, Variable) else None
         if meanings:
             lines.append(words.say("variable_meaning", **values, meaning=meanings[value].of(language)))
@@ -307,17 +264,3 @@ def _either(values: Sequence[Value]) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _plain(value: Value) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _phrases(language: str) -> Phrases:
-    _check_language(language)
-    return Phrases.load(f"sage_phrases.{language}")
-
-
-def _check_language(language: str) -> None:
-    if language not in LANGUAGES:
-        raise BadInput("language", language, f"known: {list(LANGUAGES)}")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from hamr.errors import ConfigError
+from hamr.errors import BadInput, ConfigError
+from hamr.evaluation.sage.schema import LANGUAGES
 from hamr.rewards.prompting import check_kinds, check_wrapped, filled, read_template
 
 
@@ -64,6 +65,13 @@ class Phrases:
 
     def say(self, phrase: str, **values: object) -> str:
         return self.phrases[phrase].format(**values)
+
+
+def phrases_in(language: str) -> Phrases:
+    """The shipped sentences of a language. Raises BadInput for a language that there is not."""
+    if language not in LANGUAGES:
+        raise BadInput("language", language, f"known: {list(LANGUAGES)}")
+    return Phrases.load(f"sage_phrases.{language}")
 
 
 def _read(name: str, body: str) -> tuple[dict[str, Any], str, str]:
