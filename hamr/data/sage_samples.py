@@ -57,7 +57,8 @@ def generate(
     made: dict[Split, list[ServiceSample]] = {split: [] for split in SPLITS}
     for number, scenario in enumerate(scenarios):
         words = load_words(scenario, language)
-        settings = deal(scenario, Random(f"sage/{scenario.name}/{seed}"))
+        # Whatever the seed, so that files made with different seeds keep their splits apart too.
+        settings = deal(scenario, Random(f"sage/{scenario.name}"))
         policy, tools = policy_text(scenario, language=language), tools_of(scenario, language)
         if form == "sage":
             policy, tools = service_prompt(scenario, {}, language=language), ()

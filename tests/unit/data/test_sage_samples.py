@@ -118,6 +118,13 @@ def test_no_setting_and_no_wording_stands_in_two_splits(seed, name, language):
         assert not said[one] & said[other]
 
 
+def test_files_of_different_seeds_keep_their_splits_apart(made):
+    scenarios = [load_scenario(name) for name in scenario_names()]
+    other = generate(scenarios, SIZES, seed=7)
+    for one, two in combinations(SPLITS, 2):
+        assert not {setting_of(s) for s in of(made, one)} & {setting_of(s) for s in of(other, two)}
+
+
 @EVERY
 def test_every_split_has_every_path_that_has_settings_enough(name):
     scenario = load_scenario(name)
