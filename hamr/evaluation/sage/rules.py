@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hamr.errors import BadInput
@@ -13,7 +14,8 @@ from hamr.evaluation.sage.schema import ScenarioFile
 class Walk:
     """How far the procedure gets with what is known.
 
-    `path` are the stages in the order visited (not always numeric). Either `action` is the end, or
+    `path` are the stages in the order visited (not always numeric), by the names that an agent says; `nodes` the same
+    stages by their names in the graph (`stage6@course` where the path says `stage6`). Either `action` is the end, or
     `awaits` names the variable that the last stage of `path` needs and nobody has given yet.
     `read` are the variables that decided, in order.
     """
@@ -22,20 +24,37 @@ class Walk:
     action: str | None = None
     awaits: str | None = None
     read: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def stage_name(node: str) -> str:
+    """The stage as a path names it.
+
+    >>> stage_name("stage6@course")
+    'stage6'
+    """
+    return node.partition("@")[0]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for whoever mistyped: "did you mean 'x'? " or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
-    """Follow the graph from its start. A field that is absent or None is not known yet.
+    """Follow the graph from its start. A field that is absent or None is not known yet; `system` may also carry the
+    ticket's facts, which decide nothing.
 
     Raises BadInput for an unknown variable, a value outside its options or range, a missing system
     variable and a combination of system variables that cannot be.
     """
     known = _checked(scenario, fields, system)
     at = scenario.start
-    path: list[str] = []
+    nodes: list[str] = []
     read: list[str] = []
     while at in scenario.stages:
-        path.append(at)
+        nodes.append(at)
         stage = scenario.stages[at]
         if stage.next is not None:
             at = stage.next
@@ -43,26 +62,35 @@ def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[s
         assert stage.reads is not None
         value = known.get(stage.reads)
         if value is None:
-            return Walk(path=tuple(path), awaits=stage.reads, read=tuple(read))
+            return _walk(nodes, read, awaits=stage.reads)
         read.append(stage.reads)
         at = next(branch.to for branch in stage.branches if branch.holds(value))
-    return Walk(path=tuple(path), action=at, read=tuple(read))
+    return _walk(nodes, read, action=at)
+
+
+def _walk(nodes: list[str], read: list[str], *, action: str | None = None, awaits: str | None = None) -> Walk:
+    path = tuple(map(stage_name, nodes))
+    return Walk(path=path, action=action, awaits=awaits, read=tuple(read), nodes=tuple(nodes))
 
 
 def _checked(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> dict[str, object]:
-    for section, given, allowed in (("fields", fields, scenario.fields), ("system", system, scenario.system)):
-        for name, value in given.items():
-            where = f"{scenario.name}.{section}.{name}"
-            if name not in allowed:
-                raise BadInput(where, value, f"no such variable; known: {sorted(allowed)}")
-            problem = None if section == "fields" and value is None else allowed[name].problem(value)
-            if problem:
-                raise BadInput(where, value, problem)
+    _check_values(scenario, "fields", fields)
+    _check_values(scenario, "system", {name: v for name, v in system.items() if name not in scenario.facts})
     for name in scenario.system:
         if name not in system:
             raise BadInput(f"{scenario.name}.system.{name}", None, "missing; every system variable has to be given")
-    for refusal in scenario.refused:
-        if all(test.holds(system[name]) for name, test in refusal.when.items()):
-            shown = {name: system[name] for name in refusal.when}
-            raise BadInput(f"{scenario.name}.system", shown, refusal.why)
+    refusal = scenario.refusal(system)
+    if refusal is not None:
+        raise BadInput(f"{scenario.name}.system", {name: system[name] for name in refusal.when}, refusal.why)
     return {**fields, **system}
+
+
+def _check_values(scenario: ScenarioFile, section: str, given: Mapping[str, object]) -> None:
+    allowed = scenario.fields if section == "fields" else scenario.system
+    for name, value in given.items():
+        where = f"{scenario.name}.{section}.{name}"
+        if name not in allowed:
+            raise BadInput(where, value, f"no such variable; {nearest(name, allowed)}known: {sorted(allowed)}")
+        problem = None if section == "fields" and value is None else allowed[name].problem(value)
+        if problem:
+            raise BadInput(where, value, problem)
