@@ -15,6 +15,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.types import Aggregation
@@ -311,6 +312,7 @@ class Config(Section):
     logging: LoggingConfig = LoggingConfig()
     score: ScoreConfig = ScoreConfig()
     serve: ServeConfig = ServeConfig()
+    sft: SftConfig = SftConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
