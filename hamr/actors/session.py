@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,10 +188,12 @@ def _check_reachable(address: str) -> None:
 def _stop_local() -> None:
     """Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
     import ray
-    from ray import serve
 
     try:
-        if ray.is_initialized():
+        # Who started pools has Serve loaded; where nobody did, it would only say that there is nothing to end.
+        if ray.is_initialized() and "ray.serve" in sys.modules:
+            from ray import serve
+
             serve.shutdown()
     finally:
         ray.shutdown()

@@ -170,7 +170,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:
-    """summary.json: the mix, each validation's losses, where the model lies, and on what it was trained."""
+    """summary.json: the mix, each validation's losses, where in the folder the model lies, and on what it was trained."""
     sets = {
         s.name: {
             "weight": s.weight,
@@ -184,7 +184,7 @@ def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[
     }
     return {
         "name": run.config.experiment.name,
-        "sft": {"sets": sets, "validations": run.validations, "model": run.model_path},
+        "sft": {"sets": sets, "validations": run.validations, "model": f"checkpoints/step_{run.prepared.steps}/policy"},
         "timing": seconds,
         "steps": run.prepared.steps,
         "seed": run.config.experiment.seed,

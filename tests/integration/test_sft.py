@@ -113,7 +113,7 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
     from hamr.jobs.sft_sets import prepare_sft
 
     summary = json.loads((folder / "whole" / "summary.json").read_text())
-    model_path = summary["sft"]["model"]
+    model_path = folder / "whole" / summary["sft"]["model"]
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     assert AutoTokenizer.from_pretrained(model_path).chat_template
     with contextlib.chdir(folder):
