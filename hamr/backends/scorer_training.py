@@ -49,8 +49,9 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    All weights are trained, or all but the embeddings, or an adapter that is merged at the end: bf16 computation, float32
-    master weights, AdamW, linear warm-up and linear decay. Written aside and renamed, so that `out` is whole or absent.
+    All weights are trained, or all but the embeddings, or an adapter that is merged at the end: bf16 computation,
+    float32 master weights, AdamW, linear warm-up and linear decay. Written aside and renamed, so that `out` is whole or
+    absent.
     """
     import torch
 

@@ -3,31 +3,45 @@ may be in `model.max_context`, where it writes and how often it validates in `ex
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from hamr.config.section import NonNegative, Section
 from hamr.types import Aggregation, SftKind, SftPart
+
+AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
+"""A run that is gone on with from another folder reads the same files."""
 
 
 class SftSetConfig(Section):
     """One set of a mix."""
 
-    path: str | None = None
+    path: AbsolutePath | None = None
     """JSONL of SFT items (`hamr.data.sft_items`); null: the references of the samples of `data`, as decisions."""
     weight: NonNegative = 1.0
     """How often an epoch goes through the set: 2 takes every item twice, 0.5 half of them, others the next time."""
     name: str | None = None
     """What metrics call it; null: the file's name without its ending."""
-    validation: str | None = None
+    validation: AbsolutePath | None = None
     """JSONL of held-out items; null splits `sft.held_out_frac` off. With `path: null` it is the validation split of
     `data`."""
 
     @property
     def label(self) -> str:
-        return self.name or (Path(self.path).stem if self.path else "references")
+        """What metrics and tables call the set."""
+        given = self.name or (Path(self.path).stem if self.path else "references")
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", given)
+
+    @model_validator(mode="after")
+    def _one_validation(self) -> SftSetConfig:
+        if self.validation and not self.path:
+            raise ValueError(
+                "validation belongs to a set with a path; the other one takes the validation split of `data`"
+            )
+        return self
 
 
 class SftConfig(Section):
@@ -56,7 +70,9 @@ class SftConfig(Section):
         names = [s.label for s in self.sets]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"two sets are called {twice!r}; give them names: sft.sets=[{{path: ..., name: ...}}, ...]")
+            raise ValueError(
+                f"two sets are called {twice!r}; give them names: sft.sets=[{{path: ..., name: ...}}, ...]"
+            )
         if self.sets and not any(s.weight for s in self.sets):
             weights = ", ".join(f"{s.label} {s.weight:g}" for s in self.sets)
             raise ValueError(f"the weights of the mix sum to zero ({weights}); give at least one set a weight above 0")

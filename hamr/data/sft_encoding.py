@@ -16,9 +16,10 @@ from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
 class TextEncoder(Protocol):
     """What encoding asks of a tokenizer. `spans`: (id, start, end) of every token, in characters of the text."""
 
-    eos_id: int
-    special_ids: frozenset[int]
-
+    @property
+    def eos_id(self) -> int: ...
+    @property
+    def special_ids(self) -> frozenset[int]: ...
     def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
     def spans(self, text: str) -> list[tuple[int, int, int]]: ...
 

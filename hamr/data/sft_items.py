@@ -101,9 +101,7 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
 def decision_item(sample: ServiceSample, action: Action, rationale: str = "") -> SftItem:
     """A `decision`, or a `decision_dra` if there is a rationale. Raises DataError for what no policy could utter."""
     if not rationale.strip():
-        return SftItem(
-            kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),)
-        )
+        return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
     whole = render_action(action, "think_answer", rationale)
     thought, tag, answer = whole.partition("<answer>")
     target = (TargetPart(part="rationale", text=thought), TargetPart(part="action", text=tag + answer))

@@ -170,7 +170,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:
-    """summary.json: the mix, each validation's losses, where in the folder the model lies, and on what it was trained."""
+    """summary.json: the mix, each validation's losses, the model's place in the folder, and on what it was trained."""
     sets = {
         s.name: {
             "weight": s.weight,

@@ -45,6 +45,7 @@ def mix_table(prepared: PreparedSft) -> Table:
     epochs = prepared.config.sft.epochs
     taken = Counter(which for e in range(epochs) for which, _ in prepared.order.epoch(e))
     table = Table("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
+    table.columns[0].no_wrap = True
     table.title = f"{prepared.items_in_all} items in {prepared.steps} steps of {prepared.config.sft.batch_size}"
     for i, s in enumerate(prepared.sets):
         table.add_row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from hamr.backends.tokenizer import Tokenizer, load_tokenizer
 from hamr.config.schema import Config
 from hamr.config.sft import SftSetConfig
 from hamr.data.sft_encoding import EncodedItem, encode_item
-from hamr.data.sft_items import PARTS, SftItem, decision_item, numbered_items
+from hamr.data.sft_items import KINDS, PARTS, SftItem, decision_item, numbered_items
 from hamr.data.sft_mix import MixOrder, held_out_dialogues
 from hamr.errors import BadInput, ConfigError, DataError
 from hamr.jobs.preparation import load_splits
@@ -131,32 +131,24 @@ def prepare_sft(config: Config) -> PreparedSft:
     return prepared
 
 
-def read_set(entry: SftSetConfig, config: Config) -> list[Located]:
-    """The items of a set that are of the wanted kinds. Raises DataError."""
-    items, _, _ = _read(entry, config)
-    return items
-
-
 def _read(entry: SftSetConfig, config: Config) -> tuple[list[Located], list[Located] | None, int]:
     """(items, held-out items if they are given, how many of another kind were left out)."""
-    if entry.path is None:
-        if entry.validation:
-            raise ConfigError(
-                "sft.sets", entry.validation, "`validation` belongs to a set with a path; those of `data` are taken"
-            )
-        splits = load_splits(config.data, config.experiment.seed)
-        everything, held = list(_references(splits.train)), list(_references(splits.validation))
-    else:
+    given: list[Located] | None = None
+    if entry.path is not None:
         everything = list(_from_file(entry.path))
-        held = list(_from_file(entry.validation)) if entry.validation else None
-    wanted: Callable[[Located], bool] = lambda x: not config.sft.kinds or x.item.kind in config.sft.kinds  # noqa: E731
-    kept = list(filter(wanted, everything))
+        if entry.validation is not None:
+            given = list(_from_file(entry.validation))
+    else:
+        splits = load_splits(config.data, config.experiment.seed)
+        everything, given = list(_references(splits.train)), list(_references(splits.validation))
+    kinds = config.sft.kinds or KINDS
+    kept = [x for x in everything if x.item.kind in kinds]
     if not kept:
         counts = ", ".join(f"{n} {kind}" for kind, n in Counter(x.item.kind for x in everything).items())
-        raise DataError(
-            f"sft.sets: {entry.label}", counts, f"none is of sft.kinds={list(config.sft.kinds)}; change one of them"
-        )
-    return kept, None if held is None else list(filter(wanted, held)), len(everything) - len(kept)
+        raise DataError(f"sft.sets: {entry.label}", counts, f"none is of sft.kinds={list(kinds)}; change one of them")
+    if given is not None:
+        given = [x for x in given if x.item.kind in kinds]
+    return kept, given, len(everything) - len(kept)
 
 
 def _from_file(path: str) -> Iterable[Located]:

@@ -138,9 +138,7 @@ class Job:
     def resumed(cls, path: str) -> Job:
         folder = Path(path)
         if not (folder / "config.yaml").is_file():
-            raise RunFolderError(
-                "resume", path, "is no run folder (no config.yaml in it); give one that hamr made"
-            )
+            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr made")
         return cls(config=load_dumped(folder / "config.yaml"), path=folder, resume=True)
 
     def open(self) -> RunFolder:

@@ -79,4 +79,5 @@ def sft_verdict(data: ReportData) -> str | None:
         _, values = data.series(f"{PREFIX}{name}/loss", "validation")
         if values:
             said.append(f"{name} from {values[0]:.3f} to {values[-1]:.3f}")
-    return f"{done} steps; " + (f"validation loss, nats per token: {', '.join(said)}." if said else "nothing was validated.")
+    losses = f"validation loss, nats per token: {', '.join(said)}" if said else "nothing was validated"
+    return f"{done} steps; {losses}."

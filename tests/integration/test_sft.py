@@ -1,4 +1,4 @@
-"""`hamr sft` with the tiny model: it learns, a killed run goes on to the very same weights, and others load the result."""
+"""`hamr sft` with the tiny model: it learns, a killed run goes on to the same weights, and others load the result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -48,6 +49,10 @@ def run(*args: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def validations_of(run_folder: Path) -> list[dict[str, Any]]:
+    return json.loads((run_folder / "summary.json").read_text())["sft"]["validations"]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a set of plans, and `whole`, the run folder of an unbroken run."""
@@ -60,8 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_set_is_learnt_and_validated(folder: Path) -> None:
-    summary = json.loads((folder / "whole" / "summary.json").read_text())
-    validations = summary["sft"]["validations"]
+    validations = validations_of(folder / "whole")
     assert [v["step"] for v in validations] == [0, 3, 6]
     for name in ("references", "plans"):
         losses = [v["sets"][name]["loss"] for v in validations]
@@ -101,8 +105,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path) -> 
     ours, theirs = (load_file(folder / r / "checkpoints/step_6/policy/model.safetensors") for r in ("broken", "whole"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    validations = [json.loads((folder / r / "summary.json").read_text())["sft"]["validations"] for r in ("broken", "whole")]
-    assert validations[0] == validations[1]
+    assert validations_of(broken) == validations_of(folder / "whole")
 
 
 def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_the_summary(folder: Path) -> None:
@@ -125,7 +128,8 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
             logprobs = torch.log_softmax(model(ids).logits[0].float(), -1)
         start = len(item.prompt_ids)
         losses += [-logprobs[start + i - 1, t].item() for i, t in enumerate(item.token_ids) if item.mask[i]]
-    assert sum(losses) / len(losses) == pytest.approx(summary["sft"]["validations"][-1]["sets"]["plans"]["loss"], abs=1e-4)
+    expected = summary["sft"]["validations"][-1]["sets"]["plans"]["loss"]
+    assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
 
 
 def test_rl_is_told_from_sft_when_a_run_is_gone_on_with(folder: Path) -> None:

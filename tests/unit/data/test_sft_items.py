@@ -126,7 +126,10 @@ def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: 
         ),
         pytest.param(row("decision", target=[{"part": "action"}]), "target[0].text", "must be a text", id="no text"),
         pytest.param(
-            row("decision", target=target(("action", "<tool_call>{}</tool_call>"))), "target", "without a name", id="call"
+            row("decision", target=target(("action", "<tool_call>{}</tool_call>"))),
+            "target",
+            "without a name",
+            id="no action",
         ),
         pytest.param(
             row(target=target(("rationale", "Because."), ("action", "Hello."))), "target", "<think>", id="no tags"

@@ -19,7 +19,7 @@ TEXTS = {
     "decision": ("May I ask why?",),
     "decision_dra": ("<think>They leave.</think>", "<answer>May I ask why?</answer>"),
     "patm": ("<plans><plan_1>I ask.</plan_1>", "<plan_2>Assuming it is dear,", " I offer less.</plan_2></plans>"),
-    "patm_dra": ("<think>Hm.</think>", "<plans><plan_1>I ask.</plan_1>", "<plan_2>Assuming,", " I act.</plan_2></plans>"),
+    "patm_dra": ("<think>Hm.</think>", "<plans><plan_1>I ask.</plan_1>", "<plan_2>If so,", " I act.</plan_2></plans>"),
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_long_items_are_dropped_and_counted_or_refused(files: Path) -> None:
     sets = "sft.sets=[{path: long.jsonl}]"
     [entry] = prepared(sets, "sft.held_out_frac=0", "model.max_context=300").sets
     assert (len(entry.train), entry.too_long) == (4, 1)
-    with pytest.raises(BadInput, match=r"long.jsonl:3: '\d+ tokens': longer than model.max_context=300.*long_item=drop"):
+    with pytest.raises(BadInput, match=r"long.jsonl:3: '\d+ tokens': longer than model.max_context=300.*=drop"):
         prepared(sets, "sft.held_out_frac=0", "model.max_context=300", "sft.long_item=refuse")
 
 
@@ -129,7 +129,7 @@ REFUSED = {
     "an unknown key": (["sft.sets=[{file: decisions.jsonl}]"], "sft.sets.0.file: unknown key"),
     "no item of a kind": (["sft.sets=[{path: plans.jsonl}]", "sft.kinds=[decision]"], "10 patm"),
     "all held out": (["sft.sets=[{path: decisions.jsonl}]", "sft.held_out_frac=0.99"], "none is left to train on"),
-    "all too long": (["sft.sets=[{path: decisions.jsonl}]", "model.max_context=20"], "longer than model.max_context=20"),
+    "all too long": (["sft.sets=[{path: decisions.jsonl}]", "model.max_context=20"], "model.max_context=20;"),
     "nothing to learn": (["sft.sets=[{path: decisions.jsonl}]", "sft.without_loss=[action]"], "sft.without_loss"),
 }  # fmt: skip
 
@@ -143,7 +143,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
     lines(files / "kind.jsonl", {"kind": "plan", "sample": {}, "target": []})
     (files / "torn.jsonl").write_text((files / "plans.jsonl").read_text().splitlines()[0] + '\n{"kind":\n')
     overrides, named = REFUSED[case]
-    assert main([*command, "experiment=smoke", "rollout.max_new_tokens=4", "algorithm.overlong.cache=1", *overrides]) == 2
+    assert (
+        main([*command, "experiment=smoke", "rollout.max_new_tokens=4", "algorithm.overlong.cache=1", *overrides]) == 2
+    )
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1 and named in said[0], said
     assert not (files / "runs").exists(), "a refused run leaves no folder"
