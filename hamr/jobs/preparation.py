@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hamr.backends.models import describe, resolve_model
 from hamr.backends.tokenizer import Tokenizer, load_tokenizer
-from hamr.config.schema import Config, DataConfig
+from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples
@@ -108,6 +108,13 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
             )
         kept[name] = fitting
     return Splits(**kept), dropped
+
+
+def run_path(experiment: ExperimentConfig) -> Path:
+    """Where a new run puts its folder."""
+    if experiment.run_dir:
+        return Path(experiment.run_dir)
+    return Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def check_room(config: Config, model_path: Path, run_dir: Path) -> None:

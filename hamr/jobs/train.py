@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from hamr.actors.session import check_capacity, local_cpus, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
-from hamr.jobs.preparation import Prepared, check_room, prepare
+from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
@@ -129,8 +128,7 @@ class Job:
 
     @classmethod
     def new(cls, config: Config) -> Job:
-        name, given = config.experiment.name, config.experiment.run_dir
-        path = Path(given) if given else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path = run_path(config.experiment)
         RunFolder.refuse_if_used(path)
         return cls(config=config, path=path, resume=False)
 
