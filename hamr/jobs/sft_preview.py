@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -44,8 +45,8 @@ def mix_table(prepared: PreparedSft) -> Table:
     """Every set with what an epoch takes of it, in items and in tokens that are computed and that carry loss."""
     epochs = prepared.config.sft.epochs
     taken = Counter(which for e in range(epochs) for which, _ in prepared.order.epoch(e))
-    table = Table("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
-    table.columns[0].no_wrap = True
+    columns = ("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
+    table = Table(*columns, box=SIMPLE, padding=0, collapse_padding=True)
     table.title = f"{prepared.items_in_all} items in {prepared.steps} steps of {prepared.config.sft.batch_size}"
     for i, s in enumerate(prepared.sets):
         table.add_row(

@@ -35,8 +35,8 @@ class Located:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSet:
-    """A set as it is trained on. `other_kinds` items were left out by `sft.kinds`, `too_long` by
-    `model.max_context`; `held_out` were kept from training, of which `validation` is what is validated on."""
+    """A set as it is trained on. `other_kinds` items were left out by `sft.kinds`, `too_long` ones, of either part, by
+    `model.max_context`; `held_out` of its items were kept from training."""
 
     name: str
     weight: float
@@ -90,40 +90,13 @@ def prepare_sft(config: Config) -> PreparedSft:
     """
     if not config.sft.sets:
         raise BadInput("sft.sets", [], "is empty; name what to train on: sft.sets=[{path: items.jsonl}]")
-    read = [_read(s, config) for s in config.sft.sets]
-    frac = config.sft.held_out_frac
-    split_off = [[x.dialogue for x in train] if given is None else [] for train, given, _ in read]
-    held = held_out_dialogues(split_off, frac, config.experiment.seed)
-    held |= {x.dialogue for _, given, _ in read for x in given or ()}
+    read = [_read(entry, config) for entry in config.sft.sets]
+    split_off = [[x.dialogue for x in r.items] if r.validation is None else [] for r in read]
+    held = held_out_dialogues(split_off, config.sft.held_out_frac, config.experiment.seed)
+    held |= {x.dialogue for r in read for x in r.validation or ()}
     model_path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(model_path)
-    sets = []
-    for entry, (items, given, other_kinds) in zip(config.sft.sets, read, strict=True):
-        train = [x for x in items if x.dialogue not in held]
-        validation = list(given if given is not None else [x for x in items if x.dialogue in held])
-        held_out = len(items) - len(train)
-        if len(validation) > config.sft.max_validation:
-            rng = random.Random(f"{config.experiment.seed}/validation/{entry.label}")
-            validation = rng.sample(validation, config.sft.max_validation)
-        fitting = [_encoded(part, tokenizer, config) for part in (train, validation)]
-        if entry.weight and not fitting[0]:
-            raise DataError(
-                f"sft.sets: {entry.label}",
-                f"{len(items)} items",
-                f"none is left to train on: {held_out} are held out and {len(train)} are longer than "
-                f"model.max_context={config.model.max_context}; raise that, or lower sft.held_out_frac={frac:g}",
-            )
-        sets.append(
-            LoadedSet(
-                name=entry.label,
-                weight=entry.weight,
-                train=tuple(fitting[0]),
-                validation=tuple(fitting[1]),
-                other_kinds=other_kinds,
-                too_long=len(train) + len(validation) - len(fitting[0]) - len(fitting[1]),
-                held_out=held_out,
-            )
-        )
+    sets = [_loaded(entry, r, held, tokenizer, config) for entry, r in zip(config.sft.sets, read, strict=True)]
     prepared = PreparedSft(config=config, model_path=model_path, tokenizer=tokenizer, sets=tuple(sets))
     if not prepared.order.total(config.sft.epochs):
         weights = ", ".join(f"{s.name} {s.weight:g} x {len(s.train)} items" for s in sets)
@@ -131,8 +104,16 @@ def prepare_sft(config: Config) -> PreparedSft:
     return prepared
 
 
-def _read(entry: SftSetConfig, config: Config) -> tuple[list[Located], list[Located] | None, int]:
-    """(items, held-out items if they are given, how many of another kind were left out)."""
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A set's items of the wanted kinds. `validation` None: none were given, some have to be split off."""
+
+    items: list[Located]
+    validation: list[Located] | None
+    other_kinds: int
+
+
+def _read(entry: SftSetConfig, config: Config) -> _Read:
     given: list[Located] | None = None
     if entry.path is not None:
         everything = list(_from_file(entry.path))
@@ -148,7 +129,34 @@ def _read(entry: SftSetConfig, config: Config) -> tuple[list[Located], list[Loca
         raise DataError(f"sft.sets: {entry.label}", counts, f"none is of sft.kinds={list(kinds)}; change one of them")
     if given is not None:
         given = [x for x in given if x.item.kind in kinds]
-    return kept, given, len(everything) - len(kept)
+    return _Read(items=kept, validation=given, other_kinds=len(everything) - len(kept))
+
+
+def _loaded(entry: SftSetConfig, read: _Read, held: set[str], tokenizer: Tokenizer, config: Config) -> LoadedSet:
+    """Training and validation items, encoded; those of dialogues in `held` are not trained on."""
+    train = [x for x in read.items if x.dialogue not in held]
+    validation = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
+    if len(validation) > config.sft.max_validation:
+        rng = random.Random(f"{config.experiment.seed}/validation/{entry.label}")
+        validation = rng.sample(validation, config.sft.max_validation)
+    fitting, validated = _encoded(train, tokenizer, config), _encoded(validation, tokenizer, config)
+    held_out = len(read.items) - len(train)
+    if entry.weight and not fitting:
+        raise DataError(
+            f"sft.sets: {entry.label}",
+            f"{len(read.items)} items",
+            f"none is left to train on: {held_out} are held out and {len(train)} are longer than model.max_context="
+            f"{config.model.max_context}; raise that, or lower sft.held_out_frac={config.sft.held_out_frac:g}",
+        )
+    return LoadedSet(
+        name=entry.label,
+        weight=entry.weight,
+        train=tuple(fitting),
+        validation=tuple(validated),
+        other_kinds=read.other_kinds,
+        too_long=len(train) + len(validation) - len(fitting) - len(validated),
+        held_out=held_out,
+    )
 
 
 def _from_file(path: str) -> Iterable[Located]:
