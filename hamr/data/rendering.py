@@ -19,15 +19,18 @@ _INSTRUCTION = {
 _MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 
 
-def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "plain") -> list[dict[str, str]]:
+def policy_messages(
+    sample: ServiceSample, response_format: ResponseFormat = "plain", *, instruction: str = ""
+) -> list[dict[str, str]]:
     """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
 
     The system message has the policy, the tools, how to answer and the ticket's variables: what many samples have in
     common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's
     an assistant's (tool calls in the wire form), a tool's result a tagged user's. Neighbours of one role are joined,
     since some chat templates demand that roles alternate. What customers and tools wrote cannot open or close a tag.
+    `instruction` stands in for the format's words on how to answer.
     """
-    messages = [{"role": "system", "content": _system(sample, response_format)}]
+    messages = [{"role": "system", "content": _system(sample, instruction or _INSTRUCTION[response_format])}]
     for turn in sample.history:
         role = "assistant" if turn.role == "agent" else "user"
         content = _message(turn)
@@ -38,11 +41,11 @@ def policy_messages(sample: ServiceSample, response_format: ResponseFormat = "pl
     return messages
 
 
-def _system(sample: ServiceSample, response_format: ResponseFormat) -> str:
+def _system(sample: ServiceSample, instruction: str) -> str:
     parts = [sample.policy.strip()]
     if sample.tools:
         parts.append("Tools: " + "; ".join(compact(tool) for tool in sample.tools))
-    parts.append(_INSTRUCTION[response_format])
+    parts.append(instruction)
     if sample.ticket:
         parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
     return "\n".join(part for part in parts if part)

@@ -1,0 +1,169 @@
+"""The SFT file: one target a line, cut into the parts that the formulas of the first paper name. Reading names the line
+of every fault.
+
+    {"kind": "decision_dra", "sample": {a line of a sample file}, "target": [
+        {"part": "rationale", "text": "<think>The customer wants to leave, so ...</think>"},
+        {"part": "action", "text": "<answer>May I ask why?</answer>"}]}
+
+The parts' texts, one after the other with nothing between them, are what the policy shall say after the sample's
+prompt; tags therefore stand in the text of the part that they open or close. With q_t the sample, c_t the rationale,
+a the agent's and q_{t+1} the environment's (a customer's turn or a tool's result), the kinds are
+
+    decision       a_t                              -log p(a_t | q_t)
+    decision_dra   c_t, a_t                         Eq. 2: -log p(c_t, a_t | q_t)
+    patm           a~_t, q~_{t+1}, a~_{t+1}         Eq. 3: -log p(a~_t, q~_{t+1}, a~_{t+1} | q_t)
+    patm_dra       c_t, a~_t, q~_{t+1}, a~_{t+1}    section 3.2: the rationale in front of Eq. 3's sequence
+
+The wire forms are `hamr.data.actions`' `plain` for `decision`, its `think_answer` with the thought first for
+`decision_dra`, and for plans
+
+    <plans><plan_1>a~_t</plan_1><plan_2>q~_{t+1} a~_{t+1}</plan_2></plans><actions>[the tool calls]</actions>
+
+behind a <think> block where the kind has a rationale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from hamr.data.actions import ResponseFormat, parse_action, render_action
+from hamr.data.rendering import policy_messages
+from hamr.data.samples import from_json, read_rows, to_json, write_rows
+from hamr.errors import DataError
+from hamr.types import Action, MalformedResponse, ServiceSample, SftKind, SftPart
+
+Kind = SftKind
+Part = SftPart
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PARTS: Mapping[Kind, tuple[Part, ...]] = {
+    "decision": ("action",),
+    "decision_dra": ("rationale", "action"),
+    "patm": ("action", "environment", "action"),
+    "patm_dra": ("rationale", "action", "environment", "action"),
+}
+"""Which parts a target of each kind has, in their order."""
+
+TRAINED: Mapping[Kind, frozenset[Part]] = {
+    "decision": frozenset({"action"}),
+    "decision_dra": frozenset({"rationale", "action"}),
+    # The environment's turn is predicted, not observed: Eq. 3 has it inside the log-probability.
+    "patm": frozenset({"action", "environment"}),
+    "patm_dra": frozenset({"rationale", "action", "environment"}),
+}
+"""Which of them carry loss. The prompt never does."""
+
+_FORMAT: Mapping[Kind, ResponseFormat] = {"decision": "plain", "decision_dra": "think_answer"}
+_PLAN = (
+    "<plans><plan_1>what I do now and why</plan_1><plan_2>assuming what comes back, this indicates ..., therefore I "
+    "...</plan_2></plans><actions>[every tool call of the plan as JSON]</actions>"
+)
+_PLANNING: Mapping[Kind, str] = {
+    "patm": f"Plan the next two steps: {_PLAN}",
+    "patm_dra": f"First think, then plan the next two steps: <think>...</think>{_PLAN}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetPart:
+    part: Part
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftItem:
+    """One prompt with what the policy shall answer to it. `target` has the parts of `PARTS[kind]`, in that order."""
+
+    kind: Kind
+    sample: ServiceSample
+    target: tuple[TargetPart, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole answer."""
+        return "".join(part.text for part in self.target)
+
+
+def item_messages(item: SftItem) -> list[dict[str, str]]:
+    """The prompt's chat messages. How to answer depends on the kind: as an action, with a thought, or as a plan.
+
+    A decision's prompt is the one of RL with the same `model.response_format` (`plain`; `think_answer` with a
+    rationale), to the letter; a plan's differs, so that a policy which learned both still acts when it is asked to.
+    """
+    if item.kind in _FORMAT:
+        return policy_messages(item.sample, _FORMAT[item.kind])
+    return policy_messages(item.sample, instruction=_PLANNING[item.kind])
+
+
+def decision_item(sample: ServiceSample, action: Action, rationale: str = "") -> SftItem:
+    """A `decision`, or a `decision_dra` if there is a rationale. Raises DataError for what no policy could utter."""
+    if not rationale.strip():
+        return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
+    whole = render_action(action, "think_answer", rationale)
+    thought, tag, answer = whole.partition("<answer>")
+    target = (TargetPart(part="rationale", text=thought), TargetPart(part="action", text=tag + answer))
+    return SftItem(kind="decision_dra", sample=sample, target=target)
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+def read_items(path: str | Path) -> list[SftItem]:
+    """All items of the file, in order. Raises DataError at the first fault; blank lines are skipped.
+
+    A sample may come up several times: with another kind, or with another of its references.
+    """
+    return [item for _, item in numbered_items(path)]
+
+
+def numbered_items(path: str | Path) -> Iterator[tuple[int, SftItem]]:
+    """What `read_items` reads, with the line of each."""
+    for number, row in read_rows(path):
+        yield number, item_from_json(row, where=f"{path}:{number}")
+
+
+def write_items(path: str | Path, items: Iterable[SftItem]) -> None:
+    """The whole file at once, or nothing of it."""
+    write_rows(path, (item_to_json(item) for item in items))
+
+
+def item_to_json(item: SftItem) -> dict[str, Any]:
+    """The line's object; `item_from_json` gives the same item back."""
+    target = [{"part": part.part, "text": part.text} for part in item.target]
+    return {"kind": item.kind, "sample": to_json(item.sample), "target": target}
+
+
+def item_from_json(row: Any, *, where: str = "item") -> SftItem:
+    """The item in a line's object. Raises DataError whose place is `<where>: <field>`: for an unknown kind, for parts
+    that are not the kind's or not in its order, for an empty text, and for a decision that does not parse as one
+    action."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: line", row, "must be a JSON object")
+    for field in ("kind", "sample", "target"):
+        if field not in row:
+            raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
+    kind = row["kind"]
+    if kind not in KINDS:
+        raise DataError(f"{where}: kind", kind, f"unknown kind; use {', '.join(KINDS)}")
+    sample = from_json(row["sample"], where=f"{where}: sample")
+    item = SftItem(kind=kind, sample=sample, target=_target(row["target"], kind, where))
+    if kind in _FORMAT:
+        action = parse_action(item.text, _FORMAT[kind])
+        if isinstance(action, MalformedResponse):
+            raise DataError(f"{where}: target", item.text, f"a policy that said this would not act: {action.detail}")
+    return item
+
+
+def _target(rows: Any, kind: Kind, where: str) -> tuple[TargetPart, ...]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{where}: target", rows, "must be a list of objects with part and text")
+    names = tuple(row.get("part") for row in rows)
+    if names != PARTS[kind]:
+        raise DataError(f"{where}: target", names, f"a {kind} has the parts {', '.join(PARTS[kind])}, in this order")
+    for i, row in enumerate(rows):
+        if not isinstance(row.get("text"), str) or not row["text"].strip():
+            raise DataError(f"{where}: target[{i}].text", row.get("text"), "must be a text that is not empty")
+    return tuple(TargetPart(part=row["part"], text=row["text"]) for row in rows)

@@ -1,0 +1,151 @@
+"""The SFT file: its kinds and parts, what reading refuses, and that it comes back as it was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.data.rendering import policy_messages
+from hamr.data.samples import to_json
+from hamr.data.sft_items import (
+    PARTS,
+    TRAINED,
+    Kind,
+    SftItem,
+    TargetPart,
+    decision_item,
+    item_from_json,
+    item_messages,
+    item_to_json,
+    read_items,
+    write_items,
+)
+from hamr.errors import DataError
+from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+
+SAMPLE = ServiceSample(
+    id="s1",
+    ticket={"Penalty": 0},
+    policy="Help.",
+    tools=({"name": "look", "parameters": {"type": "object", "properties": {"order": {"type": "integer"}}}},),
+    history=(Turn(role="customer", content="Hi"),),
+    references=(Reference(action=Reply(content="Hello.")),),
+)
+TEXTS = {
+    "decision": ("Hello.",),
+    "decision_dra": ("<think>They greet.</think>", "<answer>Hello.</answer>"),
+    "patm": (
+        "<plans><plan_1>I greet.</plan_1>",
+        "<plan_2>Assuming they ask for the bill, this indicates a question,",
+        " therefore I can look it up.</plan_2></plans><actions>[]</actions>",
+    ),
+    "patm_dra": ("<think>They greet.</think>", "<plans><plan_1>a</plan_1>", "<plan_2>b", " c</plan_2></plans>"),
+}
+
+
+def item(kind: Kind) -> SftItem:
+    return SftItem(
+        kind=kind,
+        sample=SAMPLE,
+        target=tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS[kind], TEXTS[kind], strict=True)),
+    )
+
+
+def row(kind: Kind = "decision_dra", **changes: Any) -> dict[str, Any]:
+    return item_to_json(item(kind)) | changes
+
+
+def target(*parts: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"part": part, "text": text} for part, text in parts]
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_an_item_comes_back_as_it_was_written(kind: Kind, tmp_path: Path) -> None:
+    write_items(tmp_path / "a.jsonl", [item(kind)] * 2)
+    assert read_items(tmp_path / "a.jsonl") == [item(kind)] * 2
+    assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])["kind"] == kind
+
+
+def test_every_part_of_a_target_carries_loss_the_predicted_environment_too() -> None:
+    assert {kind: set(parts) for kind, parts in PARTS.items()} == {kind: set(parts) for kind, parts in TRAINED.items()}
+    assert "environment" in TRAINED["patm"] and "environment" in TRAINED["patm_dra"]
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_the_parts_make_the_answer_with_nothing_between(kind: Kind) -> None:
+    assert item(kind).text == "".join(TEXTS[kind])
+
+
+def test_a_decision_is_asked_for_as_in_rl_and_a_plan_is_not() -> None:
+    assert item_messages(item("decision")) == policy_messages(SAMPLE, "plain")
+    assert item_messages(item("decision_dra")) == policy_messages(SAMPLE, "think_answer")
+    prompts = {kind: item_messages(item(kind))[0]["content"] for kind in PARTS}
+    assert len(set(prompts.values())) == 4
+    assert "<plans>" in prompts["patm"] and "<think>" not in prompts["patm"]
+    assert "<think>" in prompts["patm_dra"] and "<plans>" in prompts["patm_dra"]
+
+
+def test_a_decision_from_its_action() -> None:
+    assert decision_item(SAMPLE, Reply(content="Hello.")) == item("decision")
+    assert decision_item(SAMPLE, Reply(content="Hello."), "They greet.") == item("decision_dra")
+    call = decision_item(SAMPLE, ToolCall(name="look", parameters={"order": 7}))
+    assert call.text == '<tool_call>{"name": "look", "arguments": {"order": 7}}</tool_call>'
+
+
+@given(st.text(min_size=1), st.text())
+def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: str) -> None:
+    try:
+        built = decision_item(SAMPLE, Reply(content=content), rationale)
+    except DataError:
+        return
+    assert item_from_json(item_to_json(built)) == built
+
+
+@pytest.mark.parametrize(
+    ("bad", "place", "words"),
+    [
+        pytest.param([], "line", "must be a JSON object", id="no object"),
+        pytest.param({"kind": "decision"}, "sample", "missing field", id="no sample"),
+        pytest.param(row() | {"kind": "plan"}, "kind", "decision, decision_dra, patm, patm_dra", id="unknown kind"),
+        pytest.param(row() | {"kind": ["patm"]}, "kind", "unknown kind", id="kind of another type"),
+        pytest.param(row(sample={**to_json(SAMPLE), "id": ""}), "sample: id", "must not be empty", id="bad sample"),
+        pytest.param(row(target={}), "target", "must be a list", id="target type"),
+        pytest.param(row(target=["a"]), "target", "must be a list", id="part type"),
+        pytest.param(row(target=[]), "target", "rationale, action", id="no parts"),
+        pytest.param(
+            row(target=target(("action", "a"), ("rationale", "b"))), "target", "in this order", id="order of parts"
+        ),
+        pytest.param(row("patm", target=target(("action", "a"))), "target", "action, environment, action", id="short"),
+        pytest.param(
+            row("decision", target=target(("action", " "))), "target[0].text", "not empty", id="an empty text"
+        ),
+        pytest.param(row("decision", target=[{"part": "action"}]), "target[0].text", "must be a text", id="no text"),
+        pytest.param(
+            row("decision", target=target(("action", "<tool_call>{}</tool_call>"))),
+            "target",
+            "without a name",
+            id="no action",
+        ),
+        pytest.param(
+            row(target=target(("rationale", "Because."), ("action", "Hello."))), "target", "<think>", id="no tags"
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_line(bad: Any, place: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row()) + "\n\n" + json.dumps(bad) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_items(path)
+    assert caught.value.where == f"{path}:3: {place}"
+    assert words in str(caught.value)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="the file is empty"):
+        read_items(tmp_path / "a.jsonl")
