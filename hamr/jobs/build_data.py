@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from hamr.config.schema import DataConfig
-from hamr.data.importers import IMPORTERS
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
-from hamr.data.splits import Splits, split_samples
+from hamr.data.splits import Splits
 from hamr.data.telecom import act_of, generate
-from hamr.errors import BadInput, DataError
+from hamr.errors import BadInput
+from hamr.jobs.job_options import options, output_folder
 from hamr.types import ServiceSample, ToolCall
 
 HELP = """\
@@ -40,8 +37,6 @@ options:
 
 sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`."""
 
-Number = TypeVar("Number", int, float)
-
 _SPLITS = ("train", "validation", "test")
 
 
@@ -57,8 +52,8 @@ def main(args: list[str]) -> int:
 def _sage(args: list[str]) -> int:
     from hamr.config.load import load_config
 
-    own, overrides = _options(args, ("output", "overwrite"), others=("data.", "--"))
-    folder = _output(own)
+    own, overrides = options(args, ("output", "overwrite"), others=("data.", "--"))
+    folder = output_folder(own, [f"{name}.jsonl" for name in _SPLITS])
     data = load_config(["data=sage", *overrides]).data
     print(f"generating telecom dialogues (seed {data.sage.seed}) into {folder}", flush=True)
     _write(folder, generate(data.sage))
@@ -66,22 +61,9 @@ def _sage(args: list[str]) -> int:
 
 
 def _import(args: list[str]) -> int:
-    if not args or args[0] not in IMPORTERS:
-        given = args[0] if args else None
-        raise BadInput("hamr data import", given, f"no such corpus; there are: {', '.join(IMPORTERS)}")
-    importer = IMPORTERS[args[0]]
-    own, _ = _options(args[1:], (*importer.files, "output", "overwrite", "held_out_frac", "seed"))
-    for name, what in importer.files.items():
-        if name not in own:
-            raise BadInput(name, None, f"missing; give {name}=<{what}>")
-    folder = _output(own)
-    fraction = _number(own, "held_out_frac", float, DataConfig.model_fields["held_out_frac"].default)
-    if not 0.0 < fraction < 0.5:
-        raise BadInput("held_out_frac", fraction, "must be between 0 and 0.5: two splits of it are taken off")
-    seed = _number(own, "seed", int, 0)
-    print(f"importing {args[0]} from {own['input']} into {folder}", flush=True)
-    samples = importer({name: Path(own[name]) for name in importer.files})
-    _write(folder, split_samples(samples, {}, held_out_frac=fraction, seed=seed))
+    from hamr.jobs.import_data import import_data
+
+    _show(*import_data(args))
     return 0
 
 
@@ -92,56 +74,16 @@ def _rubrics(args: list[str]) -> int:
     return build(own, [arg for arg in args if arg.partition("=")[0] not in own])
 
 
-# --- options -----------------------------------------------------------------------------------
-
-
-def _options(args: Sequence[str], known: Sequence[str], others: Sequence[str] = ()) -> tuple[dict[str, str], list[str]]:
-    """(the recipe's own key=value options, what starts with one of `others` and goes to the configuration)."""
-    own: dict[str, str] = {}
-    rest = []
-    for arg in args:
-        key, equals, value = arg.partition("=")
-        if key in known and equals:
-            own[key] = value
-        elif others and arg.startswith(tuple(others)):
-            rest.append(arg)
-        else:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}=...? " if near else ""
-            raise BadInput("hamr data", arg, f"unknown option; {hint}there are: {', '.join(known)}")
-    return own, rest
-
-
-def _number(own: dict[str, str], name: str, kind: type[Number], default: Number) -> Number:
-    if name not in own:
-        return default
-    try:
-        return kind(own[name])
-    except ValueError as error:
-        raise BadInput(name, own[name], "must be a number") from error
-
-
-def _output(own: dict[str, str]) -> Path:
-    """The folder to write to, which must not hold samples yet unless they may be replaced."""
-    if not own.get("output"):
-        raise BadInput("output", None, "missing; give output=<folder>")
-    if own.get("overwrite", "false") not in ("true", "false"):
-        raise BadInput("overwrite", own["overwrite"], "must be true or false")
-    folder = Path(own["output"]).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise DataError("output", str(folder), "is a file; give a folder")
-    held = [name for name in _SPLITS if (folder / f"{name}.jsonl").exists()]
-    if held and own.get("overwrite") != "true":
-        raise DataError("output", str(folder), f"holds {held[0]}.jsonl already; give another folder or overwrite=true")
-    return folder
-
-
 # --- writing -----------------------------------------------------------------------------------
 
 
 def _write(folder: Path, splits: Splits) -> None:
     for name in _SPLITS:
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
+    _show(folder, splits)
+
+
+def _show(folder: Path, splits: Splits) -> None:
     console = Console()
     console.print(_overview(splits))
     console.print(_kinds(splits))

@@ -43,7 +43,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "data.sage.train=0"], "greater than 0"),
         (["sage", "outptu={out}"], "did you mean output"),
         (["sage", "output={out}", "overwrite=yes"], "true or false"),
-        (["import"], "there are: star"),
+        (["import"], "there are: star, abcd, tau2, messages, tickets"),
         (["import", "moon"], "there are: star"),
         (["import", "star", "output={out}"], "give input="),
         (["import", "star", "input=/none", "policies=/none", "output={out}"], "no such file"),
