@@ -219,7 +219,7 @@ async def _round(
 
     async def work() -> None:
         for item in waiting:
-            progress.finish(item, await _one(item, make, pools))
+            progress.finish(item, await make_one(item, make, pools))
             watch.one_more()
 
     workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(items)))]
@@ -230,7 +230,8 @@ async def _round(
             worker.cancel()
 
 
-async def _one(item: Item, make: Make, pools: Pools) -> Made:
+async def make_one(item: Item, make: Make, pools: Pools) -> Made:
+    """One item to its end, with every text that was asked for."""
     desk = Desk(pools)
     try:
         made = await make(item, desk)

@@ -24,8 +24,20 @@ hamr data: builds samples for training, validation and test.
 usage:
   hamr data sage output=FOLDER [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
       generated dialogues over the Telecom Package procedure; the splits share no sentence
-  hamr data import star input=STEPS.jsonl policies=POLICIES.json output=FOLDER [held_out_frac=0.15] [seed=0]
-      a public corpus; whole dialogues go to one split
+  hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
+      a ticket export; the mapping names its columns (config/tickets.py says how). Faulty tickets are left out, each
+      with a line of why, and go to rejected.jsonl
+  hamr data import star|abcd|tau2 input=FILE.jsonl policies=FILE.json output=FOLDER
+  hamr data import messages input=FILE.jsonl output=FOLDER
+      a public corpus, or chats in the `messages` form
+      all imports: [held_out_frac=0.15] [seed=0] whole dialogues go to one split; [pii=hide|keep] typed aliases for
+      phones, accounts, e-mails, domains, addresses, keys and signatures (hide for tickets and messages; a corpus of
+      decision points then keeps the logged reference alone)
+  hamr data patm input=TRAJECTORIES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL] [split=train|all]
+      planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge
+  hamr data dra input=SAMPLES.jsonl|ITEMS.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
+      the reasoning behind decisions and plans
+      both: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL [judge=POOL] [candidates=4] [worse=3]
       [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
@@ -35,14 +47,21 @@ usage:
 options:
   overwrite=true    replace the files that FOLDER holds already
 
-sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`."""
+sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`. import
+writes trajectories.jsonl and report.json beside them."""
 
 _SPLITS = ("train", "validation", "test")
 
 
 def main(args: list[str]) -> int:
     """Runs one recipe. Raises BadInput for anything that the user has to change."""
-    recipes: dict[str, Callable[[list[str]], int]] = {"sage": _sage, "import": _import, "rubrics": _rubrics}
+    recipes: dict[str, Callable[[list[str]], int]] = {
+        "sage": _sage,
+        "import": _import,
+        "patm": _patm,
+        "dra": _dra,
+        "rubrics": _rubrics,
+    }
     if not args or args[0] not in recipes:
         given = args[0] if args else None
         raise BadInput("hamr data", given, f"no such recipe; there are: {', '.join(recipes)}")
@@ -70,8 +89,25 @@ def _import(args: list[str]) -> int:
 def _rubrics(args: list[str]) -> int:
     from hamr.jobs.build_rubrics import OPTIONS, build
 
-    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in OPTIONS}
-    return build(own, [arg for arg in args if arg.partition("=")[0] not in own])
+    return build(*_own(args, OPTIONS))
+
+
+def _patm(args: list[str]) -> int:
+    from hamr.jobs.build_plans import PATM_OPTIONS, build_patm
+
+    return build_patm(*_own(args, PATM_OPTIONS))
+
+
+def _dra(args: list[str]) -> int:
+    from hamr.jobs.build_plans import OPTIONS, build_dra
+
+    return build_dra(*_own(args, OPTIONS))
+
+
+def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """(the recipe's own options, everything else as overrides of the configuration)."""
+    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in known}
+    return own, [arg for arg in args if arg.partition("=")[0] not in own]
 
 
 # --- writing -----------------------------------------------------------------------------------
