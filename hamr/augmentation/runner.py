@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hamr.augmentation.teachers import PASSING, Teachers
 from hamr.data.samples import read_rows
@@ -29,6 +29,7 @@ from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
 Read = TypeVar("Read")
+Judge = Literal["judge", "utility"]
 
 _VERSION = 1
 _TELL_EVERY_S = 30.0
@@ -67,10 +68,12 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """Who is asked: teachers that share the items among them, and one judge (absent where the recipe has none)."""
+    """Who is asked: teachers that share the items among them, a judge, and a utility judge; None where the recipe has
+    no use for one."""
 
     teachers: Teachers
     judge: Ask | None = None
+    utility: Ask | None = None
 
 
 class Desk:
@@ -86,40 +89,50 @@ class Desk:
 
         Raises Dropped where none answers, or what came was cut off.
         """
+        answer = await self.teacher_answer(step, question)
+        if answer.failure is not None or answer.text is None:
+            raise Dropped(f"teacher: {answer.failure or 'unparsable'}", answer.detail)
+        return answer.text
+
+    async def teacher_answer(self, step: str, question: Question) -> Answer:
+        """A teacher's whole answer, cut off or not. Raises Dropped where none answers."""
         self._teacher, answer = await self._pools.teachers.ask(question, self._teacher)
-        return self._text(step, self._teacher, answer, "teacher")
+        self._keep(step, self._teacher, "teacher", answer)
+        return answer
 
-    async def judge(self, step: str, question: Question) -> str:
-        """The judge's text. Raises Dropped where there is none."""
-        return self._text(step, "judge", await self.verdict(step, question, keep=False), "judge")
+    async def judge(self, step: str, question: Question, by: Judge = "judge") -> str:
+        """A judge's text. Raises Dropped where there is none."""
+        answer = await self.verdict(step, question, by)
+        if answer.failure is not None or answer.text is None:
+            raise Dropped(f"{by}: {answer.failure or 'unparsable'}", answer.detail)
+        return answer.text
 
-    async def judged(self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read]) -> Read:
-        """The judge's text, read; asked once more (attempt 1) where it cannot be. Raises Dropped."""
+    async def judged(
+        self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read], by: Judge = "judge"
+    ) -> Read:
+        """A judge's text, read; asked once more (attempt 1) where it cannot be. Raises Dropped."""
         for attempt in (0, 1):
-            text = await self.judge(step, ask(attempt))
+            text = await self.judge(step, ask(attempt), by)
             try:
                 return read(text)
             except VerdictUnparsable as error:
                 unread = str(error)
-        raise Dropped("judge: unparsable", unread)
+        raise Dropped(f"{by}: unparsable", unread)
 
-    async def verdict(self, step: str, question: Question, *, keep: bool = True) -> Answer:
-        """The judge's whole answer, label and score included. Raises Dropped where it failed in passing."""
-        assert self._pools.judge is not None, "the recipe asks a judge, so it was started"
-        answer = await self._pools.judge(question)
-        if answer.failure in PASSING:
-            raise Dropped(f"judge: {answer.failure}", answer.detail, passing=True)
-        if keep:
-            self.texts.append({"step": step, "by": "judge", "text": answer.reasoning, "verdict": answer.verdict})
+    async def verdict(self, step: str, question: Question, by: Judge = "judge") -> Answer:
+        """A judge's whole answer, label and score included. Raises Dropped where it failed in passing."""
+        ask = self._pools.judge if by == "judge" else self._pools.utility
+        assert ask is not None, "the recipe asks this judge, so it was started"
+        answer = await ask(question)
+        self._keep(step, by, by, answer)
         return answer
 
-    def _text(self, step: str, name: str, answer: Answer, who: str) -> str:
+    def _keep(self, step: str, name: str, who: str, answer: Answer) -> None:
         text = answer.text if answer.text is not None else answer.reasoning
-        self.texts.append({"step": step, "by": name, "text": text})
-        if answer.failure is not None or answer.text is None:
-            reason = answer.failure or "unparsable"
-            raise Dropped(f"{who}: {reason}", answer.detail, passing=reason in PASSING)
-        return answer.text
+        verdict = {} if answer.verdict is None else {"verdict": answer.verdict}
+        self.texts.append({"step": step, "by": name, "text": text, **verdict})
+        if answer.failure in PASSING:
+            raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
 
 
 Make = Callable[[Item, Desk], Awaitable[Made]]

@@ -84,8 +84,9 @@ def without_thought(text: str) -> str:
     return _THOUGHT.sub("", text, count=1).strip() if text.lstrip().startswith("<think>") else text.strip()
 
 
-def teacher_problem(text: str, language: Language) -> tuple[str, str] | None:
-    """(check, what it found) for a text that is no work at all: nothing, a refusal, a loop, the wrong language.
+def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) -> tuple[str, str] | None:
+    """(check, what it found) for a text that is no work at all: nothing, a refusal (unless it `may_refuse`, as an agent
+    may who says sorry to a customer), a loop, the wrong language.
 
     A loop: eight words (or Chinese characters) that come three times in a row, or thirty such that come thrice at all.
     The language is told by script (`hamr.data.language`).
@@ -95,7 +96,7 @@ def teacher_problem(text: str, language: Language) -> tuple[str, str] | None:
     """
     if not text.strip():
         return "teacher: nothing", ""
-    if _REFUSAL.match(text):
+    if not may_refuse and _REFUSAL.match(text):
         return "teacher: refused", text[:80]
     loop = _loop(text)
     if loop:

@@ -37,7 +37,11 @@ usage:
       planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge
   hamr data dra input=SAMPLES.jsonl|ITEMS.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
       the reasoning behind decisions and plans
-      both: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
+  hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL]
+      [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
+      more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
+      finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
+      all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL [judge=POOL] [candidates=4] [worse=3]
       [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
@@ -60,6 +64,7 @@ def main(args: list[str]) -> int:
         "import": _import,
         "patm": _patm,
         "dra": _dra,
+        "multigt": _multigt,
         "rubrics": _rubrics,
     }
     if not args or args[0] not in recipes:
@@ -102,6 +107,12 @@ def _dra(args: list[str]) -> int:
     from hamr.jobs.build_plans import OPTIONS, build_dra
 
     return build_dra(*_own(args, OPTIONS))
+
+
+def _multigt(args: list[str]) -> int:
+    from hamr.jobs.build_multigt import MULTIGT_OPTIONS, build_multigt
+
+    return build_multigt(*_own(args, MULTIGT_OPTIONS))
 
 
 def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -28,19 +28,20 @@ OPTIONS = ("input", "output", "overwrite", "teachers", "teacher", "judge", "at_o
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """The pools of a recipe, by name: teachers that share the items, and one judge."""
+    """The pools of a recipe, by name: teachers that share the items, a judge, and the utility judge if there is one."""
 
     teachers: tuple[str, ...]
     judge: str
+    utility: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.teachers, self.judge)))
+        return tuple(dict.fromkeys(name for name in (*self.teachers, self.judge, self.utility) if name))
 
     def by(self, config: Config) -> str:
         """Which models: what they make depends on it."""
-        pools = [config.pools[name] for name in (*self.teachers, self.judge)]
-        return "/".join(f"{pool.type}:{pool.model}" for pool in pools)
+        named = [*self.teachers, self.judge, *([self.utility] if self.utility else [])]
+        return "/".join(f"{config.pools[name].type}:{config.pools[name].model}" for name in named)
 
 
 def team_of(config: Config, own: Mapping[str, str]) -> Team:
@@ -74,7 +75,8 @@ def make_items(
 
     async def work(asks: Mapping[str, Ask]) -> None:
         teachers = {name: Teacher(ask=asks[name], capacity=capacity(config.pools[name])) for name in team.teachers}
-        pools = Pools(teachers=Teachers(teachers), judge=asks[team.judge])
+        utility = asks[team.utility] if team.utility else None
+        pools = Pools(teachers=Teachers(teachers), judge=asks[team.judge], utility=utility)
         await run_recipe(items, make, pools, progress, at_once=at_once, tell=tell)
         for name, count in pools.teachers.answered.items():
             tell(f"teacher {name}: {count} answers")
