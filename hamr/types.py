@@ -432,6 +432,9 @@ class TrainGroup:
 
 
 Aggregation = Literal["token_mean", "sequence_mean"]
+SftKind = Literal["decision", "decision_dra", "patm", "patm_dra"]
+SftPart = Literal["rationale", "action", "environment"]
+"""What a supervised target is, and what it is made of (`hamr.data.sft_items`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,16 +10,17 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hamr.config.pools import EngineConfig, PoolConfig
-from hamr.config.schema import ClusterConfig, Config
+from hamr.config.schema import ClusterConfig, Config, TrainerConfig
 from hamr.errors import BadInput, CapacityError
 
 MIN_LOGICAL_CPUS = 8
@@ -53,9 +54,8 @@ class Demand:
 
 def demands(config: Config) -> list[Demand]:
     """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
-    trainer = config.trainer
     wanted = [
-        Demand(key="trainer.ranks", count=trainer.ranks, cpus=trainer.num_cpus, gpus=trainer.num_gpus),
+        trainer_demand(config.trainer),
         Demand(key="rollout.workers", count=config.rollout.workers, **_engine_share(config.rollout.engine)),
         Demand(key="router.num_cpus", count=1, cpus=config.router.num_cpus),
     ]
@@ -63,6 +63,11 @@ def demands(config: Config) -> list[Demand]:
         key = f"pools.{name}.autoscaling.min_replicas" if pool.autoscaling else f"pools.{name}.replicas"
         wanted.append(Demand(key=key, count=least_replicas(pool), **replica_resources(pool)))
     return wanted
+
+
+def trainer_demand(trainer: TrainerConfig) -> Demand:
+    """What the trainer group reserves."""
+    return Demand(key="trainer.ranks", count=trainer.ranks, cpus=trainer.num_cpus, gpus=trainer.num_gpus)
 
 
 def least_replicas(pool: PoolConfig) -> int:
@@ -80,12 +85,16 @@ def _engine_share(engine: EngineConfig) -> dict[str, float]:
 
 
 def check_capacity(config: Config, available: Mapping[str, float]) -> None:
-    """Refuse a configuration that the cluster cannot hold, before anything is started.
+    """Refuse a configuration of `hamr train` that the cluster cannot hold, before anything is started.
 
     `available` has Ray's resource names (`CPU`, `GPU`; logical units). The error names the largest consumer of
     the short resource, both numbers, and the count that would fit. Ray itself would wait for ever instead.
     """
-    wanted = demands(config)
+    check_demands(demands(config), available)
+
+
+def check_demands(wanted: Sequence[Demand], available: Mapping[str, float]) -> None:
+    """`check_capacity` for a job that starts other actors than `hamr train`."""
     for resource, unit, remedy in (("CPU", "cpus", "cluster.num_cpus"), ("GPU", "gpus", "the cluster's GPUs")):
         have = available.get(resource, 0.0)
         need = sum(d.count * getattr(d, unit) for d in wanted)
@@ -179,10 +188,12 @@ def _check_reachable(address: str) -> None:
 def _stop_local() -> None:
     """Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
     import ray
-    from ray import serve
 
     try:
-        if ray.is_initialized():
+        # Who started pools has Serve loaded; where nobody did, it would only say that there is nothing to end.
+        if ray.is_initialized() and "ray.serve" in sys.modules:
+            from ray import serve
+
             serve.shutdown()
     finally:
         ray.shutdown()

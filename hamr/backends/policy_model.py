@@ -16,7 +16,7 @@ from hamr.algorithms.packing import Layout
 from hamr.backends.policy_attention import NAME, shared_prompt_attention
 from hamr.backends.policy_batch import FEW_ROWS, PolicyBatch
 from hamr.backends.policy_head import token_logprobs
-from hamr.config.schema import LoraConfig
+from hamr.config.lora import LoraConfig
 from hamr.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -49,8 +49,9 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    All weights are trained, or all but the embeddings: bf16 computation, float32 master weights, AdamW, linear warm-up
-    over a tenth of the steps and linear decay. Written aside and renamed, so that `out` is whole or absent.
+    All weights are trained, or all but the embeddings, or an adapter that is merged at the end: bf16 computation,
+    float32 master weights, AdamW, linear warm-up and linear decay. Written aside and renamed, so that `out` is whole or
+    absent.
     """
     import torch
 
@@ -66,14 +67,15 @@ def finetune(
         shutil.copytree(base, scratch)
     else:
         truncated_copy(base, layers, scratch)
-    model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt").train()
+    model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt", lora=config.lora).train()
     use_cpu_kernels(model)
-    model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
+    if config.lora is None:
+        model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)
     batches = [b for epoch in range(config.epochs) for b in family_batches(examples, config.batch_size, seed + epoch)]
-    warmup = max(1, len(batches) // 10)
+    warmup = max(1, int(len(batches) * config.warmup_frac))
     for step, batch in enumerate(batches):
         left = (len(batches) - step) / max(1, len(batches) - warmup)
         for group in optimizer.param_groups:
@@ -93,7 +95,8 @@ def finetune(
                 f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
             )
         progress(step + 1, len(batches), loss.item())
-    model.causal_lm.save_pretrained(scratch)
+    whole = model.causal_lm if config.lora is None else model.causal_lm.merge_and_unload()
+    whole.save_pretrained(scratch)
     scratch.rename(out)
 
 

@@ -39,6 +39,12 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         return self.core.encode(text, add_special_tokens=False).ids
 
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """`encode` with where each token stands in the text: (id, start, end), in characters. The tokens of a character
+        that takes several have the same place."""
+        encoded = self.core.encode(text, add_special_tokens=False)
+        return [(token, *span) for token, span in zip(encoded.ids, encoded.offsets, strict=True)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens left out."""
         return self.core.decode(list(ids), skip_special_tokens=True)
@@ -64,6 +70,11 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.core.get_vocab_size()
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that no text of a turn may hold: ends of turns, roles, padding."""
+        return frozenset(i for i, token in self.core.get_added_tokens_decoder().items() if token.special)
 
     @cached_property
     def _template(self) -> jinja2.Template:

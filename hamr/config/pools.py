@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.faults import BreakerConfig, HedgeConfig
+from hamr.config.lora import LoraConfig
 from hamr.config.section import Fraction, NonNegative, Section
 
 DType = Literal["bfloat16", "float32"]
@@ -44,9 +45,14 @@ class ScorerTrainingConfig(Section):
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 3e-4
+    warmup_frac: Fraction = 0.1
+    """Share of the steps in which the rate rises; then it falls linearly."""
+    lora: LoraConfig | None = None
+    """Train an adapter and merge it at the end; null trains the weights themselves. The second paper's judge has one
+    (`experiment=scorer_lora`)."""
     train_embeddings: bool = True
     """False leaves the embeddings (and a head tied to them) as they are: a fifth of a small model's weights, and
-    nothing that a scorer has to learn about words."""
+    nothing that a scorer has to learn about words. With `lora` they never move."""
     threads: PositiveInt = 1
 
 

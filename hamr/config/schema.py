@@ -13,8 +13,10 @@ from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
+from hamr.config.lora import LoraConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.types import Aggregation
@@ -46,12 +48,6 @@ class RolloutConfig(Section):
     check_logprobs: bool = True
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()
-
-
-class LoraConfig(Section):
-    rank: PositiveInt = 16
-    alpha: PositiveFloat = 32.0
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class TrainerConfig(Section):
@@ -311,6 +307,7 @@ class Config(Section):
     logging: LoggingConfig = LoggingConfig()
     score: ScoreConfig = ScoreConfig()
     serve: ServeConfig = ServeConfig()
+    sft: SftConfig = SftConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

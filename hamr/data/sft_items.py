@@ -1,4 +1,5 @@
-"""The SFT file: one target a line, cut into the parts that the papers' formulas name. Reading names every fault's line.
+"""The SFT file: one target a line, cut into the parts that the formulas of the first paper name. Reading names the line
+of every fault.
 
     {"kind": "decision_dra", "sample": {a line of a sample file}, "target": [
         {"part": "rationale", "text": "<think>The customer wants to leave, so ...</think>"},
@@ -9,7 +10,7 @@ prompt; tags therefore stand in the text of the part that they open or close. Wi
 a the agent's and q_{t+1} the environment's (a customer's turn or a tool's result), the kinds are
 
     decision       a_t                              -log p(a_t | q_t)
-    decision_dra   c_t, a_t                         Eq. 2 of arXiv "Lightweight Adaptation ...": -log p(c_t, a_t | q_t)
+    decision_dra   c_t, a_t                         Eq. 2: -log p(c_t, a_t | q_t)
     patm           a~_t, q~_{t+1}, a~_{t+1}         Eq. 3: -log p(a~_t, q~_{t+1}, a~_{t+1} | q_t)
     patm_dra       c_t, a~_t, q~_{t+1}, a~_{t+1}    section 3.2: the rationale in front of Eq. 3's sequence
 
@@ -23,19 +24,19 @@ behind a <think> block where the kind has a rationale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from hamr.data.actions import ResponseFormat, parse_action, render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import from_json, read_rows, to_json, write_rows
 from hamr.errors import DataError
-from hamr.types import Action, MalformedResponse, ServiceSample
+from hamr.types import Action, MalformedResponse, ServiceSample, SftKind, SftPart
 
-Kind = Literal["decision", "decision_dra", "patm", "patm_dra"]
-Part = Literal["rationale", "action", "environment"]
+Kind = SftKind
+Part = SftPart
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PARTS: Mapping[Kind, tuple[Part, ...]] = {
@@ -100,9 +101,7 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
 def decision_item(sample: ServiceSample, action: Action, rationale: str = "") -> SftItem:
     """A `decision`, or a `decision_dra` if there is a rationale. Raises DataError for what no policy could utter."""
     if not rationale.strip():
-        return SftItem(
-            kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),)
-        )
+        return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
     whole = render_action(action, "think_answer", rationale)
     thought, tag, answer = whole.partition("<answer>")
     target = (TargetPart(part="rationale", text=thought), TargetPart(part="action", text=tag + answer))
@@ -117,7 +116,13 @@ def read_items(path: str | Path) -> list[SftItem]:
 
     A sample may come up several times: with another kind, or with another of its references.
     """
-    return [item_from_json(row, where=f"{path}:{number}") for number, row in read_rows(path)]
+    return [item for _, item in numbered_items(path)]
+
+
+def numbered_items(path: str | Path) -> Iterator[tuple[int, SftItem]]:
+    """What `read_items` reads, with the line of each."""
+    for number, row in read_rows(path):
+        yield number, item_from_json(row, where=f"{path}:{number}")
 
 
 def write_items(path: str | Path, items: Iterable[SftItem]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hamr.backends.models import describe, resolve_model
 from hamr.backends.tokenizer import Tokenizer, load_tokenizer
-from hamr.config.schema import Config, DataConfig
+from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples
@@ -110,8 +110,24 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
     return Splits(**kept), dropped
 
 
+def run_path(experiment: ExperimentConfig) -> Path:
+    """Where a new run puts its folder."""
+    if experiment.run_dir:
+        return Path(experiment.run_dir)
+    return Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
 def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
     """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights.
+    Raises BadInput.
+    """
+    policy = check_checkpoint_room(config, model_path, run_dir)
+    if config.rollout.transfer == "shared_memory":
+        _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
+
+
+def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> int:
+    """Refuses a disk that cannot hold the run's checkpoints; returns the bytes of the policy's weights.
 
     A checkpoint has the weights twice (the policy, and what resumption needs) and AdamW's two moments; one more than
     `experiment.checkpoint.keep` exist while the next is written. Those that a resumed run has already count as room.
@@ -124,8 +140,7 @@ def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
     present = sum(file.stat().st_size for file in (run_dir / "checkpoints").rglob("*") if file.is_file())
     remedy = "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder"
     _refuse_small("experiment.run_dir", run_dir, checkpoints - present, remedy)
-    if config.rollout.transfer == "shared_memory":
-        _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
+    return policy
 
 
 def _refuse_small(key: str, folder: Path, wanted: int, purpose: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from hamr.actors.session import check_capacity, local_cpus, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
-from hamr.jobs.preparation import Prepared, check_room, prepare
+from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
@@ -32,7 +31,7 @@ HELP = "the RL run: rollout, reward cascade, update, sync"
 
 def main(args: list[str]) -> int:
     """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override."""
-    job = Job.resumed(args[0].partition("=")[2]) if _is_resume(args) else Job.new(load_config(args))
+    job = Job.of(args)
     check_wandb(job.config.logging.wandb.mode)
     if job.config.cluster.address is None:
         check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
@@ -59,20 +58,13 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
-    wandb = config.logging.wandb
-    sink = WandbSink(
-        folder.path,
-        mode=wandb.mode,
-        project=wandb.project,
-        entity=wandb.entity,
-        name=config.experiment.name,
-        config=config.model_dump(mode="json"),
-    )
+    if newest is not None and "sft" in newest.state:
+        raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; go on with `hamr sft resume=...`")
     everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
     with RunRecorder(
         folder,
         console=console,
-        wandb=sink,
+        wandb=wandb_sink(config, folder),
         prompts=everyone,
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
@@ -97,6 +89,19 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
             await world.stop()
 
 
+def wandb_sink(config: Config, folder: RunFolder) -> WandbSink:
+    """What sends the run's figures to W&B, as `logging.wandb` wants it."""
+    wandb = config.logging.wandb
+    return WandbSink(
+        folder.path,
+        mode=wandb.mode,
+        project=wandb.project,
+        entity=wandb.entity,
+        name=config.experiment.name,
+        config=config.model_dump(mode="json"),
+    )
+
+
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:
     """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands."""
     if newest is None:
@@ -117,9 +122,13 @@ class Job:
     resume: bool
 
     @classmethod
+    def of(cls, args: Sequence[str]) -> Job:
+        """What the command line asks for: overrides of a new run, or `resume=<run folder>` alone."""
+        return cls.resumed(args[0].partition("=")[2]) if _is_resume(args) else cls.new(load_config(args))
+
+    @classmethod
     def new(cls, config: Config) -> Job:
-        name, given = config.experiment.name, config.experiment.run_dir
-        path = Path(given) if given else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path = run_path(config.experiment)
         RunFolder.refuse_if_used(path)
         return cls(config=config, path=path, resume=False)
 
@@ -127,9 +136,7 @@ class Job:
     def resumed(cls, path: str) -> Job:
         folder = Path(path)
         if not (folder / "config.yaml").is_file():
-            raise RunFolderError(
-                "resume", path, "is no run folder (no config.yaml in it); give one that hamr train made"
-            )
+            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr made")
         return cls(config=load_dumped(folder / "config.yaml"), path=folder, resume=True)
 
     def open(self) -> RunFolder:

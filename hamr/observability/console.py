@@ -23,6 +23,8 @@ from rich.text import Text
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ROWS = 6
 _CURVE = 60
+_THROUGHPUT = ("rollout/tokens", "sft/computed_tokens", "sft/tokens")
+"""What tokens per second count, the first that a step has."""
 
 
 def sparkline(values: list[float], width: int = _CURVE) -> str:
@@ -156,6 +158,11 @@ class Console:
         else:
             self._line(text)
 
+    def show(self, table: RenderableType) -> None:
+        """A table that stays above the live display."""
+        if self._enabled:
+            self._out.print(table)
+
     def close(self) -> None:
         if self._live:
             self._live.stop()
@@ -237,6 +244,6 @@ def _cells(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _tokens_per_second(metrics: Mapping[str, float]) -> str:
-    tokens = metrics.get("rollout/tokens", metrics.get("sft/tokens"))
+    tokens = next((metrics[k] for k in _THROUGHPUT if k in metrics), None)
     seconds = metrics.get("timing/step/total")
     return f"{tokens / seconds:.0f}" if tokens is not None and seconds else ""

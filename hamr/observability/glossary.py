@@ -180,6 +180,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
+    _metric("sft/computed_tokens", "Prompt and target tokens of the batch", "tokens", "watch"),
     _metric("sft/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"),
     # Rollout
     _metric(
@@ -223,6 +224,14 @@ METRICS: tuple[Metric, ...] = (
     _metric("timing/sync/write", "Trainer's part of the weight transfer", "s", "down"),
     _metric("timing/sync/load", "Engines' part of the weight transfer", "s", "down"),
     _metric("timing/sync/<phase>", "Wall time of another part of the weight transfer", "s", "down"),
+    # Validation of hamr sft, per set, before training, every experiment.eval_every steps and at the end
+    _metric("eval/validation/<set>/loss", "Mean negative log-likelihood of held-out tokens with loss", "nats", "down"),
+    _metric(
+        "eval/validation/<set>/<part>",
+        "The same of one part of the target: rationale, action, environment, next_action",
+        "nats",
+        "down",
+    ),
     # Held-out evaluation, per stage: base, sft, rl, and rl-<step> in between
     _metric("eval/<stage>/action_accuracy", "Share of held-out decisions with the right action", "share", "up"),
     _metric(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.observability import plots_learning as learning
+from hamr.observability import plots_sft as sft
 from hamr.observability import plots_training as training
 from hamr.observability.plot_kit import STYLE
 from hamr.observability.report_data import ReportData
@@ -51,6 +52,16 @@ def _plot(name: str, title: str, caption: str, draw: Callable[[ReportData], Figu
 
 
 SECTIONS: dict[str, tuple[Plot, ...]] = {
+    "sft": (
+        _plot("validation_loss", "Validation loss", "Held-out items of each set of the mix.", sft.validation_loss),
+        _plot(
+            "loss_by_part",
+            "Loss by part of the target",
+            "At the last validation: reasoning, action, predicted environment, next action.",
+            sft.loss_by_part,
+        ),
+        _plot("sft_learning_rate", "Learning rate", "", sft.learning_rate),
+    ),
     "learning": (
         _plot(
             "learning_curve",

@@ -133,6 +133,8 @@ def clipping(data: ReportData) -> Figure | None:
 
 
 def sft_loss(data: ReportData) -> Figure | None:
+    if data.option("sft.sets"):
+        return None  # stands beside the validation loss
     return lines(data, {"sft/loss": ("loss", BLUE)}, "nats per token", stage="sft")
 
 

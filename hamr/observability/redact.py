@@ -13,6 +13,10 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
+_FOLDERS = {"PWD", "OLDPWD"}
+"""Where a shell stands. Taken for passwords, they would blot out every path below the working folder, and a run whose
+configuration names one could not be gone on with."""
+
 _MIN_SECRET = 6
 """Shorter values of environment variables (`1`, `true`) are no secrets, and blotting them out would wreck text."""
 
@@ -42,7 +46,7 @@ def looks_secret(key: str) -> bool:
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Values of the environment's secret-looking variables, longest first (one may contain another)."""
     env = os.environ if environ is None else environ
-    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k)}
+    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and k not in _FOLDERS and looks_secret(k)}
     return tuple(sorted(found, key=len, reverse=True))
 
 

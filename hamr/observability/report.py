@@ -10,6 +10,7 @@ from typing import Any
 from hamr.observability.console import duration
 from hamr.observability.glossary import BETTER, METRICS, lookup
 from hamr.observability.plots import SECTIONS, Plot, draw_all
+from hamr.observability.plots_sft import sft_verdict
 from hamr.observability.record_json import action_from_dict
 from hamr.observability.recorder import show_action
 from hamr.observability.redact import redact_text
@@ -25,6 +26,7 @@ _HEADLINES = (
 )
 
 _LEADS = {
+    "sft": ("Supervised fine-tuning", "Loss on items that were never trained on, nats per token."),
     "learning": ("Did it learn?", "Reward over the RL steps; the band holds the step's responses."),
     "held_out": (
         "Before and after",
@@ -67,6 +69,8 @@ def write_report(folder: Path | str) -> Path:
 
 def verdict(data: ReportData) -> str:
     """The run in a sentence or two; only what was measured."""
+    if tuned := sft_verdict(data):
+        return tuned
     stages = data.stages
     if len(stages) < 2:
         done = len(data.steps.get("rl", ()))
@@ -117,7 +121,9 @@ def _cards(data: ReportData) -> list[dict[str, Any]]:
 
 def _facts(data: ReportData) -> list[str]:
     timing = data.summary.get("timing") or {}
-    facts = [f"{len(data.steps.get('rl', ()))} RL steps", f"{data.responses:,} responses scored"]
+    facts: list[str] = []
+    if not sft_verdict(data):
+        facts += [f"{len(data.steps.get('rl', ()))} RL steps", f"{data.responses:,} responses scored"]
     if timing:
         facts.append(f"{duration(sum(timing.values()))} in all")
     if memory := data.summary.get("memory_gb_peak"):

@@ -33,7 +33,8 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
-    """A run folder in memory. `steps` has the rows of metrics.jsonl per stage (sft, rl), in order."""
+    """A run folder in memory. `steps` has the rows of metrics.jsonl per stage (sft, validation, rl),
+    in order."""
 
     folder: RunFolder
     config_text: str
@@ -57,7 +58,9 @@ class ReportData:
         evaluations: dict[str, tuple[int, Mapping[str, Any]]] = {}
         for row in read_metrics(folder.metrics):
             kind, _, name = row["stage"].partition("-")
-            if kind == "eval":
+            if row["stage"] == "eval-validation":
+                steps.setdefault(name, []).append(row)  # of one kind and with steps of their own, unlike the others
+            elif kind == "eval":
                 prefix = f"eval/{name}/"
                 figures = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
                 evaluations[name] = (row["step"], figures)

@@ -58,3 +58,17 @@ def test_the_router_is_loaded_through_its_actor(tmp_path: Path) -> None:
     actor = json.loads(out.read_text())["actor"]
     assert actor["responses"] == 8
     assert actor["p50_ms"] <= actor["p99_ms"]
+
+
+def test_sft_packing_takes_the_same_steps_in_every_layout(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "sft_packing.py"), "--out", str(out)]
+    small = ["--batch", "2", "--steps", "1", "--hidden", "64", "--layers", "1", "--threads", "1"]
+    done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    [step] = found["seconds"]
+    assert set(step) == {"padded", "packed", "shared_prompt"}
+    assert found["padded_over_real_tokens"] >= 1.0
+    assert found["ratio"]["packed"] == pytest.approx(step["padded"]["clock"] / step["packed"]["clock"])
+    assert found["tokens_per_s"]["packed"] == pytest.approx(found["tokens"][0] / step["packed"]["clock"])

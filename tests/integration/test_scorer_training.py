@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 import time
@@ -17,10 +18,12 @@ from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
+from hamr.config.lora import LoraConfig
 from hamr.config.pools import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
+from hamr.errors import RunFolderError
 from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import clearly_better, example, prepare_scorers, question_ids, training_examples
+from hamr.jobs.scorer import clearly_better, example, main, prepare_scorers, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 
 
@@ -59,6 +62,49 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+def test_an_adapter_learns_and_is_merged_into_a_plain_model(tiny: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    prompt = prompt_of(tiny, "reranker_short.en")
+    labels = ["consistent", "inconsistent"] * 32
+    losses: list[float] = []
+    finetune(
+        tiny,
+        tmp_path / "scorer",
+        [example(prompt, pair(label)) for label in labels],
+        ScorerTrainingConfig(
+            lora=LoraConfig(), epochs=8, batch_size=8, learning_rate=1e-2, warmup_frac=0.05, threads=1
+        ),
+        seed=0,
+        progress=lambda step, steps, loss: losses.append(loss),
+    )
+    assert losses[-1] < 0.8 * losses[0], "an adapter leaves the head as it is, whose logits are small in a random model"
+    before, after = (load_file(path / "model.safetensors") for path in (tiny, tmp_path / "scorer"))
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not bool((before[name].bfloat16() == after[name].bfloat16()).all())}
+    assert moved and all(name.endswith("_proj.weight") for name in moved)
+    questions = [tuple(question_ids(prompt, pair(label), think=False)) for label in labels[:2]]
+    values = {prompt.labels["yes"]: 1.0, prompt.labels["no"]: 0.0}
+    same, other = verdict_scores(tmp_path / "scorer", questions, values, threads=1)
+    assert same > 0.9 and other < 0.1
+
+
+def test_the_job_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HAMR_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    tuning = "when: always, batch_size: 8, examples: 64, learning_rate: 0.003"
+    overrides = ["experiment=smoke", f"pools.reranker.finetune={{{tuning}}}", f"experiment.run_dir={out}"]
+    assert main(overrides) == 0
+    [(name, scorer)] = json.loads((out / "summary.json").read_text())["scorers"].items()
+    assert name == "reranker" and Path(scorer["model"], "config.json").is_file()
+    for found in (scorer["quality"]["held_out"][model] for model in ("raw", "tuned")):
+        assert found["n"] > 20 and 0 <= found["accuracy"] <= 1 and 0 <= found["calibration_error"] <= 1
+        assert sum(b["n"] for b in found["bins"]) == found["n"]
+    assert (out / "plots" / "reliability_reranker_held_out.png").stat().st_size > 0
+    with pytest.raises(RunFolderError):
+        main(overrides)
 
 
 @pytest.mark.parametrize("train", [True, False])

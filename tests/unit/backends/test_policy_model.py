@@ -19,7 +19,7 @@ from hamr.backends import policy_attention, policy_head  # noqa: E402
 from hamr.backends.policy_batch import build_batch  # noqa: E402
 from hamr.backends.policy_head import token_logprobs  # noqa: E402
 from hamr.backends.policy_model import load_policy  # noqa: E402
-from hamr.config.schema import LoraConfig  # noqa: E402
+from hamr.config.lora import LoraConfig  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
 from hamr.types import TrainGroup, TrainSequence  # noqa: E402
 

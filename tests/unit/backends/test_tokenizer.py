@@ -95,3 +95,9 @@ def test_missing_parts_are_named(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with pytest.raises(BadInput, match="no chat template"):
         load_tokenizer(folder_with(tmp_path, SETTINGS)).chat_ids([])
+
+
+def test_spans_are_the_tokens_with_their_characters(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS))
+    assert tokenizer.spans("hello no") == [(4, 0, 5), (6, 6, 8)]
+    assert tokenizer.special_ids == {0, 1}

@@ -127,3 +127,34 @@ def test_paper_hrm_has_the_paper_s_models_on_gpus() -> None:
 def test_experiments_ask_for_prompts_that_exist(name: str) -> None:
     for pool in load_config([f"experiment={name}"]).pools.values():
         assert resource("prompts", f"{pool.prompt}.yaml").is_file()
+
+
+ARMS = {
+    "sft_decision": (("decision",), "plain"),
+    "sft_decision_dra": (("decision_dra",), "think_answer"),
+    "sft_mix": (("decision", "patm"), "plain"),
+    "sft_mix_dra": (("decision_dra", "patm_dra"), "think_answer"),
+}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_sft_arms_have_the_values_of_table_4_and_differ_in_their_kinds(arm: str) -> None:
+    config = load_config([f"experiment={arm}"])
+    assert (config.sft.kinds, config.model.response_format) == ARMS[arm]
+    assert (config.model.path, config.model.max_context) == ("Qwen/Qwen3-4B", 20000)
+    assert (config.sft.batch_size, config.sft.epochs, config.sft.steps) == (256, 1, None)
+    trainer = config.trainer
+    assert (trainer.learning_rate, trainer.min_learning_rate, trainer.schedule) == (2e-6, 8e-7, "cosine")
+    assert (trainer.warmup_frac, trainer.weight_decay, trainer.zero_stage) == (0.01, 1e-4, 3)
+    same = load_config(["experiment=sft_decision"]).model_dump(exclude={"sft": {"kinds"}, "experiment": {"name"}})
+    ours = config.model_dump(exclude={"sft": {"kinds"}, "experiment": {"name"}})
+    same["model"].pop("response_format"), ours["model"].pop("response_format")
+    assert ours == same
+
+
+def test_sft_small_needs_no_gpu_hub_account_or_file() -> None:
+    config = load_config(["experiment=sft_small"])
+    assert (config.model.path, config.data.type, config.trainer.num_gpus) == ("smollm2-135m", "sage", 0)
+    assert config.logging.wandb.mode == "offline"
+    [entry] = config.sft.sets
+    assert entry.path is None and entry.label == "references"

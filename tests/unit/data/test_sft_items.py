@@ -111,8 +111,8 @@ def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: 
     [
         pytest.param([], "line", "must be a JSON object", id="no object"),
         pytest.param({"kind": "decision"}, "sample", "missing field", id="no sample"),
-        pytest.param(row(kind="plan"), "kind", "decision, decision_dra, patm, patm_dra", id="unknown kind"),
-        pytest.param(row(kind=["patm"]), "kind", "unknown kind", id="kind of another type"),
+        pytest.param(row() | {"kind": "plan"}, "kind", "decision, decision_dra, patm, patm_dra", id="unknown kind"),
+        pytest.param(row() | {"kind": ["patm"]}, "kind", "unknown kind", id="kind of another type"),
         pytest.param(row(sample={**to_json(SAMPLE), "id": ""}), "sample: id", "must not be empty", id="bad sample"),
         pytest.param(row(target={}), "target", "must be a list", id="target type"),
         pytest.param(row(target=["a"]), "target", "must be a list", id="part type"),
@@ -126,7 +126,10 @@ def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: 
         ),
         pytest.param(row("decision", target=[{"part": "action"}]), "target[0].text", "must be a text", id="no text"),
         pytest.param(
-            row("decision", target=target(("action", "<tool_call>{}</tool_call>"))), "target", "without a name", id="call"
+            row("decision", target=target(("action", "<tool_call>{}</tool_call>"))),
+            "target",
+            "without a name",
+            id="no action",
         ),
         pytest.param(
             row(target=target(("rationale", "Because."), ("action", "Hello."))), "target", "<think>", id="no tags"

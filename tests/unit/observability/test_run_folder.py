@@ -145,3 +145,9 @@ def test_no_secret_reaches_the_config_file(tmp_path, monkeypatch):
         written = folder.config.read_text()
     assert "canary" not in written
     assert yaml.safe_load(written)["pools"]["judge"]["api_key_env"] == "FOO_API_KEY"
+
+
+def test_the_working_folder_is_no_password() -> None:
+    """A path below it stands in the configuration that a run is gone on with."""
+    environ = {"PWD": "/home/user/work", "OLDPWD": "/home/user", "DB_PWD": "hunter22"}
+    assert redact_text("/home/user/work/items.jsonl hunter22", environ) == f"/home/user/work/items.jsonl {REDACTED}"

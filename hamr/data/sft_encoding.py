@@ -1,0 +1,107 @@
+"""SFT items as token ids: the prompt, the target behind it, and which of the target's tokens carry loss."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+from hamr.data.sft_items import PARTS, TRAINED, Kind, Part, SftItem, item_messages
+from hamr.errors import DataError
+from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
+
+
+class TextEncoder(Protocol):
+    """What encoding asks of a tokenizer. `spans`: (id, start, end) of every token, in characters of the text."""
+
+    @property
+    def eos_id(self) -> int: ...
+    @property
+    def special_ids(self) -> frozenset[int]: ...
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+    def spans(self, text: str) -> list[tuple[int, int, int]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedItem:
+    """`token_ids` is the target, end-of-sequence token included; `parts[i]` says to which part of it (an index into
+    `PARTS[kind]`) token i belongs, `mask[i]` whether it carries loss. Arrays, because a set may hold 10^8 tokens."""
+
+    kind: Kind
+    prompt_ids: array[int]
+    token_ids: array[int]
+    parts: bytes
+    mask: bytes
+
+    def __len__(self) -> int:
+        """Tokens of prompt and target."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    @property
+    def group(self) -> TrainGroup:
+        sequence = TrainSequence(token_ids=tuple(self.token_ids), mask=tuple(map(bool, self.mask)))
+        return TrainGroup(prompt_ids=tuple(self.prompt_ids), sequences=(sequence,))
+
+
+def encode_item(
+    item: SftItem, encoder: TextEncoder, without_loss: Sequence[Part] = (), *, where: str = "item"
+) -> EncodedItem:
+    """The item's tokens. The target is encoded as one text, which is how a policy would utter it: where the tokenizer
+    joins the end of one part with the beginning of the next, that token belongs to the later part. The end-of-sequence
+    token belongs to the last part.
+
+    Loss falls on the parts that `TRAINED` names, less those in `without_loss`. Raises DataError for a target with a
+    special token in it: that would teach the policy to write turns that are not its own.
+    """
+    spans = encoder.spans(item.text)
+    found = next((item.text[start:end] for token, start, end in spans if token in encoder.special_ids), None)
+    if found is not None:
+        raise DataError(f"{where}: target", found, "is a special token of the model; remove it from the text")
+    ends = list(accumulate(len(part.text) for part in item.target))
+    parts = bytes(_part_at(max(end - 1, start), ends) for _, start, end in spans) + bytes([len(ends) - 1])
+    trained = TRAINED[item.kind] - set(without_loss)
+    loss = [part.part in trained for part in item.target]
+    return EncodedItem(
+        kind=item.kind,
+        prompt_ids=array("i", encoder.chat_ids(item_messages(item))),
+        token_ids=array("i", [*(token for token, _, _ in spans), encoder.eos_id]),
+        parts=parts,
+        mask=bytes(loss[i] for i in parts),
+    )
+
+
+def _part_at(character: int, ends: Sequence[int]) -> int:
+    return next((i for i, end in enumerate(ends) if character < end), len(ends) - 1)
+
+
+def items_batch(items: Sequence[EncodedItem], aggregation: Aggregation = "token_mean") -> TrainBatch:
+    """One optimiser step's data."""
+    return TrainBatch(groups=tuple(item.group for item in items), loss="sft", aggregation=aggregation)
+
+
+def part_names(kind: Kind) -> tuple[str, ...]:
+    """The parts of a kind by names that tell the two actions of a plan apart.
+
+    >>> part_names("patm_dra")
+    ('rationale', 'action', 'environment', 'next_action')
+    """
+    return tuple(f"next_{part}" if part in PARTS[kind][:i] else part for i, part in enumerate(PARTS[kind]))
+
+
+def part_losses(items: Sequence[EncodedItem], logprobs: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Mean negative log-likelihood per token (nats) from log p of every target token: `loss` over the tokens that carry
+    loss, and each part by its name over all its tokens, the end-of-sequence token among the last part's.
+
+    With c the rationale these are the four terms of Eq. 3's factorisation: reasoning, policy (`action`), world model
+    (`environment`) and contingency planning (`next_action`). A name without tokens is left out.
+    """
+    sums: dict[str, list[float]] = {}
+    for item, values in zip(items, logprobs, strict=True):
+        names = part_names(item.kind)
+        for part, counts, value in zip(item.parts, item.mask, values, strict=True):
+            sums.setdefault(names[part], []).append(-value)
+            if counts:
+                sums.setdefault("loss", []).append(-value)
+    return {name: sum(values) / len(values) for name, values in sums.items()}

@@ -1,0 +1,44 @@
+"""What `hamr scorer` leaves behind: accuracy, AUC and calibration of each scorer, before and after its training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from hamr.evaluation.reliability import Quality
+from hamr.observability.plots_reliability import draw_reliability
+from hamr.observability.run_folder import RunFolder
+from hamr.observability.summary import write_summary
+
+Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
+"""Pool -> set of pairs -> model (raw, tuned) -> figures."""
+
+
+def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
+    """summary.json, plots/reliability_<pool>_<set>.png, and the same as a table on the terminal."""
+    scorers = {
+        name: {"model": paths[name], "quality": {kind: _plain(models) for kind, models in sets.items()}}
+        for name, sets in found.items()
+    }
+    write_summary(folder, {"scorers": scorers})
+    for name, sets in found.items():
+        for kind, models in sets.items():
+            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(models))
+    Console().print(measured_table(found))
+
+
+def measured_table(found: Measured) -> Table:
+    table = Table("scorer", "pairs", "model", "n", "accuracy", "AUC", "calibration error")
+    for name, sets in found.items():
+        for kind, models in sets.items():
+            for model, q in models.items():
+                auc = "-" if q.auc is None else f"{q.auc:.3f}"
+                table.add_row(name, kind, model, str(q.n), f"{q.accuracy:.3f}", auc, f"{q.calibration_error:.3f}")
+    return table
+
+
+def _plain(models: Mapping[str, Quality]) -> dict[str, dict[str, object]]:
+    return {model: dataclasses.asdict(found) for model, found in models.items()}

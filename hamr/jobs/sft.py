@@ -1,0 +1,194 @@
+"""`hamr sft`: supervised fine-tuning on a mix of sets, with each set's validation loss before, during and after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hamr.actors.session import check_demands, local_cpus, ray_session, trainer_demand
+from hamr.actors.trainer import TrainerGroup
+from hamr.config.schema import AlgorithmConfig, Config
+from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
+from hamr.errors import RunFolderError
+from hamr.jobs.preparation import check_checkpoint_room
+from hamr.jobs.sft_preview import mix_table, preview
+from hamr.jobs.sft_sets import PreparedSft, prepare_sft
+from hamr.jobs.summary import machine, versions
+from hamr.jobs.train import Job, local_gpus, wandb_sink
+from hamr.observability.checkpoints import Checkpoint, Checkpoints
+from hamr.observability.console import Console
+from hamr.observability.memory import MemoryWatch
+from hamr.observability.recorder import RunRecorder
+from hamr.observability.report import write_report
+from hamr.observability.run_folder import RunFolder
+from hamr.observability.summary import write_summary
+from hamr.observability.wandb_sink import check_wandb
+
+HELP = """\
+hamr sft: supervised fine-tuning on a mix of prepared sets.
+
+usage:
+  hamr sft [experiment=sft_mix_dra] 'sft.sets=[{path: dra.jsonl}, {path: patm.jsonl, weight: 0.5}]' [overrides]
+      trains and writes a run folder; its checkpoints' policy/ is a model for `hamr train model.path=...`
+  hamr sft resume=RUN_FOLDER
+      goes on after the newest checkpoint
+  hamr sft preview 'sft.sets=[...]' [n=3] [overrides]
+      shows n items of every set: what is the prompt, which tokens carry loss, which do not; trains nothing
+
+options (`hamr --help` explains overrides):
+  sft.sets=[{path, weight, name, validation}, ...]
+      JSONL of SFT items. weight: how often an epoch goes through the set. Without a path: the references of `data`
+  sft.kinds=[decision_dra, patm_dra]    take only items of these kinds
+  sft.epochs=1  sft.batch_size=256  sft.long_item=drop|refuse  sft.held_out_frac=0.05
+  trainer.learning_rate, trainer.schedule, trainer.min_learning_rate, trainer.warmup_frac, trainer.weight_decay, ...
+  experiment.eval_every=0               validate every so many steps, besides before and after
+  experiment.checkpoint.every=10"""
+
+TEMPERATURE = 1.0
+"""The loss is that of the model's own distribution."""
+
+
+def main(args: list[str]) -> int:
+    """Checks everything, then trains, or shows what it would train on."""
+    if args[:1] == ["preview"]:
+        return preview(args[1:])
+    job = Job.of(args)
+    config = job.config
+    check_wandb(config.logging.wandb.mode)
+    wanted = [trainer_demand(config.trainer)]
+    if config.cluster.address is None:
+        check_demands(wanted, {"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
+    console = Console(config.experiment.name, enabled=config.logging.console)
+    with MemoryWatch() as memory, console:
+        with console.phase("model and data"):
+            prepared = prepare_sft(config)
+            check_checkpoint_room(config, prepared.model_path, job.path)
+        console.show(mix_table(prepared))
+        with job.open() as folder:
+            console.note(f"run folder {folder.path}")
+            with ray_session(config.cluster, logs=folder.path / "logs") as session:
+                check_demands(wanted, session.resources)
+                run = asyncio.run(train(prepared, folder, console))
+            write_summary(folder, summarise(run, console.seconds, memory.peak))
+            report = write_report(folder.path)
+    print(f"model: {run.model_path}\nreport: {report}")
+    return 0
+
+
+@dataclass(kw_only=True)
+class SftRun:
+    """One job while it runs. `validations` has the step and each set's losses, in order; it is what a checkpoint holds
+    beside the trainers' own files, as the step alone says where in the mix the run stands."""
+
+    prepared: PreparedSft
+    trainers: TrainerGroup
+    recorder: RunRecorder
+    checkpoints: Checkpoints
+    console: Console
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    newest: Checkpoint | None = None
+
+    @property
+    def config(self) -> Config:
+        return self.prepared.config
+
+    @property
+    def model_path(self) -> str:
+        assert self.newest is not None, "a run ends with a checkpoint"
+        return str(self.newest.path / "policy")
+
+    async def validate(self, step: int) -> None:
+        """Each set's loss on its held-out items, as a whole and by part."""
+        with self.console.phase("validation"):
+            losses = {s.name: await self._losses(s.validation) for s in self.prepared.sets if s.validation}
+        if losses:
+            values = {f"eval/validation/{name}/{part}": v for name, own in losses.items() for part, v in own.items()}
+            self.recorder.evaluation("validation", step, values)
+            self.validations.append({"step": step, "sets": losses})
+
+    async def _losses(self, items: Sequence[EncodedItem]) -> dict[str, float]:
+        rows = await self.trainers.logprobs([item.group for item in items], temperature=TEMPERATURE)
+        return part_losses(items, [row for [row] in rows])
+
+    async def save(self, step: int) -> None:
+        self.newest = await self.checkpoints.save(step, self.trainers.save, {"sft": {"validations": self.validations}})
+
+
+async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
+    """All steps, from the start or behind the newest checkpoint."""
+    config = prepared.config
+    checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
+    newest = await asyncio.to_thread(checkpoints.newest)
+    if newest is not None and "sft" not in newest.state:
+        raise RunFolderError("resume", str(folder.path), "is no run of hamr sft; go on with `hamr train resume=...`")
+    with RunRecorder(folder, console=console, wandb=wandb_sink(config, folder)) as recorder:
+        with console.phase("start"):
+            trainers = await TrainerGroup.start(
+                config.trainer,
+                AlgorithmConfig(),
+                config.model,
+                prepared.model_path,
+                total_steps=prepared.steps,
+                seed=config.experiment.seed,
+                temperature=TEMPERATURE,
+            )
+        try:
+            run = SftRun(
+                prepared=prepared, trainers=trainers, recorder=recorder, checkpoints=checkpoints, console=console
+            )
+            await take_steps(run, newest)
+            return run
+        finally:
+            await trainers.shutdown()
+
+
+async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
+    experiment, sft, total = run.config.experiment, run.config.sft, run.prepared.steps
+    if newest is not None:
+        await run.trainers.load(newest.path)
+        run.newest, run.validations = newest, list(newest.state["sft"]["validations"])
+        run.console.note(f"goes on after step {newest.step}")
+    else:
+        await run.validate(0)
+    run.recorder.begin("sft", total)
+    with run.console.phase("sft"):
+        for step in range(newest.step + 1 if newest else 1, total + 1):
+            begun = time.perf_counter()
+            items = run.prepared.batch(step)
+            metrics = dict(await run.trainers.train(items_batch(items, sft.loss_aggregation)))
+            metrics["sft/computed_tokens"] = float(sum(map(len, items)))
+            metrics["timing/step/total"] = time.perf_counter() - begun
+            run.recorder.metrics(step, metrics)
+            last = step == total
+            if last or (experiment.eval_every and step % experiment.eval_every == 0):
+                await run.validate(step)
+            if last or step % experiment.checkpoint.every == 0:
+                await run.save(step)
+
+
+def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:
+    """summary.json: the mix, each validation's losses, the model's place in the folder, and on what it was trained."""
+    sets = {
+        s.name: {
+            "weight": s.weight,
+            "train": len(s.train),
+            "held_out": s.held_out,
+            "validation": len(s.validation),
+            "other_kinds": s.other_kinds,
+            "too_long": s.too_long,
+        }
+        for s in run.prepared.sets
+    }
+    return {
+        "name": run.config.experiment.name,
+        "sft": {"sets": sets, "validations": run.validations, "model": f"checkpoints/step_{run.prepared.steps}/policy"},
+        "timing": seconds,
+        "steps": run.prepared.steps,
+        "seed": run.config.experiment.seed,
+        "versions": versions(),
+        "machine": machine(),
+        "memory_gb_peak": memory_gb,
+    }

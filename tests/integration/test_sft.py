@@ -1,0 +1,140 @@
+"""`hamr sft` with the tiny model: it learns, a killed run goes on to the same weights, and others load the result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hamr.config.load import load_config
+from hamr.data.sft_items import SftItem, TargetPart, write_items
+from hamr.data.telecom import generate
+from hamr.observability.checkpoints import Checkpoints
+from hamr.observability.metrics import read_metrics
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+PLAN = ("<plans><plan_1>I ask why.</plan_1>", "<plan_2>Assuming it is dear,", " I offer less.</plan_2></plans>")
+PARTS = ("action", "environment", "action")
+OVERRIDES = (
+    "experiment=smoke",
+    "sft.sets=[{name: references}, {path: plans.jsonl, weight: 2}]",
+    "sft.batch_size=8",
+    "sft.steps=6",
+    "sft.max_validation=6",
+    "trainer.learning_rate=3e-3",
+    "trainer.min_learning_rate=1e-3",
+    "trainer.schedule=cosine",
+    "experiment.checkpoint.every=2",
+    "experiment.checkpoint.keep=3",
+    "experiment.eval_every=3",
+)
+
+
+def hamr(*args: str) -> list[str]:
+    return [sys.executable, "-m", "hamr", *args]
+
+
+def run(*args: str, cwd: Path) -> None:
+    done = subprocess.run(hamr(*args), cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def validations_of(run_folder: Path) -> list[dict[str, Any]]:
+    return json.loads((run_folder / "summary.json").read_text())["sft"]["validations"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a set of plans, and `whole`, the run folder of an unbroken run."""
+    cwd = tmp_path_factory.mktemp("sft")
+    samples = generate(load_config(["experiment=smoke"]).data.sage).train[:12]
+    target = tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS, PLAN, strict=True))
+    write_items(cwd / "plans.jsonl", [SftItem(kind="patm", sample=s, target=target) for s in samples])
+    run("sft", *OVERRIDES, "experiment.run_dir=whole", cwd=cwd)
+    return cwd
+
+
+def test_every_set_is_learnt_and_validated(folder: Path) -> None:
+    validations = validations_of(folder / "whole")
+    assert [v["step"] for v in validations] == [0, 3, 6]
+    for name in ("references", "plans"):
+        losses = [v["sets"][name]["loss"] for v in validations]
+        assert losses == sorted(losses, reverse=True), f"{name}: {losses}"
+    assert set(validations[-1]["sets"]["plans"]) == {"loss", "action", "environment", "next_action"}
+    rows = [row for row in read_metrics(folder / "whole" / "metrics.jsonl") if row["stage"] == "sft"]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    rates = [row["sft/learning_rate"] for row in rows]
+    assert rates[0] == pytest.approx(3e-3) and rates[-1] == pytest.approx(1e-3)
+    assert (folder / "whole" / "report.html").stat().st_size > 0
+
+
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    broken = folder / "broken"
+    process = subprocess.Popen(
+        hamr("sft", *OVERRIDES, "experiment.run_dir=broken"),
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 200
+    while not (broken / "checkpoints" / "step_2").is_dir():
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
+        time.sleep(0.02)
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for child in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(family, timeout=30)
+    run("sft", f"resume={broken}", cwd=folder)
+    ours, theirs = (load_file(folder / r / "checkpoints/step_6/policy/model.safetensors") for r in ("broken", "whole"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert validations_of(broken) == validations_of(folder / "whole")
+
+
+def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_the_summary(folder: Path) -> None:
+    """An oracle's loss on the validation items, padded one by one, against what the trainer said at the end."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from hamr.jobs.sft_sets import prepare_sft
+
+    summary = json.loads((folder / "whole" / "summary.json").read_text())
+    model_path = folder / "whole" / summary["sft"]["model"]
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    assert AutoTokenizer.from_pretrained(model_path).chat_template
+    with contextlib.chdir(folder):
+        [_, plans] = prepare_sft(load_config(list(OVERRIDES))).sets
+    losses: list[float] = []
+    for item in plans.validation:
+        ids = torch.tensor([[*item.prompt_ids, *item.token_ids]])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(ids).logits[0].float(), -1)
+        start = len(item.prompt_ids)
+        losses += [-logprobs[start + i - 1, t].item() for i, t in enumerate(item.token_ids) if item.mask[i]]
+    expected = summary["sft"]["validations"][-1]["sets"]["plans"]["loss"]
+    assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
+
+
+def test_rl_is_told_from_sft_when_a_run_is_gone_on_with(folder: Path) -> None:
+    done = subprocess.run(
+        hamr("train", f"resume={folder / 'whole'}"), cwd=folder, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 2 and "hamr sft resume" in done.stderr
+    assert Checkpoints(folder / "whole" / "checkpoints").newest().step == 6

@@ -1,0 +1,142 @@
+"""Loss falls on exactly the tokens that the formula of each kind names, counted by hand on letters as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from hamr.data.sft_encoding import encode_item, items_batch, part_losses, part_names
+from hamr.data.sft_items import PARTS, Kind, Part, SftItem, TargetPart, item_messages
+from hamr.errors import DataError
+from hamr.types import Reference, Reply, ServiceSample, Turn
+
+END = 0
+SPECIAL = 9999
+
+
+class Letters:
+    """A token a letter; but what `joined` holds is one token, and `§` is a special one."""
+
+    eos_id = END
+    special_ids = frozenset({SPECIAL})
+
+    def __init__(self, *joined: str) -> None:
+        self.joined = joined
+
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return [1, *(ord(letter) for m in messages for letter in m["content"]), 2]
+
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        found, at = [], 0
+        while at < len(text):
+            piece = next((j for j in self.joined if text.startswith(j, at)), text[at])
+            token = SPECIAL if piece == "§" else 5000 + self.joined.index(piece) if len(piece) > 1 else ord(piece)
+            found.append((token, at, at + len(piece)))
+            at += len(piece)
+        return found
+
+
+SAMPLE = ServiceSample(
+    id="s",
+    ticket={},
+    policy="Help.",
+    tools=(),
+    history=(Turn(role="customer", content="hi"), Turn(role="agent", content="yo"), Turn(role="customer", content="?")),
+    references=(Reference(action=Reply(content="ok")),),
+)
+
+
+def item(kind: Kind, *texts: str) -> SftItem:
+    parts = tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS[kind], texts, strict=True))
+    return SftItem(kind=kind, sample=SAMPLE, target=parts)
+
+
+def learnt(kind: Kind, *texts: str, without: Sequence[Part] = (), encoder: Letters | None = None) -> str:
+    """The letters with loss; the others as dots, the end of sequence as |."""
+    encoded = encode_item(item(kind, *texts), encoder or Letters(), without)
+    assert len(encoded.token_ids) == len(encoded.mask) == len(encoded.parts)
+    shown = {END: "|", 5000: "#"}
+    return "".join(shown.get(t, chr(t)) if m else "." for t, m in zip(encoded.token_ids, encoded.mask, strict=True))
+
+
+def test_decision_learns_its_action_and_the_end() -> None:
+    assert learnt("decision", "ok") == "ok|"
+
+
+def test_eq_2_learns_rationale_and_action() -> None:
+    assert learnt("decision_dra", "why ", "ok") == "why ok|"
+
+
+def test_eq_3_learns_both_actions_and_the_predicted_environment_between_them() -> None:
+    assert learnt("patm", "ask", "yes", "do") == "askyesdo|"
+    assert learnt("patm_dra", "why", "ask", "yes", "do") == "whyaskyesdo|"
+
+
+def test_nothing_of_the_prompt_is_learnt_the_agent_s_earlier_turns_neither() -> None:
+    encoded = encode_item(item("patm", "ask", "yes", "do"), Letters())
+    group = encoded.group
+    assert list(group.prompt_ids) == Letters().chat_ids(item_messages(item("patm", "ask", "yes", "do")))
+    assert "yo" in "".join(map(chr, group.prompt_ids))
+    [sequence] = group.sequences
+    assert sequence.token_ids == (*map(ord, "askyesdo"), END) and sequence.mask == (True,) * 9
+    assert len(encoded) == len(group.prompt_ids) + 9
+
+
+def test_parts_can_be_taken_out_of_the_loss() -> None:
+    assert learnt("patm", "ask", "yes", "do", without=["environment"]) == "ask...do|"
+    assert learnt("patm", "ask", "yes", "do", without=["action"]) == "...yes..."
+    assert learnt("decision_dra", "why", "ok", without=["rationale"]) == "...ok|"
+    assert learnt("decision", "ok", without=["action"]) == "..."
+
+
+def test_a_token_over_a_border_belongs_to_the_later_part() -> None:
+    """'><' ends the thought and begins the answer, and is one token of many vocabularies."""
+    texts = ("<t>", "<a>")
+    encoded = encode_item(item("decision_dra", *texts), Letters("><"))
+    assert list(encoded.parts) == [0, 0, 1, 1, 1, 1]
+    assert learnt("decision_dra", *texts, without=["rationale"], encoder=Letters("><")) == "..#a>|"
+    assert learnt("decision_dra", *texts, without=["action"], encoder=Letters("><")) == "<t...."
+
+
+def test_several_tokens_of_one_letter_belong_to_its_part() -> None:
+    class Bytes(Letters):
+        def spans(self, text: str) -> list[tuple[int, int, int]]:
+            return [(byte, i, i + 1) for i, letter in enumerate(text) for byte in letter.encode()]
+
+    encoded = encode_item(item("decision_dra", "为", "好"), Bytes())
+    assert list(encoded.parts) == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_special_token_in_the_target_is_refused_with_its_place() -> None:
+    with pytest.raises(DataError, match=r"a.jsonl:3: target: '§'"):
+        encode_item(item("decision", "ok§"), Letters(), where="a.jsonl:3")
+
+
+def test_a_batch_has_one_group_an_item_and_counts_its_loss_tokens() -> None:
+    items = [encode_item(item("decision", "ok"), Letters()), encode_item(item("patm", "a", "b", "c"), Letters())]
+    batch = items_batch(items, "sequence_mean")
+    assert (batch.loss, batch.aggregation, len(batch.groups), batch.tokens) == ("sft", "sequence_mean", 2, 3 + 4)
+
+
+def test_the_two_actions_of_a_plan_have_names_of_their_own() -> None:
+    assert part_names("patm") == ("action", "environment", "next_action")
+    assert part_names("decision_dra") == ("rationale", "action")
+
+
+def test_losses_by_part_by_hand() -> None:
+    """Two items: a plan of a, b, cc + end, its environment without loss, and a decision of one letter + end."""
+    items = [
+        encode_item(item("patm", "a", "b", "cc"), Letters(), ["environment"]),
+        encode_item(item("decision", "x"), Letters(), ["environment"]),
+    ]
+    rows = [[-1.0, -2.0, -3.0, -4.0, -5.0], [-6.0, -8.0]]
+    assert part_losses(items, rows) == pytest.approx(
+        {
+            "loss": (1 + 3 + 4 + 5 + 6 + 8) / 6,
+            "action": (1 + 6 + 8) / 3,
+            "environment": 2.0,
+            "next_action": (3 + 4 + 5) / 3,
+        }
+    )
