@@ -96,8 +96,12 @@ class Desk:
 
     async def teacher_answer(self, step: str, question: Question) -> Answer:
         """A teacher's whole answer, cut off or not. Raises Dropped where none answers."""
+        return _in_time(await self.ask_teacher(step, question), "teacher")
+
+    async def ask_teacher(self, step: str, question: Question) -> Answer:
+        """A teacher's answer or failure, whatever it is."""
         self._teacher, answer = await self._pools.teachers.ask(question, self._teacher)
-        self._keep(step, self._teacher, "teacher", answer)
+        self._keep(step, self._teacher, answer)
         return answer
 
     async def judge(self, step: str, question: Question, by: Judge = "judge") -> str:
@@ -121,18 +125,26 @@ class Desk:
 
     async def verdict(self, step: str, question: Question, by: Judge = "judge") -> Answer:
         """A judge's whole answer, label and score included. Raises Dropped where it failed in passing."""
+        return _in_time(await self.ask_judge(step, question, by), by)
+
+    async def ask_judge(self, step: str, question: Question, by: Judge = "judge") -> Answer:
+        """A judge's answer or failure, whatever it is."""
         ask = self._pools.judge if by == "judge" else self._pools.utility
         assert ask is not None, "the recipe asks this judge, so it was started"
         answer = await ask(question)
-        self._keep(step, by, by, answer)
+        self._keep(step, by, answer)
         return answer
 
-    def _keep(self, step: str, name: str, who: str, answer: Answer) -> None:
+    def _keep(self, step: str, name: str, answer: Answer) -> None:
         text = answer.text if answer.text is not None else answer.reasoning
         verdict = {} if answer.verdict is None else {"verdict": answer.verdict}
         self.texts.append({"step": step, "by": name, "text": text, **verdict})
-        if answer.failure in PASSING:
-            raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
+
+
+def _in_time(answer: Answer, who: str) -> Answer:
+    if answer.failure in PASSING:
+        raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
+    return answer
 
 
 Make = Callable[[Item, Desk], Awaitable[Made]]
