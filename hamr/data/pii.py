@@ -28,10 +28,11 @@ _SEP = r"\s*(?:(?:is|are|为|是)\s*)?[:：=#]?\s*[\"'“‘「]?"
 _TOP = (
     "com|net|org|io|cn|edu|gov|info|biz|dev|app|shop|xyz|top|cloud|site|online|tech|store|me|co|uk|de|fr|jp|us|eu|hk|tw"
 )
-_STREET = (
-    r"street|st|avenue|ave|road|rd|boulevard|blvd|drive|dr|lane|ln|court|ct|place|pl|square|sq|way|terrace|parkway|pkwy"
-    r"|highway|hwy|circle|trail"
-)
+_STREET = "street|st|avenue|ave|road|rd|boulevard|blvd|drive|lane|ln|parkway|pkwy|highway|hwy"
+_STREET_TOO = "Way|Place|Pl|Court|Ct|Circle|Trail|Terrace|Square|Sq|Dr"
+"""Ends of street names that are other words as well: only behind a capital."""
+_NO_STREET = r"(?!(?:a|am|and|at|blocks?|days?|for|from|hours?|in|miles?|minutes?|my|of|on|or|pm|that|the|this|to)\b)"
+_FLAT = r"\b\.?(?:,? (?:apt|apartment|suite|unit|floor|#)\.? ?\w+)?"
 
 # The group `value`, where there is one, is what is private; what stands before it only announces it.
 _PATTERNS: Sequence[tuple[Kind, re.Pattern[str]]] = (
@@ -42,7 +43,7 @@ _PATTERNS: Sequence[tuple[Kind, re.Pattern[str]]] = (
         r"|密码|口令|密钥|秘钥|令牌|验证码)" + _SEP
         + r"(?P<value>(?=[^\s,，。;；]*\d)[A-Za-z0-9_\-+/=.!@$%^&*]{4,})", _I)),
     ("key", re.compile(
-        _NO_WORD + r"(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=[A-Za-z0-9+/]*\d)[A-Za-z0-9+/]{28,}={0,2}")),
+        _NO_WORD + r"(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{28,}={0,2}")),
     ("key", re.compile(_NO_WORD + r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{32,}(?![A-Za-z0-9])")),
     ("email", re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,4}\.[A-Za-z]{2,12}")),
     ("domain", re.compile(r"https?://[^\s<>\"'，。；、）)】]+", _I)),
@@ -66,8 +67,9 @@ _PATTERNS: Sequence[tuple[Kind, re.Pattern[str]]] = (
         + _SEP
         + r"(?P<value>(?=[A-Za-z0-9_-]*\d)[A-Za-z0-9_-]{4,})")),
     ("address", re.compile(
-        r"(?<![\w.])\d{1,6}(?:\s+[A-Za-z0-9.'’-]+){1,4}?\s+(?:" + _STREET + r")\b\.?"
-        r"(?:,?\s*(?:apt|apartment|suite|unit|floor|#)\.?\s*\w+)?", _I)),
+        r"(?<![\w.])\d{1,6}(?: " + _NO_STREET + r"[A-Za-z0-9'’-]+){1,3}? (?:" + _STREET + r")" + _FLAT, _I)),
+    ("address", re.compile(
+        r"(?<![\w.])\d{1,6}(?: [A-Z][A-Za-z'’-]+){1,3}? (?:" + _STREET_TOO + r")" + _FLAT)),
     ("address", re.compile(
         r"(?:[\u4e00-\u9fff]{0,6}[到在往于址是为][:：]?)?(?P<value>(?:[\u4e00-\u9fff]{2,8}(?:省|自治区))?(?:[\u4e00-\u9fff]{2,7}市)?(?:[\u4e00-\u9fff]{1,7}[区县])?"
         r"[\u4e00-\u9fffA-Za-z0-9]{1,12}(?:路|街道?|大道|巷|弄|胡同)\s?\d{1,5}(?:号|弄)"
@@ -86,8 +88,8 @@ _BY_NAME: Sequence[tuple[Kind, re.Pattern[str]]] = (
     ("domain", re.compile(r"domain|(?:^|_)url$|website|域名|网址", _I)),
     ("signature", re.compile(r"signature|sign_?name|签名", _I)),
     ("account", re.compile(
-        r"(?:^|_)uid$|username"
-        r"|(?:user|account|customer|member|order|reservation|contract|card|client)[ _-]?(?:id|no|number|name)$"
+        r"(?:^|_)uid$|user_?name|account_?name"
+        r"|(?:user|account|customer|member|order|reservation|contract|card|client)[ _-]?(?:id|no|number)$"
         r"|账号|帐号|账户|用户名|订单号|身份证|卡号", _I)),
 )  # fmt: skip
 _ALIAS = re.compile(r"\[(?:" + "|".join(kind.upper() for kind in KINDS) + r")_\d+\]")

@@ -42,8 +42,8 @@ usage:
       more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
       finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
       all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
-  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4] [worse=3]
-      [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
+  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
+      [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
       responses best (the sample's own privileged.negatives, a list of texts, then other samples' references); the same
       command goes on where it stopped

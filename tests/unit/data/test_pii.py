@@ -29,6 +29,7 @@ from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
         ("账号：zhang_01，密码：Abc12345", [("account", "zhang_01"), ("key", "Abc12345")]),
         ("身份证号 11010519491231002X", [("account", "11010519491231002X")]),
         ("at 6821 1st ave, in town", [("address", "6821 1st ave")]),
+        ("12 Maple Court", [("address", "12 Maple Court")]),
         ("975 Sunset Drive Suite 217", [("address", "975 Sunset Drive Suite 217")]),
         ("寄到浙江省杭州市西湖区文三路90号", [("address", "浙江省杭州市西湖区文三路90号")]),
         ("key sk-abcDEF123456789xyz here", [("key", "sk-abcDEF123456789xyz")]),
@@ -55,6 +56,10 @@ def test_what_is_found(text: str, found: list[tuple[str, str]]) -> None:
         "我想取消订单，请问需要多久？",
         "请在 24 小时内重启 2 次。",
         "version 3.11.2 of Node.js",
+        "10 minutes on University Boulevard",
+        "We are open 24 hours. 7 days this way",
+        "See you at 6 pm. Dr. Mann is in.",
+        "FullName/DateOfBirth/SecurityAnswer1/SecurityAnswer2",
         "One way or round trip?",
         "[PHONE_1] belongs to [ACCOUNT_2]",
         "your password was wrong",
@@ -82,7 +87,8 @@ def test_a_field_says_by_its_name_what_it_holds() -> None:
     aliases = Aliases()
     aliases.learn_value("", {"customer": {"username": "cminh", "city": "san mateo", "phone": 5551234}})
     assert aliases.hide("cminh of san mateo, 5551234") == "[ACCOUNT_1] of san mateo, [PHONE_1]"
-    names = {"email_address": "email", "user_id": "account", "SignName": "signature", "cabin": None, "uid": "account"}
+    names = {"email_address": "email", "user_id": "account", "SignName": "signature", "uid": "account"}
+    names |= {"cabin": None, "CustomerName": None}
     assert {name: kind_by_name(name) for name in names} == names
 
 
