@@ -42,6 +42,8 @@ usage:
       more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
       finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
       all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
+  hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
+      the best responses of an RL run, by total reward, as SFT items for the next stage
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
       [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
@@ -65,6 +67,7 @@ def main(args: list[str]) -> int:
         "patm": _patm,
         "dra": _dra,
         "multigt": _multigt,
+        "sampled": _sampled,
         "rubrics": _rubrics,
     }
     if not args or args[0] not in recipes:
@@ -113,6 +116,12 @@ def _multigt(args: list[str]) -> int:
     from hamr.jobs.build_multigt import MULTIGT_OPTIONS, build_multigt
 
     return build_multigt(*_own(args, MULTIGT_OPTIONS))
+
+
+def _sampled(args: list[str]) -> int:
+    from hamr.jobs.build_sampled import OPTIONS, build_sampled
+
+    return build_sampled(options(args, OPTIONS)[0])
 
 
 def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -23,6 +23,7 @@ from hamr.config.schema import Config
 from hamr.data.language import Language
 from hamr.data.samples import read_samples, write_rows, write_samples
 from hamr.errors import BadInput, DataError
+from hamr.jobs.build_sampled import ledger_path
 from hamr.jobs.job_options import number, one_of, output_file, required
 from hamr.jobs.pools_up import writing_pool
 from hamr.jobs.recipe_job import OPTIONS, Team, beside, make_items, show, team_of
@@ -101,11 +102,7 @@ def _online(own: Mapping[str, str], samples: Sequence[ServiceSample]) -> dict[st
         raise BadInput("online", most, "must be 1 or more")
     if not own.get("ledger"):
         return {}
-    path = Path(own["ledger"]).expanduser()
-    path = path / "ledger.sqlite" if path.is_dir() else path
-    if not path.is_file():
-        raise DataError("ledger", str(path), "no such file; give a run folder or its ledger.sqlite")
-    return likely_replies(path, {sample.id for sample in samples}, most)
+    return likely_replies(ledger_path(own["ledger"]), {sample.id for sample in samples}, most)
 
 
 def likely_replies(path: Path, wanted: set[str], most: int) -> dict[str, tuple[str, ...]]:
