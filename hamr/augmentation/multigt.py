@@ -121,11 +121,11 @@ class MultiGt:
             return utility_question(sample, summary, logged[0].content, content, prompt=prompt, attempt=attempt)
 
         try:
-            utility = await desk.judged("utility", ask, read_utility, "utility")
+            utility = await desk.judged("utility", ask, read_utility, "second")
         except Dropped as end:
             if end.passing:
                 raise
-            return "", end.reason
+            return "", end.reason.replace("second", "utility judge")
         return ("utility", "") if utility.available else ("", "neither consistent nor of use")
 
 

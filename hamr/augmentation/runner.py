@@ -29,7 +29,7 @@ from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
 Read = TypeVar("Read")
-Judge = Literal["judge", "utility"]
+Judge = Literal["judge", "second"]
 
 _VERSION = 1
 _TELL_EVERY_S = 30.0
@@ -68,12 +68,12 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """Who is asked: teachers that share the items among them, a judge, and a utility judge; None where the recipe has
-    no use for one."""
+    """Who is asked: teachers that share the items among them, a judge, and a second one of another kind; None
+    where the recipe has no use for one."""
 
     teachers: Teachers
     judge: Ask | None = None
-    utility: Ask | None = None
+    second: Ask | None = None
 
 
 class Desk:
@@ -129,7 +129,7 @@ class Desk:
 
     async def ask_judge(self, step: str, question: Question, by: Judge = "judge") -> Answer:
         """A judge's answer or failure, whatever it is."""
-        ask = self._pools.judge if by == "judge" else self._pools.utility
+        ask = self._pools.judge if by == "judge" else self._pools.second
         assert ask is not None, "the recipe asks this judge, so it was started"
         answer = await ask(question)
         self._keep(step, by, answer)

@@ -44,6 +44,10 @@ usage:
       all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
   hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
       the best responses of an RL run, by total reward, as SFT items for the next stage
+  hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
+      [language=en|zh] [at_once=N] [overrides]
+      data for a hallucination judge: what the judge clears and the second model confirms (simple.jsonl), what people
+      say of the rest (review.jsonl out, labels back in: hard.jsonl and confirmed.jsonl)
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
       [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
@@ -68,6 +72,7 @@ def main(args: list[str]) -> int:
         "dra": _dra,
         "multigt": _multigt,
         "sampled": _sampled,
+        "hallucination": _hallucination,
         "rubrics": _rubrics,
     }
     if not args or args[0] not in recipes:
@@ -122,6 +127,12 @@ def _sampled(args: list[str]) -> int:
     from hamr.jobs.build_sampled import OPTIONS, build_sampled
 
     return build_sampled(options(args, OPTIONS)[0])
+
+
+def _hallucination(args: list[str]) -> int:
+    from hamr.jobs.build_hallucination import OPTIONS, build_hallucination
+
+    return build_hallucination(*_own(args, OPTIONS))
 
 
 def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -89,8 +89,8 @@ def multigt_team(config: Config, own: Mapping[str, str], recipe: MultiGtRecipe) 
         raise BadInput("judge", judge, f"has role={config.pools[judge].role}; consistency needs a pool with role=judge")
     utility = writing_pool(config, "utility", own.get("utility", judge))
     if not recipe.candidates:  # only an RL run's responses: nobody has to write
-        return Team(teachers=(), judge=judge, utility=utility)
-    return Team(teachers=team_of(config, own).teachers, judge=judge, utility=utility)
+        return Team(teachers=(), judge=judge, second=utility)
+    return Team(teachers=team_of(config, own).teachers, judge=judge, second=utility)
 
 
 # --- online candidates -------------------------------------------------------------------------

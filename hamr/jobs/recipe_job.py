@@ -28,19 +28,19 @@ OPTIONS = ("input", "output", "overwrite", "teachers", "teacher", "judge", "at_o
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """The pools of a recipe, by name: teachers that share the items, a judge, and the utility judge if there is one."""
+    """The pools of a recipe, by name: teachers that share the items, a judge, and a second one if the recipe has it."""
 
     teachers: tuple[str, ...]
     judge: str
-    utility: str = ""
+    second: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name in (*self.teachers, self.judge, self.utility) if name))
+        return tuple(dict.fromkeys(name for name in (*self.teachers, self.judge, self.second) if name))
 
     def by(self, config: Config) -> str:
         """Which models: what they make depends on it."""
-        named = [*self.teachers, self.judge, *([self.utility] if self.utility else [])]
+        named = [*self.teachers, self.judge, *([self.second] if self.second else [])]
         return "/".join(f"{config.pools[name].type}:{config.pools[name].model}" for name in named)
 
 
@@ -75,8 +75,8 @@ def make_items(
 
     async def work(asks: Mapping[str, Ask]) -> None:
         teachers = {name: Teacher(ask=asks[name], capacity=capacity(config.pools[name])) for name in team.teachers}
-        utility = asks[team.utility] if team.utility else None
-        pools = Pools(teachers=Teachers(teachers), judge=asks[team.judge], utility=utility)
+        second = asks[team.second] if team.second else None
+        pools = Pools(teachers=Teachers(teachers), judge=asks[team.judge], second=second)
         await run_recipe(items, make, pools, progress, at_once=at_once, tell=tell)
         for name, count in pools.teachers.answered.items():
             tell(f"teacher {name}: {count} answers")

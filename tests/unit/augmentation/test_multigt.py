@@ -97,7 +97,7 @@ async def made_of(one: Expanding, *said: str | Answer, **settings: Any) -> tuple
     light, consistency, utility = Light(*said), Consistency(), Utility()
     recipe = MultiGtRecipe(candidates=len(said), **settings)
     (item,) = multigt_items([one], recipe, "m")
-    pools = Pools(teachers=Teachers({"light": Teacher(ask=light)}), judge=consistency, utility=utility)
+    pools = Pools(teachers=Teachers({"light": Teacher(ask=light)}), judge=consistency, second=utility)
     return await make_one(item, MultiGt(recipe), pools), light, consistency, utility
 
 
@@ -127,7 +127,7 @@ async def test_either_judge_is_enough_and_each_reference_has_one_source() -> Non
     notes = {note.removeprefix("candidates: "): made.notes.count(note) for note in made.notes}
     assert notes == {
         "added": 4, "neither consistent nor of use": 1, "a duplicate": 2, "a tool call where a reply was given": 1,
-        "other language": 1, "no action": 1, "cut off": 1, "utility: unparsable": 1,
+        "other language": 1, "no action": 1, "cut off": 1, "utility judge: unparsable": 1,
     }  # fmt: skip
     assert [q.seed for q in light.asked] == list(range(10))
     assert {q.temperature for q in light.asked} == {1.2}
@@ -151,7 +151,7 @@ async def test_any_logged_reply_will_do() -> None:
         [Expanding(sample=sample("s", "It was sent.", "It comes."))], MultiGtRecipe(candidates=1), "m"
     )
     judge = Second()
-    pools = Pools(teachers=Teachers({"light": Teacher(ask=Light("Soon."))}), judge=judge, utility=Utility())
+    pools = Pools(teachers=Teachers({"light": Teacher(ask=Light("Soon."))}), judge=judge, second=Utility())
     made = await make_one(item, MultiGt(MultiGtRecipe(candidates=1)), pools)
     assert made.kept == {"added": [{"content": "Soon.", "source": "offline-consistency"}]}
     assert len(judge.asked) == 2

@@ -36,7 +36,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "sage, import, patm, dra, multigt, sampled"),
+        ([], "sage, import, patm, dra, multigt, sampled, hallucination"),
         (["cook"], "sage, import"),
         (["sage"], "give output="),
         (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
