@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from hamr.augmentation.runner import Desk, Item, Made, Pools, Progress, item_key, run_recipe
+from hamr.augmentation.progress import Item, Made, Progress, item_key
+from hamr.augmentation.runner import Desk, Pools, run_recipe
 from hamr.augmentation.teachers import Teacher, Teachers
 from hamr.types import Answer, Question
 

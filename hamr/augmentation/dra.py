@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from hamr.augmentation.judged_checks import AGREES_SCHEMA, read_agreement
 from hamr.augmentation.patm import plan_item
 from hamr.augmentation.patm_checks import Fault, Plan, known_private, read_plan
-from hamr.augmentation.runner import Desk, Dropped, Item, Made, item_key
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk, Dropped
 from hamr.augmentation.teachers import teacher_problem, without_thought
 from hamr.data.language import Language
 from hamr.data.pii import private_in

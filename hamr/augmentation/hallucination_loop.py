@@ -1,4 +1,4 @@
-"""Data for a hallucination judge (second paper, section 3.2, Fig. 2): a judge predicts, another model or a person decides.
+"""Data for a hallucination judge (second paper, section 3.2, Fig. 2): a judge predicts, others decide.
 
     predicted none    the second model is asked too: none again -> `simple` (simple non-hallucination), else discarded
     predicted other   to people: they confirm it, with a reason -> `confirmed`, or find none -> `hard` (hard
@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hamr.augmentation.runner import Desk, Dropped, Item, Judge, Made, item_key
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk, Dropped, Judge
 from hamr.config.judged import HallucinationConfig
 from hamr.data.actions import ResponseFormat, parse_action
 from hamr.data.language import Language

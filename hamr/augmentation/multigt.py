@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from hamr.augmentation.runner import Desk, Dropped, Item, Made, item_key
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk, Dropped
 from hamr.augmentation.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language, language_of

@@ -22,7 +22,8 @@ from hamr.augmentation.judged_checks import (
     read_rewrite_check,
 )
 from hamr.augmentation.patm_checks import Fault, Plan, calls_of, calls_text, decision_at, plan_fault, read_plan
-from hamr.augmentation.runner import Desk, Dropped, Item, Made, item_key
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk, Dropped
 from hamr.augmentation.teachers import teacher_problem
 from hamr.data.language import Language
 from hamr.data.rendering import turns_text

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from hamr.augmentation.runner import Desk, Item, Made, item_key
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
 from hamr.data.samples import to_json

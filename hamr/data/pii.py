@@ -92,6 +92,7 @@ _BY_NAME: Sequence[tuple[Kind, re.Pattern[str]]] = (
         r"|(?:user|account|customer|member|order|reservation|contract|card|client)[ _-]?(?:id|no|number)$"
         r"|账号|帐号|账户|用户名|订单号|身份证|卡号", _I)),
 )  # fmt: skip
+_ABOUT = re.compile(r"(?:type|kind|status|count|verified|enabled|format|length)$", _I)
 _ALIAS = re.compile(r"\[(?:" + "|".join(kind.upper() for kind in KINDS) + r")_\d+\]")
 
 
@@ -127,7 +128,9 @@ def find_pii(text: str) -> tuple[Found, ...]:
 
 
 def kind_by_name(name: str) -> Kind | None:
-    """What a field or a parameter of this name holds, if its name says so."""
+    """What a field or a parameter of this name holds, if its name says so; `phone_type` holds no phone."""
+    if _ABOUT.search(name):
+        return None
     return next((kind for kind, pattern in _BY_NAME if pattern.search(name)), None)
 
 

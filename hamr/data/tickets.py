@@ -5,8 +5,6 @@ A fault of the mapping ends the import; a fault of a ticket leaves that ticket o
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,23 +17,13 @@ from pydantic import ValidationError
 
 from hamr.config.explain import Origin, explain
 from hamr.config.tickets import Source, TicketMapping, TurnColumns
+from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
+from hamr.data.tables import Fault, Row, read_table
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 from hamr.errors import DataError
-
-ENDINGS = (".jsonl", ".csv", ".parquet")
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A ticket that was left out: `message` is one line, `row` what the export had."""
-
-    line: int
-    message: str
-    row: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +62,7 @@ def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool
     calls. Raises DataError for a file that cannot be read, a column that is not there, and an export in which no ticket
     is sound.
     """
-    rows, faults = _rows(path)
+    rows, faults = read_table(path)
     shared = {name: _shared(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
     grouped = list(_tickets(rows, mapping, path, faults))
     _check_columns(grouped, mapping, path)
@@ -128,57 +116,7 @@ def _finished(
     )
 
 
-# --- the export --------------------------------------------------------------------------------
-
-
-def _rows(path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
-    """(line, row) of the export, and the lines that are no rows."""
-    if path.suffix.lower() not in ENDINGS:
-        raise DataError("input", str(path), f"must end in {', '.join(ENDINGS)}")
-    try:
-        if path.suffix.lower() == ".parquet":
-            return list(enumerate(_parquet(path), start=1)), []
-        if path.suffix.lower() == ".csv":
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file, strict=True)
-                return [(reader.line_num, row) for row in reader], []
-        return _json_lines(path.read_bytes(), path)
-    except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise DataError("input", str(path), f"{reason}; give an export") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError("input", str(path), f"cannot be read as UTF-8 CSV ({error})") from error
-
-
-def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
-    rows: list[tuple[int, Row]] = []
-    faults = []
-    for number, line in enumerate(raw.splitlines(), start=1):
-        where = f"{path}:{number}: line"
-        try:
-            text = line.decode("utf-8-sig").strip()
-            row = parse_line(text, where) if text else None
-            if row is not None and not isinstance(row, dict):
-                raise DataError(where, row, "must be a JSON object")
-            if row is not None:
-                rows.append((number, row))
-        except UnicodeDecodeError:
-            faults.append(Fault(line=number, message=f"{where}: is not UTF-8; save the file as UTF-8"))
-        except DataError as error:
-            faults.append(Fault(line=number, message=str(error), row=line.decode("utf-8", "replace")))
-    return rows, faults
-
-
-def _parquet(path: Path) -> list[Row]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError("input", str(path), "Parquet needs pyarrow: pip install pyarrow, or export CSV") from error
-    try:
-        return pyarrow.parquet.read_table(path).to_pylist()
-    except pyarrow.ArrowException as error:
-        raise DataError("input", str(path), f"is no Parquet file ({' '.join(str(error).split())[:120]})") from error
+# --- tickets among the rows ----------------------------------------------------------------------
 
 
 def _tickets(
@@ -344,34 +282,3 @@ def _tools_from_calls(rows: Sequence[Mapping[str, Any]]) -> None:
     tools = tools_from_calls(calls, calls)
     for row in rows:
         row["tools"].extend(tools)
-
-
-# --- private values ----------------------------------------------------------------------------
-
-
-def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
-    """A trajectory's row with aliases for every private value, calls included: the policy copies from the dialogue what
-    it calls a tool with, and must find it there. `privileged["pii"]` has {alias: value} of what stands in a call."""
-    calls = [turn["parameters"] for turn in row["turns"] if turn.get("action") == "call_tool"]
-    for parameters in calls:
-        aliases.learn_value("", parameters)
-    for section in ("ticket", "privileged"):
-        aliases.learn_value("", row.get(section, {}))
-    for turn in row["turns"]:
-        aliases.learn(turn.get("content", ""))
-    hidden = {section: aliases.hide_value(row.get(section, {})) for section in ("ticket", "privileged")}
-    turns = [
-        {key: value if key in ("role", "action", "name") else aliases.hide_value(value) for key, value in turn.items()}
-        for turn in row["turns"]
-    ]
-    needed = aliases.named_in([turn["parameters"] for turn in turns if turn.get("action") == "call_tool"])
-    if needed:
-        hidden["privileged"]["pii"] = needed
-    return {**row, **hidden, "turns": turns}
-
-
-def hide_in(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """The same for trajectories that are read already."""
-    for trajectory in trajectories:
-        row = without_pii(trajectory_to_json(trajectory), Aliases())
-        yield dataclasses.replace(trajectory_from_json(row, where=trajectory.id), meta=trajectory.meta)

@@ -53,6 +53,6 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
     show("responses", done, [(name, str(len(rows[name]))) for name in SETS])
     if rows["review"]:
-        print(f"for people: fill in label and reason in a copy of {folder / 'review.jsonl'}, then give labels=<the copy>")
+        print(f"for people: {folder / 'review.jsonl'}; fill in label and reason in a copy, then give labels=<the copy>")
     print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SETS if rows[name])}")
     return 0

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hamr.config.schema import DataConfig
+from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
-from hamr.data.tickets import Tickets, hide_in, read_mapping, read_tickets
+from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput
 from hamr.jobs.job_options import number, one_of, options, output_folder, required

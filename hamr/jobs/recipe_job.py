@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hamr.augmentation.runner import Item, Made, Make, Pools, Progress, run_recipe, summary
+from hamr.augmentation.progress import Item, Made, Progress, summary
+from hamr.augmentation.runner import Make, Pools, run_recipe
 from hamr.augmentation.teachers import Teacher, Teachers
 from hamr.config.schema import Config
 from hamr.data.samples import write_rows

@@ -19,7 +19,8 @@ from hamr.augmentation.dra import (
 )
 from hamr.augmentation.patm import plan_item
 from hamr.augmentation.patm_checks import Plan, read_plan
-from hamr.augmentation.runner import Made, make_one
+from hamr.augmentation.progress import Made
+from hamr.augmentation.runner import make_one
 from hamr.data.samples import to_json, write_samples
 from hamr.data.sft_items import decision_item, item_from_json, item_to_json, write_items
 from hamr.data.trajectories import decision_points, trajectory_from_json

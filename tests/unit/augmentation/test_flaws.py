@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hamr.augmentation.patm import Patm, PatmRecipe, patm_items
-from hamr.augmentation.runner import Progress, run_recipe, summary
+from hamr.augmentation.progress import Progress, summary
+from hamr.augmentation.runner import run_recipe
 from hamr.types import Answer, Question
 from tests.unit.augmentation.plans import CALL, PLANS, UID, Judge, good, pools, rewrite, window
 

@@ -20,7 +20,8 @@ from hamr.augmentation.multigt import (
     multigt_items,
     table_3,
 )
-from hamr.augmentation.runner import Made, Pools, make_one
+from hamr.augmentation.progress import Made
+from hamr.augmentation.runner import Pools, make_one
 from hamr.augmentation.teachers import Teacher, Teachers
 from hamr.cli import main as hamr
 from hamr.data.samples import read_samples, write_samples

@@ -10,7 +10,8 @@ import pytest
 from hamr.augmentation.judged_checks import read_planning_check, read_rewrite_check
 from hamr.augmentation.patm import Patm, PatmRecipe, kept_plans, patm_items, plan_item
 from hamr.augmentation.patm_checks import Fault, Plan, calls_text, plan_fault, read_plan
-from hamr.augmentation.runner import Made, make_one
+from hamr.augmentation.progress import Made
+from hamr.augmentation.runner import make_one
 from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.written import WrittenPrompt

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hamr.augmentation.progress import Progress, summary
 from hamr.augmentation.rubrics import (
     Responses,
     RubricRecipe,
@@ -19,7 +20,7 @@ from hamr.augmentation.rubrics import (
     with_made,
     with_rubric,
 )
-from hamr.augmentation.runner import Pools, Progress, run_recipe, summary
+from hamr.augmentation.runner import Pools, run_recipe
 from hamr.augmentation.teachers import Teacher as Teacher_
 from hamr.augmentation.teachers import Teachers
 from hamr.data.samples import read_samples, write_samples

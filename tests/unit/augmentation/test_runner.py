@@ -8,19 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hamr.augmentation.runner import (
-    Desk,
-    Dropped,
-    Item,
-    Made,
-    Pools,
-    Progress,
-    duration,
-    item_key,
-    read_progress,
-    run_recipe,
-    summary,
-)
+from hamr.augmentation.progress import Item, Made, Progress, item_key, read_progress, summary
+from hamr.augmentation.runner import Desk, Dropped, Pools, duration, run_recipe
 from hamr.augmentation.teachers import Teacher, Teachers, teacher_problem, without_thought
 from hamr.errors import VerdictUnparsable
 from hamr.types import Answer, Question

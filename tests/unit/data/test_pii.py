@@ -88,7 +88,7 @@ def test_a_field_says_by_its_name_what_it_holds() -> None:
     aliases.learn_value("", {"customer": {"username": "cminh", "city": "san mateo", "phone": 5551234}})
     assert aliases.hide("cminh of san mateo, 5551234") == "[ACCOUNT_1] of san mateo, [PHONE_1]"
     names = {"email_address": "email", "user_id": "account", "SignName": "signature", "uid": "account"}
-    names |= {"cabin": None, "CustomerName": None}
+    names |= {"phone_type": None, "emailVerified": None, "cabin": None, "CustomerName": None}
     assert {name: kind_by_name(name) for name in names} == names
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,11 @@ def test_parquet(tmp_path: Path) -> None:
     mapping = read_mapping(tmp_path / "map.yaml")
     (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
     assert made == read(tmp_path, ticket()).trajectories[0]
+    others = {"product": datetime(2026, 1, 2, 3, 4), "customer": {"tier": Decimal("1.50")}, "resolution": math.nan}
+    parquet.write_table(pyarrow.Table.from_pylist([{**row, **others}]), tmp_path / "t.parquet")
+    (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
+    assert made.ticket == {"product": "2026-01-02T03:04:00", "tier": "1.50"}
+    assert "ticket_summary" not in made.privileged
     (tmp_path / "bad.parquet").write_text("no parquet")
     with pytest.raises(DataError, match="no Parquet file"):
         read_tickets(tmp_path / "bad.parquet", mapping, beside=tmp_path)
