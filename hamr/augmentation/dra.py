@@ -9,24 +9,25 @@ says whether it agrees with what was decided. What fails is written again once, 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamr.augmentation.judged_checks import AGREES_SCHEMA, read_agreement
-from hamr.augmentation.patm import plan_item
 from hamr.augmentation.patm_checks import Fault, Plan, known_private, read_plan
 from hamr.augmentation.progress import Item, Made, item_key
 from hamr.augmentation.runner import Desk, Dropped
 from hamr.augmentation.teachers import teacher_problem, without_thought
+from hamr.data.actions import parse_action
 from hamr.data.language import Language
 from hamr.data.pii import private_in
 from hamr.data.rendering import turns_text
-from hamr.data.sft_items import SftItem, decision_item, item_to_json
+from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
 from hamr.data.trajectories import action_turn
 from hamr.errors import DataError
 from hamr.rewards.questions import case_variables
-from hamr.types import Action, Question, ServiceSample, ToolCall
+from hamr.types import Action, MalformedResponse, Question, ServiceSample, ToolCall
 
 _NOT_PLAIN = re.compile(r"</?[A-Za-z_][\w-]*\s*/?>|```|^\s*(?:#{1,6} |[-*•] |\d+[.)] |\|)|\*\*|^\s*[{\[]", re.MULTILINE)
 _FIRST_PERSON = {"en": re.compile(r"\b(?:I|my|me)\b"), "zh": re.compile("我")}
@@ -47,32 +48,40 @@ class DraRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What a rationale is wanted for: an action, or a plan."""
+    """What a rationale is wanted for: an action, or a plan with the target that it is learned as and its tool calls."""
 
     sample: ServiceSample
     action: Action | None = None
     plan: Plan | None = None
+    target: tuple[TargetPart, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 def decided(sample: ServiceSample) -> Decided:
     """A sample's logged action."""
-    return Decided(sample=sample, action=sample.references[0].action)
+    return _acted(sample, sample.references[0].action)
+
+
+def _acted(sample: ServiceSample, action: Action) -> Decided:
+    return Decided(sample=sample, action=action, calls=(action,) if isinstance(action, ToolCall) else ())
 
 
 def decided_item(item: SftItem, where: str) -> Decided:
     """An SFT item without a rationale. Raises DataError for one that has one already, or whose plan cannot be read."""
-    from hamr.data.actions import parse_action
-    from hamr.types import MalformedResponse
-
     if item.kind == "decision":
         action = parse_action(item.text)
         assert not isinstance(action, MalformedResponse), "checked when it was read"
-        return Decided(sample=item.sample, action=action)
-    plan = read_plan(item.text) if item.kind == "patm" else None
-    if not isinstance(plan, Plan):
-        detail = "has a rationale already" if plan is None else f"its plan cannot be read ({plan.detail})"
-        raise DataError(f"{where}: kind", item.kind, f"{detail}; give decision and patm items")
-    return Decided(sample=item.sample, plan=plan)
+        return _acted(item.sample, action)
+    if item.kind != "patm":
+        raise DataError(f"{where}: kind", item.kind, "has a rationale already; give decision and patm items")
+    plan = read_plan(item.text)
+    if isinstance(plan, Fault):
+        raise DataError(f"{where}: target", item.text, f"is no plan ({plan.detail})")
+    try:
+        calls = tuple(ToolCall(name=c["name"], parameters=dict(c["parameters"])) for c in json.loads(plan.actions))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{where}: target", plan.actions, "its actions are no list of tool calls in JSON") from error
+    return Decided(sample=item.sample, plan=plan, target=item.target, calls=calls)
 
 
 def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Item]:
@@ -83,7 +92,7 @@ def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Item
         count = 2
         while name in items:
             name, count = f"{name.partition('#')[0]}#{count}", count + 1
-        told = item_to_json(with_rationale(one, "-", recipe.language))
+        told = item_to_json(with_rationale(one, "-"))
         items[name] = Item(id=name, key=item_key("dra", told, dataclasses.asdict(recipe), by), content=one)
     return list(items.values())
 
@@ -154,13 +163,14 @@ def rationale_fault(text: str, one: Decided, language: Language) -> Fault | None
     hindsight = _HINDSIGHT[language].search(text)
     if hindsight:
         return Fault(check="hindsight", detail=f"speaks of {hindsight.group()!r}")
-    private = private_in(text, known_private(one.sample, [one.action] if isinstance(one.action, ToolCall) else []))
+    private = private_in(text, known_private(one.sample, one.calls))
     return Fault(check="anonymised", detail=f"has {private!r}") if private is not None else None
 
 
-def with_rationale(one: Decided, rationale: str, language: Language) -> SftItem:
-    """The SFT item: `decision_dra` or `patm_dra`."""
+def with_rationale(one: Decided, rationale: str) -> SftItem:
+    """The SFT item: `decision_dra`, or `patm_dra` with the plan's own target behind the rationale."""
     if one.plan is not None:
-        return plan_item(one.sample, one.plan, language, rationale)
+        thought = TargetPart(part="rationale", text=f"<think>{rationale}</think>")
+        return SftItem(kind="patm_dra", sample=one.sample, target=(thought, *one.target))
     assert one.action is not None, "a decision or a plan"
     return decision_item(one.sample, one.action, rationale)

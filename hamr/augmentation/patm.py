@@ -145,13 +145,8 @@ def plan_target(plan: Plan, language: Language) -> tuple[TargetPart, ...]:
     )
 
 
-def plan_item(sample: ServiceSample, plan: Plan, language: Language, rationale: str = "") -> SftItem:
-    """`patm`, or `patm_dra` with a rationale in front."""
-    target = plan_target(plan, language)
-    if not rationale:
-        return SftItem(kind="patm", sample=sample, target=target)
-    thought = TargetPart(part="rationale", text=f"<think>{rationale}</think>")
-    return SftItem(kind="patm_dra", sample=sample, target=(thought, *target))
+def plan_item(sample: ServiceSample, plan: Plan, language: Language) -> SftItem:
+    return SftItem(kind="patm", sample=sample, target=plan_target(plan, language))
 
 
 def kept_plans(items: Sequence[Item], done: dict[str, Made], language: Language) -> list[SftItem]:

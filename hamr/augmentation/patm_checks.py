@@ -27,8 +27,6 @@ from hamr.data.samples import action_json
 from hamr.data.trajectories import Window
 from hamr.types import ServiceSample, ToolCall
 
-CHECKS = ("tags", "first_person", "order", "banned_words", "anonymised", "actions")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -41,7 +39,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """`check` is one of CHECKS (or a judge's score), `detail` says what was found where."""
+    """`check` is the name of a rule or of a judge's score, `detail` says what was found where."""
 
     check: str
     detail: str

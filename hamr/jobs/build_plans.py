@@ -58,7 +58,7 @@ def build_dra(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     items = dra_items(found, recipe, team.by(config))
     done = make_items(config, team, items, Dra(recipe), own, output, run="dra")
     kept = [(item, made.kept) for item in items if (made := done[item.id]).kept is not None]
-    write_items(output, (with_rationale(item.content, kept["rationale"], recipe.language) for item, kept in kept))
+    write_items(output, (with_rationale(item.content, kept["rationale"]) for item, kept in kept))
     show("rationales", done)
     print(f"written: {output}")
     return 0

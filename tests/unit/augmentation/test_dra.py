@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from hamr.augmentation.patm_checks import Plan, read_plan
 from hamr.augmentation.progress import Made
 from hamr.augmentation.runner import make_one
 from hamr.data.samples import to_json, write_samples
-from hamr.data.sft_items import decision_item, item_from_json, item_to_json, write_items
+from hamr.data.sft_items import TargetPart, decision_item, item_from_json, item_to_json, write_items
 from hamr.data.trajectories import decision_points, trajectory_from_json
 from hamr.errors import DataError
 from hamr.jobs.build_plans import read_decided
 from hamr.rewards.written import WrittenPrompt
-from tests.unit.augmentation.plans import PLANS, UID, Judge, Writer, agreement, good, pools, rows, window
+from tests.unit.augmentation.plans import PLANS, UID, Judge, Writer, agreement, good, pools, rewrite, rows, window
 
 WHY = (
     "The customer wants to know where the order is and has given an account. The policy says to look it up first, so I "
@@ -43,9 +44,10 @@ def of_action() -> Decided:
     return decided(SAMPLE)
 
 
-def of_plan() -> Decided:
-    assert isinstance(PLAN, Plan)
-    return Decided(sample=SAMPLE, plan=PLAN)
+def of_plan(language: Any = "en") -> Decided:
+    plan = read_plan(good(language))
+    assert isinstance(plan, Plan)
+    return decided_item(plan_item(SAMPLE, plan, language), "i.jsonl:1")
 
 
 @pytest.mark.parametrize("one", [of_action(), of_plan()])
@@ -114,7 +116,7 @@ async def test_one_that_disagrees_is_written_again_once() -> None:
 
 
 def test_it_becomes_an_item_in_the_parts_of_eq_2_and_3() -> None:
-    decision, plan = with_rationale(of_action(), WHY, "en"), with_rationale(of_plan(), WHY, "en")
+    decision, plan = with_rationale(of_action(), WHY), with_rationale(of_plan("zh"), WHY)
     assert [part.part for part in decision.target] == ["rationale", "action"]
     assert [part.part for part in plan.target] == ["rationale", "action", "environment", "action"]
     for item in (decision, plan):
@@ -130,7 +132,11 @@ def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
     write_items(tmp_path / "i.jsonl", items)
     assert read_decided(tmp_path / "i.jsonl") == [of_action(), of_plan()]
     with pytest.raises(DataError, match="has a rationale already"):
-        decided_item(with_rationale(of_action(), WHY, "en"), "i.jsonl:1")
+        decided_item(with_rationale(of_action(), WHY), "i.jsonl:1")
+    for target, said in (("<plans>", "is no plan"), (rewrite(*PLANS["en"], '[{"name": 1}]'), "no list of tool calls")):
+        broken = dataclasses.replace(items[1], target=(TargetPart(part="action", text=target),))
+        with pytest.raises(DataError, match=said):
+            decided_item(broken, "i.jsonl:1")
 
 
 def test_two_decisions_of_a_sample_are_two_items() -> None:

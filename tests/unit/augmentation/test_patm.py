@@ -215,9 +215,6 @@ def test_the_target_is_cut_where_the_paper_s_formula_cuts_it(language: Any) -> N
     assert item.target[2].text.startswith("therefore, I can" if language == "en" else "因此，我可以")
     assert item_from_json(item_to_json(item)) == item
     assert read_plan(item.text) == plan
-    reasoned = plan_item(window().sample, plan, language, "I see.")
-    assert reasoned.target[0].text == "<think>I see.</think>"
-    assert item_from_json(item_to_json(reasoned)) == reasoned
 
 
 def test_only_what_was_kept_is_written() -> None:
