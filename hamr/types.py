@@ -15,6 +15,7 @@ A worked example, from a prompt to a record:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -120,6 +121,12 @@ class Rollout:
     seconds: float = 0.0
     siblings: int = 1
     """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """log p(response) / tokens; None without tokens, and where a token's is not finite."""
+        total = math.fsum(self.logprobs) if all(map(math.isfinite, self.logprobs)) else math.nan
+        return total / len(self.logprobs) if self.logprobs and math.isfinite(total) else None
 
     @property
     def truncated(self) -> bool:
@@ -319,6 +326,9 @@ class RewardRecord:
     fallback: Fallback | None = None
     cascade: tuple[float, float, float, float] | None = None
     """(tau_a, tau_b, w1, w2) that were in force; None where no cascade was (another mode, or an older ledger)."""
+    mean_logprob: float | None = None
+    """Of the response's tokens under the policy that sampled it (nats, <= 0): its length-normalised log-probability.
+    None where nobody knows it (a response from a file, a token of probability 0, an older ledger)."""
 
 
 @dataclass(frozen=True, kw_only=True)

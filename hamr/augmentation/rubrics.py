@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Any
 
+from hamr.augmentation.progress import Item, Made, item_key
+from hamr.augmentation.runner import Desk
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
+from hamr.data.samples import to_json
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
 from hamr.rewards import rubric_reward
 from hamr.rewards.questions import Said, said
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
-from hamr.types import Answer, MalformedResponse, Reply, ServiceSample
+from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,44 @@ def contrasts(sample: ServiceSample, others: Sequence[ServiceSample], recipe: Ru
     return Responses(good=good, worse=tuple(text for text in worse if text not in good)[: recipe.worse])
 
 
+def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str) -> list[Item]:
+    """A sample with what its rubric has to tell apart."""
+    items = []
+    for sample in samples:
+        responses = contrasts(sample, [other for other in samples if other.id != sample.id], recipe)
+        key = item_key("rubrics", to_json(sample), dataclasses.asdict(responses), dataclasses.asdict(recipe), by)
+        items.append(Item(id=sample.id, key=key, content=(sample, responses)))
+    return items
+
+
+class Rubrics:
+    """The recipe's steps for one sample: kept is {"items", "separation"}."""
+
+    def __init__(self, recipe: RubricRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        sample, responses = item.content
+
+        async def teacher(question: Question) -> Answer:
+            return await desk.ask_teacher("rubric", question)
+
+        async def judge(question: Question) -> Answer:
+            return await desk.ask_judge("separation", question)
+
+        result = await make_rubric(sample, responses, self.recipe, teacher, judge)
+        rejected = tuple(f"candidates rejected: {why}" for why in result.rejected)
+        if not result.items:
+            return Made(reason=result.reason, notes=rejected, passing=result.passing)
+        rubric = [dataclasses.asdict(item) for item in result.items]
+        return Made(kept={"items": rubric, "separation": result.separation}, notes=rejected)
+
+
+def with_made(sample: ServiceSample, made: Made) -> ServiceSample:
+    """The sample with its rubric; as it came where none was kept."""
+    return with_rubric(sample, [RubricItem(**item) for item in made.kept["items"]]) if made.kept else sample
+
+
 async def make_rubric(
     sample: ServiceSample, responses: Responses, recipe: RubricRecipe, teacher: Ask, judge: Ask
 ) -> RubricResult:
@@ -112,12 +152,6 @@ def with_rubric(sample: ServiceSample, items: Sequence[RubricItem]) -> ServiceSa
     """The sample as the rubric reward reads it: `privileged.rubric`."""
     rubric = [{"title": i.title, "description": i.description, "weight": _plain(i.weight)} for i in items]
     return dataclasses.replace(sample, privileged={**sample.privileged, "rubric": rubric})
-
-
-def recipe_key(sample: Mapping[str, Any], responses: Responses, recipe: RubricRecipe, by: str) -> str:
-    """What a result depends on, in few letters: with the same key it need not be made again."""
-    told = repr((sorted(sample.items()), dataclasses.astuple(responses), dataclasses.astuple(recipe), by))
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _valid(answer: Answer, recipe: RubricRecipe) -> tuple[tuple[RubricItem, ...], str]:

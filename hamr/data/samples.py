@@ -74,13 +74,15 @@ def _stream_rows(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[int,
             remedy = f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
             raise DataError(f"{path}:{number}: line", raw[:40], remedy) from error
         if line:
-            yield number, since, _parse(line, f"{path}:{number}: line")
+            yield number, since, parse_line(line, f"{path}:{number}: line")
             since, any_row = b"", True
     if not any_row:
         raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object a line")
 
 
-def _parse(line: str, where: str) -> Any:
+def parse_line(line: str, where: str) -> Any:
+    """The JSON value of a line. Raises DataError at `where` for bad JSON, NaN and Infinity, and half a surrogate."""
+
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is no JSON")
 
@@ -126,22 +128,22 @@ def to_json(sample: ServiceSample) -> dict[str, Any]:
         "ticket": dict(sample.ticket),
         "policy": sample.policy,
         "tools": [dict(tool) for tool in sample.tools],
-        "history": [_turn_json(turn) for turn in sample.history],
-        "references": [{**_action_json(r.action), "source": r.source} for r in sample.references],
+        "history": [turn_json(turn) for turn in sample.history],
+        "references": [{**action_json(r.action), "source": r.source} for r in sample.references],
         "privileged": dict(sample.privileged),
         "meta": dict(sample.meta),
     }
 
 
-def _action_json(action: Action) -> dict[str, Any]:
+def action_json(action: Action) -> dict[str, Any]:
     if isinstance(action, Reply):
         return {"action": "reply", "content": action.content}
     return {"action": "call_tool", "name": action.name, "parameters": dict(action.parameters)}
 
 
-def _turn_json(turn: Turn) -> dict[str, Any]:
+def turn_json(turn: Turn) -> dict[str, Any]:
     if turn.role == "agent":
-        return {"role": "agent", **_action_json(turn.tool_call or Reply(content=turn.content))}
+        return {"role": "agent", **action_json(turn.tool_call or Reply(content=turn.content))}
     named = {"name": turn.name} if turn.name is not None else {}
     return {"role": turn.role, **named, "content": turn.content}
 

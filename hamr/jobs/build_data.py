@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
-from hamr.config.schema import DataConfig
-from hamr.data.importers import IMPORTERS
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
-from hamr.data.splits import Splits, split_samples
+from hamr.data.splits import Splits
 from hamr.data.telecom import act_of, generate
-from hamr.errors import BadInput, DataError
+from hamr.errors import BadInput
+from hamr.jobs.job_options import options, output_folder
 from hamr.types import ServiceSample, ToolCall
 
 HELP = """\
@@ -31,10 +28,32 @@ usage:
       the same over any procedure of conf/scenarios, or your own; all: over every one that ships, in equal parts.
       Beside it stand its wordings: words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks
       for them, one JSON object with labels, path, action and chat
-  hamr data import star input=STEPS.jsonl policies=POLICIES.json output=FOLDER [held_out_frac=0.15] [seed=0]
-      a public corpus; whole dialogues go to one split
-  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL [judge=POOL] [candidates=4] [worse=3]
-      [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
+  hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
+      a ticket export; the mapping names its columns (config/tickets.py says how). Faulty tickets are left out, each
+      with a line of why, and go to rejected.jsonl
+  hamr data import star|abcd|tau2 input=FILE.jsonl policies=FILE.json output=FOLDER
+  hamr data import messages input=FILE.jsonl output=FOLDER
+      a public corpus, or chats in the `messages` form
+      all imports: [held_out_frac=0.15] [seed=0] whole dialogues go to one split; [pii=hide|keep] typed aliases for
+      phones, accounts, e-mails, domains, addresses, keys and signatures (hide for tickets and messages; a corpus of
+      decision points then keeps the logged reference alone)
+  hamr data patm input=TRAJECTORIES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL] [split=train|all]
+      planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge
+  hamr data dra input=SAMPLES.jsonl|ITEMS.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
+      the reasoning behind decisions and plans
+  hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL]
+      [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
+      more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
+      finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
+      all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
+  hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
+      the best responses of an RL run, by total reward, as SFT items for the next stage
+  hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
+      [language=en|zh] [at_once=N] [overrides]
+      data for a hallucination judge: what the judge clears and the second model confirms (simple.jsonl), what people
+      say of the rest (review.jsonl out, labels back in: hard.jsonl and confirmed.jsonl)
+  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
+      [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
       responses best (the sample's own privileged.negatives, a list of texts, then other samples' references); the same
       command goes on where it stopped
@@ -42,16 +61,24 @@ usage:
 options:
   overwrite=true    replace the files that FOLDER holds already
 
-sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`."""
-
-Number = TypeVar("Number", int, float)
+sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`. import
+writes trajectories.jsonl and report.json beside them."""
 
 _SPLITS = ("train", "validation", "test")
 
 
 def main(args: list[str]) -> int:
     """Runs one recipe. Raises BadInput for anything that the user has to change."""
-    recipes: dict[str, Callable[[list[str]], int]] = {"sage": _sage, "import": _import, "rubrics": _rubrics}
+    recipes: dict[str, Callable[[list[str]], int]] = {
+        "sage": _sage,
+        "import": _import,
+        "patm": _patm,
+        "dra": _dra,
+        "multigt": _multigt,
+        "sampled": _sampled,
+        "hallucination": _hallucination,
+        "rubrics": _rubrics,
+    }
     if not args or args[0] not in recipes:
         given = args[0] if args else None
         raise BadInput("hamr data", given, f"no such recipe; there are: {', '.join(recipes)}")
@@ -61,8 +88,8 @@ def main(args: list[str]) -> int:
 def _sage(args: list[str]) -> int:
     from hamr.config.load import load_config
 
-    own, overrides = _options(args, ("output", "overwrite", "scenario", "language", "form"), others=("data.", "--"))
-    folder = _output(own)
+    own, overrides = options(args, ("output", "overwrite", "scenario", "language", "form"), others=("data.", "--"))
+    folder = output_folder(own, [f"{name}.jsonl" for name in _SPLITS])
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
         from hamr.jobs.build_sage import build
@@ -79,74 +106,52 @@ def _sage(args: list[str]) -> int:
 
 
 def _import(args: list[str]) -> int:
-    if not args or args[0] not in IMPORTERS:
-        given = args[0] if args else None
-        raise BadInput("hamr data import", given, f"no such corpus; there are: {', '.join(IMPORTERS)}")
-    importer = IMPORTERS[args[0]]
-    own, _ = _options(args[1:], (*importer.files, "output", "overwrite", "held_out_frac", "seed"))
-    for name, what in importer.files.items():
-        if name not in own:
-            raise BadInput(name, None, f"missing; give {name}=<{what}>")
-    folder = _output(own)
-    fraction = _number(own, "held_out_frac", float, DataConfig.model_fields["held_out_frac"].default)
-    if not 0.0 < fraction < 0.5:
-        raise BadInput("held_out_frac", fraction, "must be between 0 and 0.5: two splits of it are taken off")
-    seed = _number(own, "seed", int, 0)
-    print(f"importing {args[0]} from {own['input']} into {folder}", flush=True)
-    samples = importer({name: Path(own[name]) for name in importer.files})
-    _write(folder, split_samples(samples, {}, held_out_frac=fraction, seed=seed))
+    from hamr.jobs.import_data import import_data
+
+    _show(*import_data(args))
     return 0
 
 
 def _rubrics(args: list[str]) -> int:
     from hamr.jobs.build_rubrics import OPTIONS, build
 
-    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in OPTIONS}
-    return build(own, [arg for arg in args if arg.partition("=")[0] not in own])
+    return build(*_own(args, OPTIONS))
 
 
-# --- options -----------------------------------------------------------------------------------
+def _patm(args: list[str]) -> int:
+    from hamr.jobs.build_plans import PATM_OPTIONS, build_patm
+
+    return build_patm(*_own(args, PATM_OPTIONS))
 
 
-def _options(args: Sequence[str], known: Sequence[str], others: Sequence[str] = ()) -> tuple[dict[str, str], list[str]]:
-    """(the recipe's own key=value options, what starts with one of `others` and goes to the configuration)."""
-    own: dict[str, str] = {}
-    rest = []
-    for arg in args:
-        key, equals, value = arg.partition("=")
-        if key in known and equals:
-            own[key] = value
-        elif others and arg.startswith(tuple(others)):
-            rest.append(arg)
-        else:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}=...? " if near else ""
-            raise BadInput("hamr data", arg, f"unknown option; {hint}there are: {', '.join(known)}")
-    return own, rest
+def _dra(args: list[str]) -> int:
+    from hamr.jobs.build_plans import OPTIONS, build_dra
+
+    return build_dra(*_own(args, OPTIONS))
 
 
-def _number(own: dict[str, str], name: str, kind: type[Number], default: Number) -> Number:
-    if name not in own:
-        return default
-    try:
-        return kind(own[name])
-    except ValueError as error:
-        raise BadInput(name, own[name], "must be a number") from error
+def _multigt(args: list[str]) -> int:
+    from hamr.jobs.build_multigt import MULTIGT_OPTIONS, build_multigt
+
+    return build_multigt(*_own(args, MULTIGT_OPTIONS))
 
 
-def _output(own: dict[str, str]) -> Path:
-    """The folder to write to, which must not hold samples yet unless they may be replaced."""
-    if not own.get("output"):
-        raise BadInput("output", None, "missing; give output=<folder>")
-    if own.get("overwrite", "false") not in ("true", "false"):
-        raise BadInput("overwrite", own["overwrite"], "must be true or false")
-    folder = Path(own["output"]).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise DataError("output", str(folder), "is a file; give a folder")
-    held = [name for name in _SPLITS if (folder / f"{name}.jsonl").exists()]
-    if held and own.get("overwrite") != "true":
-        raise DataError("output", str(folder), f"holds {held[0]}.jsonl already; give another folder or overwrite=true")
-    return folder
+def _sampled(args: list[str]) -> int:
+    from hamr.jobs.build_sampled import OPTIONS, build_sampled
+
+    return build_sampled(options(args, OPTIONS)[0])
+
+
+def _hallucination(args: list[str]) -> int:
+    from hamr.jobs.build_hallucination import OPTIONS, build_hallucination
+
+    return build_hallucination(*_own(args, OPTIONS))
+
+
+def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """(the recipe's own options, everything else as overrides of the configuration)."""
+    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in known}
+    return own, [arg for arg in args if arg.partition("=")[0] not in own]
 
 
 # --- writing -----------------------------------------------------------------------------------
@@ -155,6 +160,10 @@ def _output(own: dict[str, str]) -> Path:
 def _write(folder: Path, splits: Splits) -> None:
     for name in _SPLITS:
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
+    _show(folder, splits)
+
+
+def _show(folder: Path, splits: Splits) -> None:
     console = Console()
     console.print(_overview(splits))
     console.print(_kinds(splits))

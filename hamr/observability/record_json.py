@@ -111,6 +111,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "audit": asdict(record.audit) if record.audit else None,
         "fallback": record.fallback,
         "cascade": record.cascade,
+        "mean_logprob": record.mean_logprob,
     }
 
 
@@ -132,11 +133,12 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Ledgers from before there were judged side rewards, audits, fallbacks, or cascades that move, have none.
+        # Older ledgers lack judged side rewards, audits, fallbacks, cascades that move, or log-probabilities.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
         fallback=data.get("fallback"),
         cascade=_cascade(data.get("cascade")),
+        mean_logprob=data.get("mean_logprob"),
     )
 
 

@@ -17,10 +17,13 @@ _ALIASES: Mapping[str, str] = {
     "判断结果": "judgment", "判定结果": "judgment",
 }  # fmt: skip
 ANSWER_KEYS = (
-    "score", "scores", "risk", "judgment", "checks", "judge_result", "cot_quality",
+    "score", "scores", "risk", "judgment", "checks", "judge_result", "cot_quality", "agrees", "total_score",
+    "logic_consistency", "phrasing_check", "plans_anonymized", "actions_preserved", "actions_accuracy",
+    "compliance_score", "structure_score", "anonymization_score",
     *(written for written, key in _ALIASES.items() if key != "reason"),
 )  # fmt: skip
-"""Keys that decide a reward. Prompting sees to it that untrusted text cannot show them as keys."""
+"""Keys that decide a reward, or what of a teacher's work is kept. Prompting sees to it that untrusted text cannot show
+them as keys."""
 _SHOWN = 120
 
 Schema = dict[str, Any]

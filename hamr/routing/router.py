@@ -132,6 +132,7 @@ class RewardRouter:
             audit=finding.audit,
             fallback=finding.fallback,
             cascade=_parameters(consistency),
+            mean_logprob=rollout.mean_logprob,
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)

@@ -1,29 +1,66 @@
-"""Importers of public corpora, by name. One takes its files' paths by keyword and gives samples."""
+"""Importers of public corpora and common forms, by name. One takes its files' paths by keyword."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamr.data.importers.abcd import import_abcd
+from hamr.data.importers.messages import import_messages
 from hamr.data.importers.star import import_star
+from hamr.data.importers.steps import trajectories_of
+from hamr.data.importers.tau import import_tau
+from hamr.data.trajectories import Trajectory, decision_points
 from hamr.types import ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A corpus as decision points and as whole tickets; a ticket's points have its dialogue in their `meta`."""
+
+    samples: Sequence[ServiceSample]
+    trajectories: Sequence[Trajectory]
+
+
+def from_samples(samples: Sequence[ServiceSample]) -> Imported:
+    return Imported(samples=samples, trajectories=trajectories_of(samples))
+
+
+def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
+    samples = [sample for trajectory in trajectories for _, sample in decision_points(trajectory)]
+    return Imported(samples=samples, trajectories=trajectories)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Importer:
-    """`files` are the names of the paths that `run` takes; `help` says what they hold."""
+    """`files` are the names of the paths that `run` takes, with what they hold. `private`: its people are real, so that
+    private values are hidden unless the user says otherwise."""
 
-    run: Callable[..., list[ServiceSample]]
+    run: Callable[..., Imported]
     files: Mapping[str, str]
+    private: bool = False
 
-    def __call__(self, files: Mapping[str, Path]) -> list[ServiceSample]:
+    def __call__(self, files: Mapping[str, Path]) -> Imported:
         return self.run(**files)
 
 
 IMPORTERS: Mapping[str, Importer] = {
     "star": Importer(
-        run=import_star,
+        run=lambda **files: from_samples(import_star(**files)),
         files={"input": "JSONL of decision points", "policies": "JSON of the tasks' procedures and tools"},
+    ),
+    "abcd": Importer(
+        run=lambda **files: from_samples(import_abcd(**files)),
+        files={"input": "JSONL of decision points", "policies": "JSON of guidelines and tools"},
+    ),
+    "tau2": Importer(
+        run=lambda **files: from_trajectories(import_tau(**files)),
+        files={"input": "JSONL of conversations", "policies": "JSON of policies and tools"},
+    ),
+    "messages": Importer(
+        run=lambda **files: from_trajectories(import_messages(**files)),
+        files={"input": "JSONL of lines with messages"},
+        private=True,
     ),
 }

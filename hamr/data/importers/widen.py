@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _JSON_TYPES: dict[type, str] = {
@@ -29,6 +29,23 @@ def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) ->
         properties[name] = _widened(properties.get(name), values)
     required = [name for name in schema.get("required", []) if all(name in call for call in calls)]
     return {**tool, "parameters": {**schema, "properties": properties, "required": required}}
+
+
+Calls = dict[str, list[Mapping[str, Any]]]
+"""Parameters of the calls of a file, by the tool's name."""
+
+
+def calls_in(turns: Iterable[Any], calls: Calls) -> None:
+    """Adds the calls among `turns` (rows of a history, malformed ones passed over) to `calls`."""
+    for turn in turns:
+        if isinstance(turn, dict) and isinstance(turn.get("parameters"), dict):
+            calls.setdefault(str(turn.get("name")), []).append(turn["parameters"])
+
+
+def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Tools that nobody describes, as their calls show them, sorted by name."""
+    empty = {"description": "", "parameters": {"type": "object", "properties": {}, "required": []}}
+    return [widened_tool({"name": name, **empty}, calls[name]) for name in sorted(names)]
 
 
 def _widened(spec: Mapping[str, Any] | None, values: Sequence[Any]) -> dict[str, Any]:

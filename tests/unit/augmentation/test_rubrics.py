@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hamr.augmentation.rubrics import Responses, RubricRecipe, contrasts, make_rubric, with_rubric
+from hamr.augmentation.progress import Progress, summary
+from hamr.augmentation.rubrics import (
+    Responses,
+    RubricRecipe,
+    Rubrics,
+    contrasts,
+    make_rubric,
+    rubric_items,
+    with_made,
+    with_rubric,
+)
+from hamr.augmentation.runner import Pools, run_recipe
+from hamr.augmentation.teachers import Teacher as Teacher_
+from hamr.augmentation.teachers import Teachers
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import BadInput, DataError
 from hamr.jobs.build_data import main
-from hamr.jobs.build_rubrics import Work, make_all, read_progress, recipe_of, table
+from hamr.jobs.build_rubrics import recipe_of
 from hamr.rewards.rubric import RubricItem, sample_rubric
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
@@ -144,53 +158,43 @@ def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
 # --- the job -----------------------------------------------------------------------------------
 
 
-def work(folder: Path, *samples: ServiceSample, recipe: RubricRecipe = RECIPE) -> Work:
-    return Work.of(samples, recipe, "vllm:m/vllm:m", folder / "out.jsonl.progress.jsonl")
+async def run(folder: Path, samples: Sequence[ServiceSample], teacher: Any, recipe: RubricRecipe = RECIPE) -> Progress:
+    """What the job does between reading and writing."""
+    items = rubric_items(samples, recipe, "vllm:m/vllm:m")
+    progress = Progress.of(folder / "p.jsonl", items)
+    pools = Pools(teachers=Teachers({"t": Teacher_(ask=teacher)}), judge=Judge())
+    await run_recipe(items, Rubrics(recipe), pools, progress, at_once=4, tell=lambda line: None)
+    return progress
 
 
 async def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
     samples = (sample("a"), sample("b", "Good bye."), sample("c", "It is 12."))
-    first = work(tmp_path, *samples)
-    unavailable = Answer(failure="unavailable")
 
     async def half(question: Question) -> Answer:
-        return unavailable if question.affinity == "c" else Answer(text=SHARP)
+        return Answer(failure="unavailable") if question.affinity == "c" else Answer(text=SHARP)
 
-    await make_all(first, half, Judge())
-    assert {name: bool(r.items) for name, r in first.done.items()} == {"a": True, "b": False, "c": False}
-    again = work(tmp_path, *samples)
-    assert set(again.done) == {"a", "b"}, "what failed in passing is tried again, what was dropped is not"
-    assert again.done["a"] == first.done["a"]
+    first = await run(tmp_path, samples, half)
+    assert {name: bool(made.kept) for name, made in first.done.items()} == {"a": True, "b": False, "c": False}
     teacher = Teacher(SHARP)
-    await make_all(again, teacher, Judge())
-    assert {q.affinity for q in teacher.asked} == {"c"}
-    assert [bool(sample_rubric(s)) for s in again.finished()] == [True, False, True]
-    assert [s.id for s in again.finished()] == ["a", "b", "c"]
-    other = work(tmp_path, *samples, recipe=RubricRecipe(candidates=3, fewest_items=2))
-    assert other.done == {}, "another recipe is another result"
-
-
-async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
-    samples = (sample("a"), sample("b", "Good bye."))
-    first = work(tmp_path, *samples)
-    await make_all(first, Teacher(SHARP), Judge())
-    text = first.progress.read_text()
-    first.progress.write_text(text[:-20])
-    assert len(work(tmp_path, *samples).done) == 1
-    assert len(read_progress(first.progress)) == 1
-    first.progress.write_text(text[:10])
-    assert work(tmp_path, *samples).done == {}
+    again = await run(tmp_path, samples, teacher)
+    assert {q.affinity for q in teacher.asked} == {"c"}, (
+        "what failed in passing is tried again, what was dropped is not"
+    )
+    assert again.done["a"] == first.done["a"]
+    finished = [with_made(s, again.done[s.id]) for s in samples]
+    assert [bool(sample_rubric(s)) for s in finished] == [True, False, True]
+    other = Teacher(SHARP)
+    await run(tmp_path, samples, other, RubricRecipe(candidates=3, fewest_items=2))
+    assert {q.affinity for q in other.asked} == {"a", "b", "c"}, "another recipe is another result"
 
 
 async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> None:
-    made = work(tmp_path, sample("a"), sample("b", "Good bye."))
-    await make_all(made, Teacher(SHARP, BLUNT), Judge())
-    shown = table(made.done.values(), 2)
-    rows = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
-    assert rows["kept"] == "1"
-    assert rows["dropped: separates too little"] == "1"
-    assert rows["candidates rejected: separates too little"] == "3"
-    assert rows["items, mean"] == "2.0"
+    made = await run(tmp_path, (sample("a"), sample("b", "Good bye.")), Teacher(SHARP, BLUNT))
+    rows = dict(summary(made.done.values()))
+    assert rows["kept"] == 1
+    assert rows["dropped: separates too little"] == 1
+    assert rows["candidates rejected: separates too little"] == 3
+    assert [text["step"] for text in made.done["a"].texts] == ["rubric", "separation", "separation"] * 2
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> Non
         (["output=o.jsonl"], "give input="),
         (["input={ok}"], "give output="),
         (["input={ok}", "output={ok}"], "overwrite=true"),
-        (["input={ok}", "output=o.jsonl", "experiment=smoke"], "give teacher=<pool>, one of: judge, reranker"),
+        (["input={ok}", "output=o.jsonl", "experiment=smoke"], "of: judge, reranker"),
         (["input={ok}", "output=o.jsonl", "teacher=nobody", "experiment=smoke"], "there are: judge, reranker"),
         (["input={ok}", "output=o.jsonl", "teacher=reranker", "experiment=smoke"], "cannot write"),
         (["input={ok}", "output=o.jsonl", "teacher=judge", "judge=no", "experiment=smoke"], "no such pool"),

@@ -54,7 +54,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "sage, import, rubrics"),
+        ([], "sage, import, patm, dra, multigt, sampled, hallucination"),
         (["cook"], "sage, import"),
         (["sage"], "give output="),
         (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
@@ -66,7 +66,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "scenario=all", "language=de"], "known: en, zh"),
         (["sage", "output={out}", "scenario=all", "form=xml"], "known: actions, sage"),
         (["sage", "output={out}", "language=en"], "goes with scenario"),
-        (["import"], "there are: star"),
+        (["import"], "there are: star, abcd, tau2, messages, tickets"),
         (["import", "moon"], "there are: star"),
         (["import", "star", "output={out}"], "give input="),
         (["import", "star", "input=/none", "policies=/none", "output={out}"], "no such file"),

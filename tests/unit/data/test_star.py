@@ -84,7 +84,7 @@ def _row(**changes):
 
 
 def test_a_decision_point_becomes_a_sample(files):
-    [sample] = IMPORTERS["star"](files(_row()))
+    [sample] = IMPORTERS["star"](files(_row())).samples
     assert [r.action.content for r in sample.references] == ["Which day?", "What day is it?"]
     assert [r.source for r in sample.references] == ["logged", "other_agent_same_sop_node"]
     assert sample.ticket == {"task": "room_book"}
@@ -98,7 +98,7 @@ def test_a_decision_point_becomes_a_sample(files):
 def test_a_call_with_a_condition_widens_the_tools_schema(files):
     condition = {"op": "is_at_least", "value": 4}
     gold = {"action": "call_tool", "name": "room_book", "parameters": {"Day": "Monday", "Seats": condition}}
-    [sample] = IMPORTERS["star"](files(_row(gold=gold, reference_candidates=[])))
+    [sample] = IMPORTERS["star"](files(_row(gold=gold, reference_candidates=[]))).samples
     assert sample.references[0].action == ToolCall(name="room_book", parameters=gold["parameters"])
     schema = sample.tools[0]["parameters"]
     assert schema["properties"]["Day"] == TASK["tool"]["parameters"]["properties"]["Day"]
@@ -175,7 +175,7 @@ def test_the_public_corpus(tmp_path):
     if not folder:
         pytest.skip("HAMR_PUBLIC_DATA is not set")
     root = Path(folder)
-    samples = IMPORTERS["star"]({"input": root / "star_steps.jsonl", "policies": root / "star_policies.json"})
+    samples = IMPORTERS["star"]({"input": root / "star_steps.jsonl", "policies": root / "star_policies.json"}).samples
     assert len(samples) == 567
     assert sum(isinstance(s.references[0].action, Reply) for s in samples) == 368
     assert sum(len(s.references) > 1 for s in samples) > 200

@@ -1,0 +1,118 @@
+"""Several teachers at once: who is asked next, and what a teacher's text may not be."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamr.data.language import CHINESE_FROM, Language, chinese_share
+from hamr.protocols import Ask
+from hamr.types import Answer, Question
+
+PASSING = ("timeout", "unavailable")
+"""Failures that say something about the pool and nothing about the question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A pool that writes; `capacity` is how many questions it works on at a time."""
+
+    ask: Ask
+    capacity: int = 1
+
+
+class Teachers:
+    """Shares questions by load: the next goes to the teacher with the fewest under way for its capacity.
+
+    One that fails in passing counts as loaded by each failure since its last answer, so that a dead teacher, which is
+    quick to fail, does not draw every item; the question goes on to the next teacher.
+    """
+
+    def __init__(self, teachers: Mapping[str, Teacher]) -> None:
+        self._teachers = dict(teachers)
+        self._under_way = dict.fromkeys(teachers, 0)
+        self._failed = dict.fromkeys(teachers, 0)
+        self.answered: Counter[str] = Counter()
+
+    async def ask(self, question: Question, first: str = "") -> tuple[str, Answer]:
+        """(who answered, the answer). `first`: whom to try before the others. The last failure where all of them fail
+        in passing."""
+        untried = [name for name in self._teachers if name != first]
+        name = first
+        while True:
+            if not name:
+                name = min(untried, key=self._load)
+                untried.remove(name)
+            answer = await self._ask(name, question)
+            if answer.failure not in PASSING or not untried:
+                return name, answer
+            name = ""
+
+    def _load(self, name: str) -> float:
+        return (self._under_way[name] + self._failed[name]) / self._teachers[name].capacity
+
+    async def _ask(self, name: str, question: Question) -> Answer:
+        self._under_way[name] += 1
+        try:
+            answer = await self._teachers[name].ask(question)
+        finally:
+            self._under_way[name] -= 1
+        if answer.failure in PASSING:
+            self._failed[name] += 1
+        else:
+            self._failed[name] = 0
+            self.answered[name] += 1
+        return answer
+
+
+# --- what a teacher's text may not be ----------------------------------------------------------
+
+_THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_REFUSAL = re.compile(
+    r"^\W*(?:(?:i['’]?m|i am) (?:sorry|afraid|unable)|sorry, |i (?:must decline|apologi[sz]e)"
+    r"|i (?:can(?:not|['’]t)|won['’]t) (?:help|assist|comply|provide|write|create|generate|answer|fulfil|do that)"
+    r"|as an? (?:ai|language model)|抱歉|对不起|很遗憾，我|作为(?:一个|一名)?(?:ai|人工智能|语言模型)"
+    r"|我(?:不能|无法)(?:提供|协助|完成|满足|回答))",
+    re.IGNORECASE,
+)
+
+
+def without_thought(text: str) -> str:
+    """The text behind a thinking model's <think> block, trimmed."""
+    return _THOUGHT.sub("", text, count=1).strip() if text.lstrip().startswith("<think>") else text.strip()
+
+
+def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) -> tuple[str, str] | None:
+    """(check, what it found) for a text that is no work at all: nothing, a refusal (unless it `may_refuse`, as an agent
+    may who says sorry to a customer), a loop, the wrong language.
+
+    A loop: eight words (or Chinese characters) that come three times in a row, or thirty such that come thrice at all.
+    The language is told by script (`hamr.data.language`).
+
+    >>> teacher_problem("我可以查询", "en")
+    ('teacher: other language', '100% of the words are Chinese')
+    """
+    if not text.strip():
+        return "teacher: nothing", ""
+    if not may_refuse and _REFUSAL.match(text):
+        return "teacher: refused", text[:80]
+    loop = _loop(text)
+    if loop:
+        return "teacher: loops", loop[:80]
+    share = chinese_share(text)
+    if share is not None and (share >= CHINESE_FROM) != (language == "zh"):
+        return "teacher: other language", f"{share:.0%} of the words are Chinese"
+    return None
+
+
+def _loop(text: str) -> str:
+    units = re.findall(r"[\u4e00-\u9fff]|\w+", text)
+    for start in range(len(units) - 23):
+        piece = units[start : start + 8]
+        if units[start + 8 : start + 16] == piece == units[start + 16 : start + 24]:
+            return " ".join(piece)
+    counts = Counter(tuple(units[i : i + 30]) for i in range(len(units) - 29))
+    most = counts.most_common(1)
+    return " ".join(most[0][0]) if most and most[0][1] >= 3 else ""

@@ -1,0 +1,38 @@
+"""Aliases for the private values of whole tickets (`hamr.data.pii` finds them)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hamr.data.pii import Aliases
+from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
+
+
+def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
+    """A trajectory's row with aliases for every private value, calls included: the policy copies from the dialogue what
+    it calls a tool with, and must find it there. `privileged["pii"]` has {alias: value} of what stands in a call."""
+    calls = [turn["parameters"] for turn in row["turns"] if turn.get("action") == "call_tool"]
+    for parameters in calls:
+        aliases.learn_value("", parameters)
+    for section in ("ticket", "privileged"):
+        aliases.learn_value("", row.get(section, {}))
+    for turn in row["turns"]:
+        aliases.learn(turn.get("content", ""))
+    hidden = {section: aliases.hide_value(row.get(section, {})) for section in ("ticket", "privileged")}
+    turns = [
+        {key: value if key in ("role", "action", "name") else aliases.hide_value(value) for key, value in turn.items()}
+        for turn in row["turns"]
+    ]
+    needed = aliases.named_in([turn["parameters"] for turn in turns if turn.get("action") == "call_tool"])
+    if needed:
+        hidden["privileged"]["pii"] = needed
+    return {**row, **hidden, "turns": turns}
+
+
+def hide_in(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
+    """The same for trajectories that are read already."""
+    for trajectory in trajectories:
+        row = without_pii(trajectory_to_json(trajectory), Aliases())
+        yield dataclasses.replace(trajectory_from_json(row, where=trajectory.id), meta=trajectory.meta)

@@ -1,0 +1,69 @@
+"""tau-bench and tau2-bench (Sierra Research, MIT): conversations of agents with simulated customers, and their reward.
+
+A line of the input is a conversation: `id, policy_ref, tools_ref, messages, reward, instruction, gold_actions`, its
+messages in the form of a sample's history. The policies' file is
+{"policies": {ref: {"text"}}, "tools": {ref: [tools]}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hamr.data.importers.reading import json_object, need
+from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
+from hamr.data.samples import read_rows
+from hamr.data.tools import tool_spec
+from hamr.data.trajectories import Trajectory, trajectory_from_json
+from hamr.errors import DataError
+
+
+def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
+    """The conversations that succeeded (reward 1), in the file's order: what an agent did that failed is no reference.
+
+    What the customer was told to want and the calls that would have been right go to `privileged`. Tools are widened to
+    what the calls use, and one that is used without a description gets one from its calls. Raises DataError at
+    `file:line: field`: also for the benchmark's tasks, which are no conversations, and for a file in which none
+    succeeded.
+    """
+    known = json_object(policies, "policies", ("policies", "tools"))
+    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    calls: Calls = {}
+    for where, row in rows:
+        if isinstance(row, dict) and "messages" not in row and "user_scenario" in row:
+            remedy = "is a task and no conversation: nobody has spoken yet; give the file of trajectories"
+            raise DataError(f"{where}: line", row.get("id"), remedy)
+        need(row, where, {"id": str, "policy_ref": str, "tools_ref": list, "messages": list, "reward": float})
+        calls_in(row["messages"], calls)
+    found = []
+    for where, row in rows:
+        for section, refs in (("policies", [row["policy_ref"]]), ("tools", row["tools_ref"])):
+            for ref in refs:
+                if ref not in known[section]:
+                    raise DataError(f"{where}: {section}", ref, f"not among those of {policies}")
+        if row["reward"] >= 1.0:
+            found.append(trajectory_from_json(_converted(row, known, calls), where=where))
+    if not found:
+        raise DataError(str(input), f"{len(rows)} conversations", "none has reward 1; there is nothing to learn from")
+    return found
+
+
+def _converted(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
+    tools = [tool for ref in row["tools_ref"] for tool in known["tools"][ref]]
+    own: Calls = {}
+    calls_in(row["messages"], own)
+    undescribed = own.keys() - {tool_spec(tool)[0] for tool in tools}
+    privileged = {"user_instructions": row.get("instruction", ""), "gold_actions": row.get("gold_actions", [])}
+    return {
+        "id": row["id"],
+        "ticket": {},
+        "policy": known["policies"][row["policy_ref"]]["text"],
+        "tools": [
+            *(widened_tool(tool, calls.get(tool_spec(tool)[0], [])) for tool in tools),
+            *tools_from_calls(calls, undescribed),
+        ],
+        "turns": row["messages"],
+        "privileged": privileged,
+        "meta": {"dataset": "tau", "dialogue": row["id"], "reward": row["reward"]},
+    }

@@ -1,0 +1,284 @@
+"""A ticket export (JSONL, CSV, Parquet) as trajectories, through a mapping of its columns.
+
+A fault of the mapping ends the import; a fault of a ticket leaves that ticket out, with its line and one line of why.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from hamr.config.explain import Origin, explain
+from hamr.config.tickets import Source, TicketMapping, TurnColumns
+from hamr.data.hiding import without_pii
+from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.pii import Aliases
+from hamr.data.samples import parse_line
+from hamr.data.tables import Fault, Row, read_table
+from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
+from hamr.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tickets:
+    """What an export held. `hidden` counts the aliases by kind; `blank` the turns without a word or a call."""
+
+    trajectories: tuple[Trajectory, ...]
+    faults: tuple[Fault, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    hidden: Mapping[str, int] = field(default_factory=dict)
+    blank: int = 0
+
+
+def read_mapping(path: Path) -> TicketMapping:
+    """Raises DataError (no such file, no YAML) or ConfigError (a key that is unknown, missing or of another kind)."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise DataError("mapping", str(path), f"{reason}; give a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError("mapping", str(path), f"is not YAML ({' '.join(str(error).split())[:120]})") from error
+    if not isinstance(raw, dict):
+        raise DataError("mapping", str(path), "must be an object that names columns, with id and turn at least")
+    try:
+        return TicketMapping.model_validate(raw)
+    except ValidationError as error:
+        raise explain(error, raw, TicketMapping, Origin()) from None
+
+
+def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool = True) -> Tickets:
+    """Every ticket of the export. `beside` is the folder that the mapping's own files are looked for in.
+
+    `hide`: private values become aliases (`hamr.data.pii`); what a tool call needs is kept in `privileged["pii"]`,
+    {alias: value}, and nothing else of them is kept anywhere. Without a mapping for tools, they are taken from the
+    calls. Raises DataError for a file that cannot be read, a column that is not there, and an export in which no ticket
+    is sound.
+    """
+    rows, faults = read_table(path)
+    shared = {name: _shared(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
+    grouped = list(_tickets(rows, mapping, path, faults))
+    _check_columns(grouped, mapping, path)
+    made, blank = [], 0
+    for line, ticket, turns in grouped:
+        try:
+            row, blanks = _converted(ticket, turns, mapping, shared, f"{path}:{line}")
+            made.append((line, row))
+            blank += blanks
+        except DataError as error:
+            faults.append(Fault(line=line, message=str(error), row=[dict(t) for t in turns]))
+    if mapping.tools is None:
+        _tools_from_calls([row for _, row in made])
+    return _finished(made, faults, path, hide, blank)
+
+
+def _finished(
+    made: Sequence[tuple[int, dict[str, Any]]], faults: list[Fault], path: Path, hide: bool, blank: int
+) -> Tickets:
+    kept: dict[str, Trajectory] = {}
+    seen: dict[str, str] = {}
+    duplicates, hidden = [], dict[str, int]()
+    for line, row in made:
+        try:
+            aliases = Aliases()
+            trajectory = trajectory_from_json(row, where=f"{path}:{line}")
+            if hide:
+                trajectory = trajectory_from_json(without_pii(row, aliases), where=f"{path}:{line}")
+            if trajectory.id in kept:
+                raise DataError(f"{path}:{line}: id", trajectory.id, "an earlier ticket has it; make it unique")
+        except DataError as error:
+            faults.append(Fault(line=line, message=str(error), row=row))
+            continue
+        told = json.dumps(trajectory_to_json(trajectory)["turns"], sort_keys=True)
+        if told in seen:
+            duplicates.append(trajectory.id)
+            continue
+        seen[told] = trajectory.id
+        kept[trajectory.id] = trajectory
+        for kind, count in aliases.counts.items():
+            hidden[kind] = hidden.get(kind, 0) + count
+    if not kept:
+        first = min(faults, key=lambda fault: fault.line).message if faults else f"{path}: holds no ticket"
+        raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is sound; the first: {first}")
+    return Tickets(
+        trajectories=tuple(kept.values()),
+        faults=tuple(sorted(faults, key=lambda fault: fault.line)),
+        duplicates=tuple(duplicates),
+        hidden=hidden,
+        blank=blank,
+    )
+
+
+# --- tickets among the rows ----------------------------------------------------------------------
+
+
+def _tickets(
+    rows: Iterable[tuple[int, Row]], mapping: TicketMapping, path: Path, faults: list[Fault]
+) -> Iterator[tuple[int, Row, list[Row]]]:
+    """(line, the ticket's own columns, its turns), either from a column that holds them or from rows of one id."""
+    groups: dict[str, tuple[int, Row, list[Row]]] = {}
+    for line, row in rows:
+        if mapping.turns is not None:
+            try:
+                yield line, row, _turns(_value(row, mapping.turns), f"{path}:{line}: {mapping.turns}")
+            except DataError as error:
+                faults.append(Fault(line=line, message=str(error), row=dict(row)))
+            continue
+        groups.setdefault(str(_value(row, mapping.id)), (line, row, []))[2].append(row)
+    yield from groups.values()
+
+
+def _turns(value: Any, where: str) -> list[Row]:
+    turns = parse_line(value, where) if isinstance(value, str) else value
+    if turns is not None and not (isinstance(turns, list) and all(isinstance(turn, dict) for turn in turns)):
+        raise DataError(where, turns, "must be a list of turns")
+    return turns or []
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def _value(row: Row, column: str) -> Any:
+    """The value of a column, or down a path; None where there is none."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for name in column.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _has(row: Row, column: str) -> bool:
+    if column in row:
+        return True
+    outer, _, last = column.rpartition(".")
+    inner = _value(row, outer) if outer else None
+    return isinstance(inner, Mapping) and last in inner
+
+
+def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: TicketMapping, path: Path) -> None:
+    """A column that no row has is a fault of the mapping. Raises DataError."""
+    own = {"id": mapping.id, "turns": mapping.turns, "policy": mapping.policy, "tools": mapping.tools}
+    for section in ("ticket", "privileged"):
+        own.update({f"{section}.{key}": column for key, column in getattr(mapping, section).items()})
+    turn = {f"turn.{key}": getattr(mapping.turn, key) for key in ("role", "content", "tool", "time")}
+    if mapping.turn.call is not None:
+        turn.update({f"turn.call.{key}": getattr(mapping.turn.call, key) for key in ("name", "parameters")})
+    tickets = [ticket for _, ticket, _ in grouped]
+    for columns, rows in ((own, tickets), (turn, [row for _, _, turns in grouped for row in turns])):
+        for key, column in columns.items():
+            if isinstance(column, str) and rows and not any(_has(row, column) for row in rows):
+                there = sorted({name for row in rows for name in row})
+                near = difflib.get_close_matches(column, there, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                remedy = f"{path.name} has no such column; {hint}there are: {', '.join(there)}"
+                raise DataError(f"mapping: {key}", column, remedy)
+
+
+def _shared(name: str, source: str | Source | None, beside: Path) -> Any:
+    """What the mapping says for all tickets; None where a column says it."""
+    if not isinstance(source, Source):
+        return None
+    text = source.text or ""
+    if source.file is not None:
+        try:
+            text = (beside / source.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"mapping: {name}.file", source.file, f"cannot be read ({error})") from error
+    return parse_line(text, f"mapping: {name}") if name == "tools" else text
+
+
+def _converted(
+    ticket: Row, turns: Sequence[Row], mapping: TicketMapping, shared: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], int]:
+    """(the trajectory's row, how many turns were blank)."""
+    identity = _value(ticket, mapping.id)
+    if identity in (None, ""):
+        raise DataError(f"{where}: {mapping.id}", identity, "a ticket without an id; give it one")
+    converted, blank = _converted_turns(turns, mapping.turn, where)
+    policy, tools = shared["policy"], shared["tools"]
+    if isinstance(mapping.policy, str):
+        policy = str(_value(ticket, mapping.policy) or "")
+    if isinstance(mapping.tools, str):
+        tools = _value(ticket, mapping.tools)
+        tools = parse_line(tools, f"{where}: {mapping.tools}") if isinstance(tools, str) and tools else tools
+    named = {
+        section: {key: _value(ticket, column) for key, column in getattr(mapping, section).items()}
+        for section in ("ticket", "privileged")
+    }
+    present = {section: {k: v for k, v in values.items() if v not in (None, "")} for section, values in named.items()}
+    return {"id": str(identity), **present, "policy": policy, "tools": tools or [], "turns": converted}, blank
+
+
+def _converted_turns(turns: Sequence[Row], columns: TurnColumns, where: str) -> tuple[list[dict[str, Any]], int]:
+    found: list[dict[str, Any]] = []
+    blank, before = 0, None
+    for i, turn in enumerate(turns):
+        place = f"{where}: turns[{i}]"
+        before = _later(_value(turn, columns.time) if columns.time else None, before, place)
+        role = _role(_value(turn, columns.role), columns, place)
+        content = _value(turn, columns.content)
+        text = "" if content is None else content if isinstance(content, str) else json.dumps(content)
+        called = _value(turn, columns.call.name) if columns.call and role == "agent" else None
+        if role == "tool":
+            name = _value(turn, columns.tool) if columns.tool else None
+            found.append({"role": "tool", **({"name": str(name)} if name else {}), "content": text})
+        elif text.strip():
+            found.append({"role": role, "content": text})
+        elif not called:
+            blank += 1
+        if called and columns.call:
+            parameters = _parameters(_value(turn, columns.call.parameters), f"{place}.{columns.call.parameters}")
+            found.append({"role": "agent", "action": "call_tool", "name": str(called), "parameters": parameters})
+    return found, blank
+
+
+def _later(time: Any, before: Any, place: str) -> Any:
+    if time in (None, ""):
+        return before
+    try:
+        if before is not None and time < before:
+            raise DataError(place, time, f"is earlier than the turn before it ({before}); put the turns in their order")
+    except TypeError as error:
+        raise DataError(place, time, f"cannot be compared with the time before it ({before!r})") from error
+    return time
+
+
+def _role(given: Any, columns: TurnColumns, place: str) -> str:
+    for role, names in columns.roles.items():
+        if given in names:
+            return role
+    if given in ("customer", "agent", "tool"):
+        return str(given)
+    remedy = "unknown role; say in turn.roles whether it is customer, agent or tool"
+    raise DataError(f"{place}.{columns.role}", given, remedy)
+
+
+def _parameters(value: Any, place: str) -> dict[str, Any]:
+    if value in (None, ""):
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise DataError(place, value, f"the call's parameters are no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise DataError(place, value, "the call's parameters must be an object")
+    return value
+
+
+def _tools_from_calls(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Tools as the export's calls show them, the same for every ticket."""
+    calls: Calls = {}
+    for row in rows:
+        calls_in(row["turns"], calls)
+    tools = tools_from_calls(calls, calls)
+    for row in rows:
+        row["tools"].extend(tools)

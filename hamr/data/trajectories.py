@@ -1,0 +1,207 @@
+"""The trajectory file: one whole ticket a line, from which decision points and planning windows are cut.
+
+    {"id": "t1", "ticket": {...}, "policy": "...", "tools": [...], "turns": [as a sample's history],
+     "privileged": {...}, "meta": {...}}
+
+`privileged` and `meta` may be absent. Turns stand in the order in which they happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hamr.data.samples import action_json, from_json, read_rows, turn_json, write_rows
+from hamr.data.tools import parameter_problem, tool_spec
+from hamr.errors import DataError
+from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory:
+    """One ticket from its first turn to its last. `meta["split"]`, where there is one, is the split of its samples."""
+
+    id: str
+    ticket: Mapping[str, Any]
+    policy: str
+    tools: tuple[Mapping[str, Any], ...]
+    turns: tuple[Turn, ...]
+    privileged: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """(a_t, q_{t+1}, a_{t+1}) behind a decision point (first paper, section 3.2). `environment` is what came between
+    the two actions: customer's turns, tools' results, or both in their order; never empty."""
+
+    sample: ServiceSample
+    first: Action
+    environment: tuple[Turn, ...]
+    second: Action
+
+    @property
+    def actions(self) -> tuple[Action, Action]:
+        return self.first, self.second
+
+
+# --- cutting -----------------------------------------------------------------------------------
+
+
+def action_of(turn: Turn) -> Action:
+    """What an agent's turn does."""
+    return turn.tool_call or Reply(content=turn.content)
+
+
+def action_turn(action: Action) -> Turn:
+    if isinstance(action, ToolCall):
+        return Turn(role="agent", tool_call=action)
+    return Turn(role="agent", content=action.content)
+
+
+def decision_points(trajectory: Trajectory) -> Iterator[tuple[int, ServiceSample]]:
+    """(turn, sample) for every turn of the agent behind a customer's first. The reference is what the agent did.
+
+    A greeting before anybody has asked for anything decides nothing. Where the agent speaks twice in a row both turns
+    are points of their own.
+    """
+    asked = False
+    for i, turn in enumerate(trajectory.turns):
+        asked = asked or turn.role == "customer"
+        if turn.role == "agent" and asked:
+            yield (
+                i,
+                ServiceSample(
+                    id=f"{trajectory.id}-{i}",
+                    ticket=trajectory.ticket,
+                    policy=trajectory.policy,
+                    tools=trajectory.tools,
+                    history=trajectory.turns[:i],
+                    references=(Reference(action=action_of(turn)),),
+                    privileged=trajectory.privileged,
+                    meta={"dialogue": trajectory.id, **trajectory.meta},
+                ),
+            )
+
+
+def windows(trajectory: Trajectory) -> Iterator[Window | str]:
+    """For every decision point its window, or why it has none: `the ticket ends`, or `the agent acts again at once`
+    (nothing came between its two actions, so there is nothing to predict)."""
+    turns = trajectory.turns
+    for i, sample in decision_points(trajectory):
+        after = next((j for j in range(i + 1, len(turns)) if turns[j].role == "agent"), None)
+        if after is None:
+            yield "the ticket ends"
+        elif after == i + 1:
+            yield "the agent acts again at once"
+        else:
+            yield Window(
+                sample=sample,
+                first=action_of(turns[i]),
+                environment=turns[i + 1 : after],
+                second=action_of(turns[after]),
+            )
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """All of the file, in order. Raises DataError at the first fault; blank lines are skipped."""
+    found: list[Trajectory] = []
+    lines: dict[str, int] = {}
+    for number, row in read_rows(path):
+        trajectory = trajectory_from_json(row, where=f"{path}:{number}")
+        if trajectory.id in lines:
+            remedy = f"already used on line {lines[trajectory.id]}; make it unique"
+            raise DataError(f"{path}:{number}: id", trajectory.id, remedy)
+        lines[trajectory.id] = number
+        found.append(trajectory)
+    return found
+
+
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
+    """The whole file at once, or nothing of it."""
+    write_rows(path, (trajectory_to_json(trajectory) for trajectory in trajectories))
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """The line's object; `trajectory_from_json` gives the same trajectory back."""
+    return {
+        "id": trajectory.id,
+        "ticket": dict(trajectory.ticket),
+        "policy": trajectory.policy,
+        "tools": [dict(tool) for tool in trajectory.tools],
+        "turns": [turn_json(turn) for turn in trajectory.turns],
+        "privileged": dict(trajectory.privileged),
+        "meta": dict(trajectory.meta),
+    }
+
+
+def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
+    """The trajectory in a line's object. Raises DataError whose place is `<where>: <field>`: for every fault that a
+    sample's line can have, for a ticket in which the agent does nothing or nobody asks, for a tool's result that no
+    call came before, and for a call that its own tool's schema does not admit."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: line", row, "must be a JSON object")
+    if "turns" not in row:
+        raise DataError(f"{where}: turns", sorted(row), "missing field; add 'turns'")
+    turns = row["turns"]
+    told = [turn.get("role") for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+    for role, remedy in (("agent", "the agent does nothing in it"), ("customer", "nobody asks for anything in it")):
+        if isinstance(turns, list) and role not in told:
+            raise DataError(f"{where}: turns", told, f"no turn of the {role}: {remedy}; leave the ticket out")
+    nothing = [{"action": "reply", "content": "-"}]  # a trajectory has no references; each of its actions is one
+    try:
+        sample = from_json({**row, "history": turns, "references": nothing}, where=where)
+    except DataError as error:
+        raise DataError(error.where.replace(": history", ": turns"), error.value, error.remedy) from error
+    _check_actions(sample, where)
+    _check_order(sample.history, where)
+    return Trajectory(
+        id=sample.id,
+        ticket=sample.ticket,
+        policy=sample.policy,
+        tools=sample.tools,
+        turns=sample.history,
+        privileged=sample.privileged,
+        meta=sample.meta,
+    )
+
+
+def _check_actions(sample: ServiceSample, where: str) -> None:
+    """Every action has to be one that a policy could utter, since each becomes a reference."""
+    places = [i for i, turn in enumerate(sample.history) if turn.role == "agent"]
+    actions = [action_json(action_of(sample.history[i])) for i in places]
+    row = {"id": "-", "ticket": {}, "policy": "", "tools": list(sample.tools), "history": [], "references": actions}
+    try:
+        from_json(row, where=where)
+    except DataError as error:
+
+        def turn(match: re.Match[str]) -> str:
+            return f"turns[{places[int(match.group(1))]}]"
+
+        raise DataError(re.sub(r"references\[(\d+)\]", turn, error.where), error.value, error.remedy) from error
+
+
+def _check_order(turns: Sequence[Turn], where: str) -> None:
+    """A tool's result has to come behind its call. Between the two others may speak."""
+    waiting: list[str] = []
+    for i, turn in enumerate(turns):
+        if turn.tool_call is not None:
+            waiting.append(turn.tool_call.name)
+        elif turn.role == "tool":
+            name = turn.name or (waiting[0] if waiting else "")
+            if name not in waiting:
+                remedy = "a tool's result that no call came before; put the turns in the order in which they happened"
+                raise DataError(f"{where}: turns[{i}]", turn.name or turn.content, remedy)
+            waiting.remove(name)
+
+
+def fitting(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of the tools admits the call."""
+    schemas = dict(tool_spec(tool) for tool in tools)
+    return call.name in schemas and parameter_problem(call.parameters, schemas[call.name]) is None

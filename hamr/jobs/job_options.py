@@ -1,0 +1,79 @@
+"""`key=value` options of the data jobs: what is the job's own, what goes to the configuration, and the usual checks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hamr.errors import BadInput, DataError
+
+Number = TypeVar("Number", int, float)
+
+
+def options(args: Sequence[str], known: Sequence[str], others: Sequence[str] = ()) -> tuple[dict[str, str], list[str]]:
+    """(the recipe's own key=value options, what starts with one of `others` and goes to the configuration)."""
+    own: dict[str, str] = {}
+    rest = []
+    for arg in args:
+        key, equals, value = arg.partition("=")
+        if key in known and equals:
+            own[key] = value
+        elif others and arg.startswith(tuple(others)):
+            rest.append(arg)
+        else:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}=...? " if near else ""
+            raise BadInput("hamr data", arg, f"unknown option; {hint}there are: {', '.join(known)}")
+    return own, rest
+
+
+def number(own: Mapping[str, str], name: str, kind: type[Number], default: Number) -> Number:
+    if name not in own:
+        return default
+    try:
+        return kind(own[name])
+    except ValueError as error:
+        raise BadInput(name, own[name], "must be a number") from error
+
+
+def one_of(own: Mapping[str, str], name: str, allowed: Sequence[str], default: str) -> str:
+    value = own.get(name, default)
+    if value not in allowed:
+        raise BadInput(name, value, f"must be {' or '.join(allowed)}")
+    return value
+
+
+def output_folder(own: Mapping[str, str], names: Sequence[str]) -> Path:
+    """The folder to write to, which must not hold any file of `names` yet unless they may be replaced."""
+    if not own.get("output"):
+        raise BadInput("output", None, "missing; give output=<folder>")
+    may_replace = one_of(own, "overwrite", ("true", "false"), "false") == "true"
+    folder = Path(own["output"]).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise DataError("output", str(folder), "is a file; give a folder")
+    held = [name for name in names if (folder / name).exists()]
+    if held and not may_replace:
+        raise DataError("output", str(folder), f"holds {held[0]} already; give another folder or overwrite=true")
+    return folder
+
+
+def output_file(own: Mapping[str, str]) -> Path:
+    """The file to write to, which must not be there yet unless it may be replaced."""
+    if not own.get("output"):
+        raise BadInput("output", None, "missing; give output=<jsonl>")
+    may_replace = one_of(own, "overwrite", ("true", "false"), "false") == "true"
+    path = Path(own["output"]).expanduser()
+    if path.is_dir():
+        raise DataError("output", str(path), "is a folder; give a file")
+    if path.exists() and not may_replace:
+        raise DataError("output", str(path), "exists already; give another file or overwrite=true")
+    return path
+
+
+def required(own: Mapping[str, str], files: Mapping[str, str]) -> None:
+    """Raises BadInput for the first of `files` (option -> what it holds) that was not given."""
+    for name, what in files.items():
+        if not own.get(name):
+            raise BadInput(name, None, f"missing; give {name}=<{what}>")

@@ -1,0 +1,116 @@
+"""Data for a hallucination judge: who decides what, what waits for people, and how their labels come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.augmentation.hallucination_loop import read_labels
+from hamr.cli import main as hamr
+from hamr.data.samples import to_json, write_rows
+from hamr.errors import DataError
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample
+
+POOLS = ["+pools.other={role: grader}", "experiment=smoke"]
+
+
+def row(*responses: str) -> dict[str, Any]:
+    sample = ServiceSample(
+        id="s", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="Yes.")),)
+    )
+    return {**to_json(sample), "responses": list(responses)}
+
+
+def verdict(label: str) -> str:
+    return json.dumps({"reason": f"it is {label}", "judgment": label})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The judge flags what says "invented"; the second model what says "doubtful"."""
+
+    def asking(name: str) -> Any:
+        async def ask(question: Question) -> Answer:
+            flagged = {"judge": "invented", "other": "doubtful"}[name] in question.variables["response"]
+            return Answer(text=verdict("factual" if flagged else "none"))
+
+        return ask
+
+    def pools(config: Any, names: Any, work: Any, **_: Any) -> Any:
+        return asyncio.run(work({name: asking(name) for name in names}))
+
+    monkeypatch.setattr("hamr.jobs.recipe_job.with_pools", pools)
+    write_rows(tmp_path / "r.jsonl", [row("fine", "doubtful", "invented"), row("invented too")])
+    return tmp_path
+
+
+def build(folder: Path, *more: str) -> int:
+    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'out'}", "judge=judge", "second=other", *more]
+    return hamr(["data", "hallucination", *given, *POOLS])
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_second_model_confirms_and_people_decide_the_rest(folder: Path, capsys: Any) -> None:
+    assert build(folder) == 0
+    out = folder / "out"
+    assert "dropped: the second model does not confirm" in " ".join(capsys.readouterr().out.split())
+    assert [(r["response"], r["label"]) for r in rows_of(out / "simple.jsonl")] == [("fine", "none")]
+    review = rows_of(out / "review.jsonl")
+    assert [(r["id"], r["response"], r["label"]) for r in review] == [
+        ("1/s/2", "invented", None), ("2/s/0", "invented too", None),
+    ]  # fmt: skip
+    assert review[0]["predicted"] == {"label": "factual", "reason": "it is factual"}
+    assert not (out / "hard.jsonl").exists()
+
+    review[0].update(label="misuse", reason="The policy says otherwise.")
+    write_rows(folder / "labels.jsonl", review)
+    again = (f"labels={folder / 'labels.jsonl'}", "overwrite=true")
+    assert build(folder, *again) == 0
+    assert [(r["response"], r["label"], r["reason"]) for r in rows_of(out / "confirmed.jsonl")] == [
+        ("invented", "misuse", "The policy says otherwise.")
+    ]
+    assert [r["id"] for r in rows_of(out / "review.jsonl")] == ["2/s/0"]
+
+    review[1].update(label="none")
+    write_rows(folder / "labels.jsonl", review)
+    assert build(folder, *again) == 0
+    assert [(r["response"], r["label"]) for r in rows_of(out / "hard.jsonl")] == [("invented too", "none")]
+    assert not (out / "review.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "said"),
+    [
+        ({"id": "x", "label": "bad"}, "must be one of none, misuse, factual, relevance, logical, or null"),
+        ({"id": "x", "label": "factual"}, "needs a reason"),
+        ({"id": "x"}, "with id and label"),
+        ("x", "with id and label"),
+    ],
+)
+def test_a_faulty_label_is_named(labelled: Any, said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        read_labels([("f:1", labelled)])
+    assert said in str(refused.value)
+    assert read_labels([("f:1", {"id": "x", "label": None})]) == {}
+
+
+def test_bad_input_is_one_line(folder: Path, capsys: Any) -> None:
+    write_rows(folder / "labels.jsonl", [{"id": "9/s/0", "label": "none"}])
+    for more, said in (
+        (["second=judge"], "would confirm itself"),
+        (["second=no"], "no such pool"),
+        (["judge="], "give judge="),
+        ([f"labels={folder / 'out' / 'review.jsonl'}"], "the labels lost; give a copy"),
+        ([f"labels={folder / 'labels.jsonl'}"], "is the id of no response"),
+    ):
+        assert build(folder, *more) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

@@ -1,0 +1,124 @@
+"""Private values by rules: what is found, in both languages, what is not, and that aliases hold within a ticket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Call me at 13812345678.", [("phone", "13812345678")]),
+        ("手机号是138-1234-5678，谢谢", [("phone", "138-1234-5678")]),
+        ("+86 13812345678", [("phone", "+86 13812345678")]),
+        ("It's (977) 625-2661", [("phone", "(977) 625-2661")]),
+        ("+44 20 7946 0958 is my line", [("phone", "+44 20 7946 0958")]),
+        ("座机 0571-88886666", [("phone", "0571-88886666")]),
+        ("Mail cminh730@email.com, please", [("email", "cminh730@email.com")]),
+        ("邮箱：li.lei@example.com.cn。", [("email", "li.lei@example.com.cn")]),
+        ("our site shop.example.com is down", [("domain", "shop.example.com")]),
+        ("打不开 https://www.example.cn/a?b=1，", [("domain", "https://www.example.cn/a?b=1")]),
+        ("server 47.98.12.33 refuses", [("domain", "47.98.12.33")]),
+        ("My UID: 48213377", [("account", "48213377")]),
+        ("the order number is 3348917502", [("account", "3348917502")]),
+        ("user id mia_li_3668", [("account", "mia_li_3668")]),
+        ("账号：zhang_01，密码：Abc12345", [("account", "zhang_01"), ("key", "Abc12345")]),
+        ("身份证号 11010519491231002X", [("account", "11010519491231002X")]),
+        ("at 6821 1st ave, in town", [("address", "6821 1st ave")]),
+        ("12 Maple Court", [("address", "12 Maple Court")]),
+        ("975 Sunset Drive Suite 217", [("address", "975 Sunset Drive Suite 217")]),
+        ("寄到浙江省杭州市西湖区文三路90号", [("address", "浙江省杭州市西湖区文三路90号")]),
+        ("key sk-abcDEF123456789xyz here", [("key", "sk-abcDEF123456789xyz")]),
+        ("AccessKey: LTAI5tQ9abcdefghij", [("key", "LTAI5tQ9abcdefghij")]),
+        ("password is hunter22", [("key", "hunter22")]),
+        ("短信签名【阿甲科技】没有通过", [("signature", "阿甲科技")]),
+        ('signature: "Acme"', [("signature", "Acme")]),
+        ("签名名称：阿甲", [("signature", "阿甲")]),
+    ],
+)
+def test_what_is_found(text: str, found: list[tuple[str, str]]) -> None:
+    assert [(f.kind, f.value) for f in find_pii(text)] == found
+    for f in find_pii(text):
+        assert text[f.start : f.end] == f.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I would like to cancel my order, please.",
+        "It costs 120 euros and takes 3 to 5 days.",
+        "The flight on 2024-05-20 at 15:00 is fine.",
+        "我想取消订单，请问需要多久？",
+        "请在 24 小时内重启 2 次。",
+        "version 3.11.2 of Node.js",
+        "10 minutes on University Boulevard",
+        "We are open 24 hours. 7 days this way",
+        "See you at 6 pm. Dr. Mann is in.",
+        "FullName/DateOfBirth/SecurityAnswer1/SecurityAnswer2",
+        "One way or round trip?",
+        "[PHONE_1] belongs to [ACCOUNT_2]",
+        "your password was wrong",
+        "What is your account number?",
+    ],
+)
+def test_what_is_left_alone(text: str) -> None:
+    assert find_pii(text) == ()
+
+
+def test_an_alias_is_the_same_wherever_the_value_stands() -> None:
+    aliases = Aliases()
+    aliases.learn("My UID is 48213377 and my phone 13812345678.")
+    aliases.learn("Or call 13900001111.")
+    assert aliases.hide("48213377? Call 13812345678, not 13900001111, 148213377.") == (
+        "[ACCOUNT_1]? Call [PHONE_1], not [PHONE_2], 148213377."
+    )
+    assert aliases.hide_value({"uid": 48213377, "n": 7, "to": ["13900001111"], "on": True}) == {
+        "uid": "[ACCOUNT_1]", "n": 7, "to": ["[PHONE_2]"], "on": True,
+    }  # fmt: skip
+    assert aliases.named_in("lookup [PHONE_2]") == {"[PHONE_2]": "13900001111"}
+
+
+def test_a_field_says_by_its_name_what_it_holds() -> None:
+    aliases = Aliases()
+    aliases.learn_value("", {"customer": {"username": "cminh", "city": "san mateo", "phone": 5551234}})
+    assert aliases.hide("cminh of san mateo, 5551234") == "[ACCOUNT_1] of san mateo, [PHONE_1]"
+    names = {"email_address": "email", "user_id": "account", "SignName": "signature", "uid": "account"}
+    names |= {"phone_type": None, "emailVerified": None, "cabin": None, "CustomerName": None}
+    assert {name: kind_by_name(name) for name in names} == names
+
+
+def test_a_short_value_does_not_cut_a_longer_one() -> None:
+    aliases = Aliases()
+    aliases.learn_value("user_id", "mia_1")
+    aliases.learn_value("user_id", "mia_1-b")
+    assert aliases.hide("mia_1-b, mia_1, xmia_1") == "[ACCOUNT_2], [ACCOUNT_1], xmia_1"
+
+
+def test_what_a_text_without_private_values_may_not_have() -> None:
+    assert private_in("I ask for the customer's mobile number.") is None
+    assert private_in("I look 48213377 up") == "48213377"
+    assert private_in("I look [ACCOUNT_1] up in 2024 for 120 euros") is None
+    assert private_in("I greet zhang_01", ["zhang_01"]) == "zhang_01"
+    assert private_in("I greet zhang_012", ["zhang_01"]) is None
+
+
+@given(st.text(max_size=200))
+def test_hiding_is_done_in_one_go(text: str) -> None:
+    """Whatever the text: what is hidden stays hidden, and there is nothing left that was known."""
+    aliases = Aliases()
+    aliases.learn(text)
+    hidden = aliases.hide(text)
+    assert aliases.hide(hidden) == hidden
+    again = Aliases()
+    again.learn(hidden)
+    assert not set(again.values) & set(aliases.values)
+
+
+@pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "+1 ", "ave 1 "])
+def test_no_long_text_is_slow(piece: str) -> None:
+    assert isinstance(find_pii(piece * (20_000 // len(piece))), tuple)

@@ -1,0 +1,269 @@
+"""Ticket exports through a mapping: three kinds of file, faults by line, aliases, and the job around it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.cli import main as hamr
+from hamr.config.tickets import TicketMapping
+from hamr.data.samples import read_samples
+from hamr.data.tickets import read_mapping, read_tickets
+from hamr.data.trajectories import read_trajectories
+from hamr.errors import ConfigError, DataError
+from hamr.types import Reply, ToolCall, Turn
+
+MAPPING = """
+id: ticket_no
+turns: messages
+ticket: {product: product, tier: customer.tier}
+privileged: {ticket_summary: resolution}
+policy: {text: "Look the order up before you promise anything."}
+turn:
+  role: from
+  content: text
+  roles: {customer: [client], agent: [staff], tool: [system]}
+  call: {name: tool, parameters: args}
+  tool: tool
+  time: at
+"""
+PHONE = "13812345678"
+
+
+def turns(*, phone: str = PHONE) -> list[dict[str, Any]]:
+    return [
+        {"from": "client", "text": f"Where is my order? My phone is {phone}.", "at": 1},
+        {"from": "staff", "text": "One moment.", "tool": "find_order", "args": json.dumps({"phone": phone}), "at": 2},
+        {"from": "system", "text": '{"state": "sent"}', "tool": "find_order", "at": 3},
+        {"from": "staff", "text": "", "at": 4},
+        {"from": "staff", "text": f"It was sent. We write to mia@example.com or {phone}.", "at": 5},
+    ]
+
+
+def ticket(number: str = "T1", said: Any = None, **columns: Any) -> dict[str, Any]:
+    return {
+        "ticket_no": number, "product": "shop", "customer": {"tier": "gold"}, "resolution": "Order sent.",
+        "messages": turns() if said is None else said, **columns,
+    }  # fmt: skip
+
+
+def export(folder: Path, *rows: Any, mapping: str = MAPPING) -> tuple[Path, Path]:
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    (folder / "t.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "map.yaml").write_text(mapping, encoding="utf-8")
+    return folder / "t.jsonl", folder / "map.yaml"
+
+
+def read(folder: Path, *rows: Any, mapping: str = MAPPING, hide: bool = True):
+    path, described = export(folder, *rows, mapping=mapping)
+    return read_tickets(path, read_mapping(described), beside=folder, hide=hide)
+
+
+def test_a_ticket_becomes_turns_with_aliases(tmp_path: Path) -> None:
+    found = read(tmp_path, ticket())
+    (made,) = found.trajectories
+    assert made.turns == (
+        Turn(role="customer", content="Where is my order? My phone is [PHONE_1]."),
+        Turn(role="agent", content="One moment."),
+        Turn(role="agent", tool_call=ToolCall(name="find_order", parameters={"phone": "[PHONE_1]"})),
+        Turn(role="tool", name="find_order", content='{"state": "sent"}'),
+        Turn(role="agent", content="It was sent. We write to [EMAIL_1] or [PHONE_1]."),
+    )
+    assert made.ticket == {"product": "shop", "tier": "gold"}
+    assert made.privileged == {"ticket_summary": "Order sent.", "pii": {"[PHONE_1]": PHONE}}, "no call needs the e-mail"
+    assert made.policy.startswith("Look the order up")
+    assert [tool["name"] for tool in made.tools] == ["find_order"]
+    assert (found.hidden, found.blank, found.faults) == ({"phone": 1, "email": 1}, 1, ())
+
+
+def test_private_values_stay_where_that_is_wanted(tmp_path: Path) -> None:
+    (made,) = read(tmp_path, ticket(), hide=False).trajectories
+    assert made.turns[2].tool_call == ToolCall(name="find_order", parameters={"phone": PHONE})
+    assert "pii" not in made.privileged
+
+
+def test_rows_of_one_id_are_a_ticket(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [
+        ("A", "user", "Hallo, 我要退款", "", ""),
+        ("B", "user", "Hi", "", ""),
+        ("A", "agent", "请稍等。", "refund", '{"order": 7}'),
+        ("B", "agent", "Hello!", "", ""),
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("no", "who", "said", "tool", "args"), *rows])
+    (tmp_path / "tools.json").write_text(
+        '[{"name": "refund", "description": "", "parameters": {"type": "object", "properties": {"order": {}}}}]'
+    )
+    mapping = TicketMapping.model_validate(
+        {
+            "id": "no",
+            "tools": {"file": "tools.json"},
+            "turn": {
+                "role": "who", "content": "said", "roles": {"customer": ["user"]},
+                "call": {"name": "tool", "parameters": "args"},
+            },
+        }
+    )  # fmt: skip
+    found = read_tickets(path, mapping, beside=tmp_path)
+    assert [t.id for t in found.trajectories] == ["A", "B"]
+    assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = ticket()
+    row["messages"] = json.dumps(row["messages"])
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
+    (tmp_path / "map.yaml").write_text(MAPPING)
+    mapping = read_mapping(tmp_path / "map.yaml")
+    (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
+    assert made == read(tmp_path, ticket()).trajectories[0]
+    others = {"product": datetime(2026, 1, 2, 3, 4), "customer": {"tier": Decimal("1.50")}, "resolution": math.nan}
+    parquet.write_table(pyarrow.Table.from_pylist([{**row, **others}]), tmp_path / "t.parquet")
+    (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
+    assert made.ticket == {"product": "2026-01-02T03:04:00", "tier": "1.50"}
+    assert "ticket_summary" not in made.privileged
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    with pytest.raises(DataError, match="no Parquet file"):
+        read_tickets(tmp_path / "bad.parquet", mapping, beside=tmp_path)
+
+
+CUSTOMER = {"from": "client", "text": "Hello?"}
+AGENT = {"from": "staff", "text": "Good morning."}
+RESULT = {"from": "system", "text": "{}", "tool": "find_order"}
+CALL = {"from": "staff", "tool": "find_order", "args": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (ticket("X", [CUSTOMER]), "t.jsonl:2: turns: ['customer']: no turn of the agent"),
+        (ticket("X", [AGENT]), "no turn of the customer"),
+        (ticket("X", [CUSTOMER, {**CALL, "args": '{"phone": }'}]), "turns[1].args: '{\"phone\": }': the call's"),
+        (ticket("X", [CUSTOMER, {**CALL, "args": "[1]"}]), "must be an object"),
+        (ticket("X", [CUSTOMER, RESULT, CALL]), "turns[1]: 'find_order': a tool's result that no call came before"),
+        (ticket("X", [{**CUSTOMER, "at": 5}, {**AGENT, "at": 4}]), "turns[1]: 4: is earlier than the turn before it"),
+        (ticket("X", [{**CUSTOMER, "at": 5}, {**AGENT, "at": "late"}]), "cannot be compared"),
+        (ticket("X", [{"from": "bot", "text": "Hi"}]), "turns[0].from: 'bot': unknown role"),
+        (ticket("X", "no json"), "bad JSON"),
+        (ticket("X", 7), "must be a list of turns"),
+        (ticket("", [CUSTOMER, AGENT]), "a ticket without an id"),
+        (ticket("T1", [CUSTOMER, AGENT]), "an earlier ticket has it"),
+        (ticket("X", [CUSTOMER, {**AGENT, "text": "<tool_call>"}]), "turns[1].content"),
+        ("[1]", "t.jsonl:2: line: [1]: must be a JSON object"),
+        ('{"half": ', "bad JSON"),
+    ],
+)  # fmt: skip
+def test_a_faulty_ticket_is_one_line_and_the_others_go_on(tmp_path: Path, row: Any, said: str) -> None:
+    found = read(tmp_path, ticket(), row, ticket("T3", [CUSTOMER, AGENT]))
+    assert [t.id for t in found.trajectories] == ["T1", "T3"]
+    (fault,) = found.faults
+    assert said in fault.message
+    assert "\n" not in fault.message
+    assert fault.row is not None
+
+
+def test_the_same_turns_again_are_a_duplicate(tmp_path: Path) -> None:
+    found = read(tmp_path, ticket("A"), ticket("B"))
+    assert ([t.id for t in found.trajectories], found.duplicates) == (["A"], ("B",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("role: from", "role: speaker", "mapping: turn.role: 'speaker': t.jsonl has no such column; there are: args"),
+        ("product: product", "product: produkt", "'produkt': t.jsonl has no such column; did you mean product?"),
+        ("customer.tier", "customer.teir", "mapping: ticket.tier"),
+        ("turns: messages", "turns: message", "mapping: turns: 'message'"),
+        ("id: ticket_no", "id: nr", "mapping: id: 'nr'"),
+        ("parameters: args", "parameters: json", "mapping: turn.call.parameters"),
+        ("policy: {text: \"Look the order up before you promise anything.\"}", "policy: {file: 'x'}", "policy.file"),
+        ("policy: {text", "policy: {words", "policy"),
+        ("id: ticket_no\n", "", "id: required"),
+        ("tool: tool\n", "tol: tool\n", "did you mean turn.tool"),
+        ("  role: from\n", "", "turn.role: required"),
+        ("id: ticket_no", "id: [", "is not YAML"),
+    ],
+)  # fmt: skip
+def test_a_faulty_mapping_ends_it(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in MAPPING
+    with pytest.raises((DataError, ConfigError)) as refused:
+        read(tmp_path, ticket(), mapping=MAPPING.replace(old, new))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_job_writes_samples_tickets_and_what_was_left_out(tmp_path: Path, capsys) -> None:
+    good = [ticket(f"T{i}", [*turns(), {"from": "client", "text": f"Thanks, {i} times."}]) for i in range(12)]
+    path, mapping = export(tmp_path, *good, ticket("bad", [CUSTOMER]))
+    out = tmp_path / "out"
+    args = ["data", "import", "tickets", f"input={path}", f"mapping={mapping}", f"output={out}"]
+    assert hamr(args) == 0
+    shown = capsys.readouterr().out
+    assert "left out: " in shown
+    assert "no turn of the agent" in shown
+    trajectories = read_trajectories(out / "trajectories.jsonl")
+    assert len(trajectories) == 12
+    split_of = {t.id: t.meta["split"] for t in trajectories}
+    assert set(split_of.values()) == {"train", "validation", "test"}
+    for name in ("train", "validation", "test"):
+        samples = read_samples(out / f"{name}.jsonl")
+        assert len(samples) == 3 * sum(split == name for split in split_of.values())
+        assert all(split_of[s.meta["dialogue"]] == name for s in samples)
+        written = (out / f"{name}.jsonl").read_text()
+        assert written.count(PHONE) == written.count(f'"pii": {{"[PHONE_1]": "{PHONE}"}}') == len(samples)
+        assert "mia@" not in written
+    (told,) = [json.loads(line) for line in (out / "report.json").read_text().splitlines()]
+    assert told["tickets"] == 12
+    assert told["actions"] == {"reply": 24, "call_tool": 12}
+    assert told["tools"] == {"find_order": 12}
+    assert told["languages"] == {"en": 12}
+    assert told["planning windows"] == {"the agent acts again at once": 12, "complete": 12, "the ticket ends": 12}
+    assert told["left out"] == {"faulty": 1, "duplicates": 0}
+    assert told["private values hidden"] == {"phone": 12, "email": 12}
+    (rejected,) = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
+    assert rejected["line"] == 13
+    assert hamr(args) == 2
+    assert "holds train.jsonl already" in capsys.readouterr().err
+    assert hamr([*args, "overwrite=true"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["input=t.jsonl"], "give mapping="),
+        (["input=t.xlsx", "mapping=map.yaml"], "must end in .jsonl, .csv, .parquet"),
+        (["input=none.jsonl", "mapping=map.yaml"], "no such file"),
+        (["input=t.jsonl", "mapping=none.yaml"], "no such file"),
+        (["input=t.jsonl", "mapping=map.yaml", "pii=maybe"], "hide or keep"),
+        (["input=bad.jsonl", "mapping=map.yaml"], "none of them is sound; the first: bad.jsonl:1"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, args: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    export(tmp_path, ticket())
+    late = {**RESULT, "args": "{}", "at": 1}
+    (tmp_path / "bad.jsonl").write_text(json.dumps(ticket("X", [CUSTOMER, late])) + "\n")
+    assert hamr(["data", "import", "tickets", *args, "output=out"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_reply_is_what_it_says(tmp_path: Path) -> None:
+    found = read(tmp_path, ticket())
+    from hamr.data.trajectories import decision_points
+
+    actions = [sample.references[0].action for _, sample in decision_points(found.trajectories[0])]
+    assert [type(action) for action in actions] == [Reply, ToolCall, Reply]
