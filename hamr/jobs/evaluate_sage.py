@@ -166,8 +166,8 @@ def _numbered(given: str) -> Names:
     names: list[str] = []
     for name in (name.strip() for name in given.split(",")):
         if name:
-            again = sum(other.partition("#")[0] == name.partition("#")[0] for other in names)
-            names.append(name if "#" in name or not again else f"{name}#{again + 1}")
+            again = sum(other.partition(AGAIN)[0] == name.partition(AGAIN)[0] for other in names)
+            names.append(name if AGAIN in name or not again else f"{name}#{again + 1}")
     return tuple(names)
 
 
@@ -193,7 +193,7 @@ def _asked(request: Request) -> Iterator[tuple[str, str]]:
     if not request.rejudge:
         yield from (("agent", name) for name in request.agents)
         yield "simulator", request.simulator
-    yield from (("judges", name.partition("#")[0]) for name in request.judges)
+    yield from (("judges", name.partition(AGAIN)[0]) for name in request.judges)
 
 
 def _check_name(config: Config | None, key: str, name: str) -> None:
@@ -222,7 +222,7 @@ def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Con
         "sage": sage,
         "prompts": {name: told[name] for name in ("service", "user", "phrases")},
         "judging": {
-            "judges": {name: _described(config, name.partition("#")[0]) for name in request.judges},
+            "judges": {name: _described(config, name.partition(AGAIN)[0]) for name in request.judges},
             "prompt": told["judge"],
         },
     }
@@ -278,7 +278,7 @@ def _work(
             agents={} if request.rejudge else {name: who("agent", name) for name in request.agents},
             user=_nobody if request.rejudge else who("simulator", request.simulator),
             simulator=request.simulator,
-            judges={name: who("judges", name.partition("#")[0]) for name in request.judges},
+            judges={name: who("judges", name.partition(AGAIN)[0]) for name in request.judges},
         )
         with progress(len(pairs), console) as report:
             await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=report)

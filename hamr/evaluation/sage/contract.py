@@ -134,9 +134,8 @@ def _object(text: str) -> dict[str, Any]:
     start = text.find("{")
     if start < 0:
         raise _Unread("no_json", text[:60])
-    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
     try:
-        found, end = decoder.raw_decode(text, start)
+        found, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         raise _Unread("no_json", str(error)[:60]) from None
     around = text[:start] + text[end:]
@@ -156,6 +155,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> NoReturn:
     raise _Unread("no_json", f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
 
 
 def _check_types(raw: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from hamr.config.sage import SageConfig, TieRule
@@ -24,6 +25,9 @@ from hamr.types import Answer, Question
 
 ASSESSED = (1, 5, 10, 15)
 """Turns that are judged, beside the last."""
+AGAIN = "#"
+"""In the name of a judge that is a pool which judges already (`judge#2`): greedy, it would only say the same again."""
+AGAIN_TEMPERATURE = 0.7
 AWAY = ("timeout", "unavailable")
 """Failures of a pool; a vote with one is asked for again when the run is taken up."""
 
@@ -109,7 +113,7 @@ def consensus(votes: Sequence[Vote], scenario: Scenario, tie: TieRule) -> Consen
     return Consensus(fields=fields, tied=tied, unvoted=tuple(unvoted), quality=mean)
 
 
-def judge_question(scenario: Scenario, trace: Trace, turn: int, attempt: int = 0) -> Question:
+def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
     """About turn `turn` (from 1): the ticket, the dialogue before, the customer's message and the reply. Of what the
     agent thought, labelled, planned and decided nothing is shown (section 3.2.2)."""
     plan, language = trace.plan, trace.plan.language
@@ -128,16 +132,20 @@ def judge_question(scenario: Scenario, trace: Trace, turn: int, attempt: int = 0
     told = "\n".join(f"<{tag}>\n{neutralise(text)}\n</{tag}>" for tag, text in parts.items())
     return Question(
         messages=(
-            {"role": "system", "content": judge_prompt(scenario, language=language)},
+            {"role": "system", "content": _instructions(scenario, language)},
             {"role": "user", "content": told},
         ),
         affinity=plan.id,
         schema=judge_schema(scenario),
-        attempt=attempt,
-        seed=plan.seed_of("judge", turn),
     )
 
 
+@lru_cache(maxsize=64)
+def _instructions(scenario: Scenario, language: str) -> str:
+    return judge_prompt(scenario, language=language)
+
+
+@lru_cache(maxsize=64)
 def judge_schema(scenario: Scenario) -> dict[str, Any]:
     """The JSON schema of a judge's answer, for pools that hold a model to it."""
     labels = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
@@ -173,15 +181,19 @@ class Panel:
 
     async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> Judgement:
         """Never raises for a judge's failure: that is in its vote."""
-        asked = (self._vote(name, ask, scenario, trace, turn) for name, ask in self.judges.items())
+        question = judge_question(scenario, trace, turn)
+        seeded = {name: replace(question, seed=trace.plan.seed_of(name, turn)) for name in self.judges}
+        asked = (self._vote(name, ask, seeded[name], scenario) for name, ask in self.judges.items())
         votes = await asyncio.gather(*asked)
         return Judgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
 
-    async def _vote(self, name: str, ask: Ask, scenario: Scenario, trace: Trace, turn: int) -> Vote:
+    async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> Vote:
         """Asked again where the answer cannot be read (`reasks`), and where the pool is away (`attempts`)."""
+        if AGAIN in name:
+            question = replace(question, temperature=AGAIN_TEMPERATURE)
         unread = away = 0
         while True:
-            answer = await ask(judge_question(scenario, trace, turn, unread))
+            answer = await ask(replace(question, attempt=unread))
             vote = _voted(name, answer, scenario)
             unread += vote.failure == "unparsable"
             away += vote.failure in AWAY

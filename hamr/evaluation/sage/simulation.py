@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hamr.config.sage import SageConfig
 from hamr.evaluation.sage.contract import Reading, read_output, whole
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.prompts import END_MARK, service_prompt, user_prompt
+from hamr.evaluation.sage.schema import Value
 from hamr.evaluation.sage.traces import Exchange, Outcome, Plan, Trace
 from hamr.protocols import Ask
 from hamr.rewards.prompting import neutralise
@@ -52,6 +54,7 @@ class Simulation:
     def __init__(self, scenario: Scenario, agent: Ask, user: Ask, config: SageConfig) -> None:
         self.scenario, self.config = scenario, config
         self._agent, self._user = agent, user
+        self._instructions = lru_cache(maxsize=1024)(self._instruct)
 
     async def run(self, plan: Plan, *, agent: str, simulator: str) -> Trace:
         """The whole dialogue; never raises for a model's failure. `agent` and `simulator` name them in the trace.
@@ -64,9 +67,8 @@ class Simulation:
             {"role": "system", "content": _user_prompt(self.scenario, plan)},
             {"role": "user", "content": OPENING[plan.language]},
         ]
-        to_agent = [
-            {"role": "system", "content": service_prompt(self.scenario, plan.system, language=plan.language)},
-        ]
+        instructions = self._instructions(tuple(plan.system.items()), plan.language)
+        to_agent = [{"role": "system", "content": instructions}]
 
         def ended(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
@@ -95,6 +97,9 @@ class Simulation:
             to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
         return ended("max_turns")
+
+    def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
+        return service_prompt(self.scenario, dict(system), language=language)
 
     async def _service(self, plan: Plan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
         answer = await self._put(
