@@ -19,8 +19,8 @@ class Fault(NamedTuple):
 
 
 def faults(file: ScenarioFile) -> Iterator[Fault]:
-    """The faults of one kind after the other. A later kind may only be asked for when there is none of the earlier ones,
-    since it walks the graph that they describe; so take the first."""
+    """The faults of one kind after the other. Take the first: a later kind may only be asked for when there is none of
+    the earlier ones, since it walks the graph that they describe."""
     yield from _names(file)
     yield from _stages(file)
     yield from _graph(file)
@@ -35,7 +35,9 @@ def _names(file: ScenarioFile) -> Iterator[Fault]:
     yield from _doubled(kinds)
     yield from _doubled({"stages": file.stages, "actions": file.actions})
     if file.start not in file.stages:
-        yield Fault(("start",), file.start, f"is no stage; {nearest(file.start, file.stages)}known: {list(file.stages)}")
+        yield Fault(
+            ("start",), file.start, f"is no stage; {nearest(file.start, file.stages)}known: {list(file.stages)}"
+        )
 
 
 def _doubled(kinds: Mapping[str, Iterable[str]]) -> Iterator[Fault]:
@@ -55,7 +57,9 @@ def _stages(file: ScenarioFile) -> Iterator[Fault]:
         for index, target in enumerate(stage.targets):
             where = ("stages", name, "next") if stage.next else ("stages", name, "branches", index, "to")
             if target not in places:
-                yield Fault(where, target, f"is neither a stage nor an action; {nearest(target, places)}known: {places}")
+                yield Fault(
+                    where, target, f"is neither a stage nor an action; {nearest(target, places)}known: {places}"
+                )
         if stage.reads is not None and stage.reads not in variables:
             hint = nearest(stage.reads, variables)
             yield Fault(("stages", name, "reads"), stage.reads, f"is no variable; {hint}known: {list(variables)}")
@@ -106,7 +110,9 @@ def _graph(file: ScenarioFile) -> Iterator[Fault]:
     reached = {file.start, *networkx.descendants(graph, file.start)}
     for name in file.stages:
         if name not in reached:
-            yield Fault(("stages", name), name, f"unreachable: nothing leads there from {file.start}; remove it or branch to it")
+            yield Fault(
+                ("stages", name), name, f"unreachable: nothing leads there from {file.start}; remove it or branch to it"
+            )
     for name in file.actions:
         if name not in reached:
             yield Fault(("actions", name), name, "never used: no branch ends in it; remove it or branch to it")
@@ -121,7 +127,9 @@ def _values(file: ScenarioFile) -> Iterator[Fault]:
         for name, test in refusal.when.items():
             where = ("refused", index, "when", name)
             if name not in file.system:
-                yield Fault(where, name, f"is no system variable; {nearest(name, file.system)}known: {list(file.system)}")
+                yield Fault(
+                    where, name, f"is no system variable; {nearest(name, file.system)}known: {list(file.system)}"
+                )
             else:
                 yield from _condition(where, test, file.system[name])
     for index, state in enumerate(file.listed_states or ()):
@@ -181,7 +189,9 @@ def _amounts(file: ScenarioFile) -> Iterator[Fault]:
     for name, action in file.actions.items():
         if action.amount is not None and action.amount not in file.formulas:
             hint = nearest(action.amount, file.formulas)
-            yield Fault(("actions", name, "amount"), action.amount, f"is no formula; {hint}known: {list(file.formulas)}")
+            yield Fault(
+                ("actions", name, "amount"), action.amount, f"is no formula; {hint}known: {list(file.formulas)}"
+            )
 
 
 def _no_readable(name: str, known: Iterable[str]) -> str:

@@ -60,11 +60,13 @@ def _read(path: Path) -> Scenario:
         raise BadInput(where, getattr(error, "problem", None), "is not YAML there; check the indentation") from error
     if not isinstance(tree, yaml.MappingNode) or not isinstance(raw, dict):
         raise BadInput(f"{path}:1", raw, "a scenario is a YAML mapping; start from a shipped one")
-    _refuse_doubled(tree, path)
     try:
+        _refuse_doubled(tree, path)
         file = ScenarioFile.model_validate(raw)
     except ValidationError as error:
         raise _malformed(error, tree, path) from error
+    except RecursionError as error:
+        raise BadInput("scenario", str(path), "a part of it holds itself; write it without aliases") from error
     fault = next(faults(file), None)
     if fault is not None:
         raise BadInput(_place(path, tree, fault.where), fault.value, fault.why)
@@ -76,10 +78,12 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
     children = [node]
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
-        for key, value in node.value:
+        for key, _ in node.value:
             line = key.start_mark.line + 1
             if key.value in seen:
-                raise BadInput(f"{path}:{line}", key.value, f"this key stands on line {seen[key.value]} already; remove one")
+                raise BadInput(
+                    f"{path}:{line}", key.value, f"this key stands on line {seen[key.value]} already; remove one"
+                )
             seen[str(key.value)] = line
         children = [value for _, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
@@ -91,7 +95,9 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
 
 
 def _malformed(error: ValidationError, tree: yaml.Node, path: Path) -> BadInput:
-    first = error.errors()[0]
+    found = error.errors()
+    # A mistyped key is also a missing one: say the first.
+    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     place = _place(path, tree, first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])

@@ -1,4 +1,4 @@
-"""Arithmetic of scenario files: numbers, names, + - * / ( ) and min and max, worked out exactly. Nothing else parses."""
+"""Arithmetic of scenario files: numbers, names, + - * / ( ), min and max, worked out exactly. Nothing else parses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Expression:
         try:
             tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ValueError(f"{self.text!r} is no formula; write it with names, numbers, + - * / ( ) min max") from error
+            raise ValueError(
+                f"{self.text!r} is no formula; write it with names, numbers, + - * / ( ) min max"
+            ) from error
         _check(tree)
         object.__setattr__(self, "_tree", tree)
 
@@ -81,7 +83,9 @@ def _check(node: ast.expr) -> None:
             for argument in arguments:
                 _check(argument)
         case _:
-            raise ValueError(f"{ast.unparse(node)!r} is not allowed in a formula; use names, numbers, + - * / ( ) min max")
+            raise ValueError(
+                f"{ast.unparse(node)!r} is not allowed in a formula; use names, numbers, + - * / ( ) min max"
+            )
 
 
 def _value(node: ast.expr, values: Mapping[str, object]) -> Fraction:

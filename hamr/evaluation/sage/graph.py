@@ -43,8 +43,8 @@ class Scenario:
 
     @cached_property
     def graph(self) -> networkx.DiGraph:
-        """Nodes carry `kind` (start, stage, decision, action), `title` (a Text) and `stage`, the name in paths (None for
-        an action); edges carry `reads`, the variable's name or None, and `when`, the conditions that fire them (one
+        """Nodes carry `kind` (start, stage, decision, action), `title` (a Text) and `stage`, the name in paths (None
+        for an action); edges carry `reads`, the variable's name or None, and `when`, the conditions that fire them (one
         per branch with this target)."""
         import networkx
 
@@ -91,12 +91,12 @@ class Scenario:
         Fields listed as crossed take all their options and every system state; the others take theirs only
         where the walk reads them, else their filler.
 
-        Telecom Package: 36, the number of valid paths that the paper gives (B.3.4) without listing them. It cannot count
-        routes, of which there are 9 (12 with their actions). Three countings of settings give it: the 3*3*2*2 labels
-        alone, which say nothing of the system; the 9 sequences times profile and emotion, which never use Hesitate; and
-        this one, which holds the paper's three examples word for word: intent, profile and the three possible states
-        crossed; the tendency only where something is recommended, else Agree as in the paper's Path 2; the emotion only
-        where stage7 reads it, else Calm.
+        Telecom Package: 36, the number of valid paths that the paper gives (B.3.4) without listing them. It cannot be
+        routes: there are 9 (12 with their actions). Three countings of settings give it: the 3*3*2*2 labels
+        alone, which say nothing of the system; the 9 sequences times profile and emotion, which never use Hesitate;
+        and this one, which holds the paper's three examples word for word: intent, profile and the three possible
+        states crossed; the tendency only where something is recommended, else Agree as in the paper's Path 2; the
+        emotion only where stage7 reads it, else Calm.
         """
         coverage = self.file.coverage
         crossed = itertools.product(*(self.file.fields[name].options or () for name in coverage.crossed))

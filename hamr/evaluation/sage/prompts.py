@@ -193,7 +193,9 @@ def _known(scenario: Scenario, system: Mapping[str, Value], words: Phrases, lang
 def _entry(scenario: Scenario, name: str) -> Variable | Fact:
     known: dict[str, Variable | Fact] = {**scenario.file.system, **scenario.file.facts}
     if name not in known:
-        raise BadInput(f"{scenario.name}.system.{name}", name, f"no such variable; {nearest(name, known)}known: {list(known)}")
+        raise BadInput(
+            f"{scenario.name}.system.{name}", name, f"no such variable; {nearest(name, known)}known: {list(known)}"
+        )
     return known[name]
 
 

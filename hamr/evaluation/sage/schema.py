@@ -1,4 +1,4 @@
-"""What a scenario file may say, key by key. Whether its parts fit together is `hamr.evaluation.sage.checks`' question."""
+"""What a scenario file may say, key by key. Whether its parts fit together is what `checks` asks."""
 
 from __future__ import annotations
 
@@ -208,9 +208,9 @@ class Persona(_Strict):
 
 
 class Metrics(_Strict):
-    """How a turn's score is made. Logic (SAGE 3.2.4) weighs classification, path and action; overall (Eq. 9) weighs logic
-    and chat. `group_credit`: what an action earns that has the right group and the wrong option; None: nothing, as for
-    any other wrong action (Eq. 7)."""
+    """How a turn's score is made. Logic (SAGE 3.2.4) weighs classification, path and action; overall (Eq. 9) weighs
+    logic and chat. `group_credit`: what an action of the right group with the wrong option earns; None: nothing, as
+    any other wrong action earns (Eq. 7)."""
 
     classification: float = Field(default=0.4, ge=0)
     path: float = Field(default=0.4, ge=0)

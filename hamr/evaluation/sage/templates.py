@@ -1,4 +1,4 @@
-"""The fixed words of the SAGE prompts: whole texts with variables in tags, and the sentences that a graph is told in."""
+"""The fixed words of the SAGE prompts: texts with variables in tags, and the sentences that a graph is told in."""
 
 from __future__ import annotations
 

@@ -24,7 +24,11 @@ from hamr.rewards.verdict import parse_verdict
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
-NAMES = sorted(path.name.removesuffix(".yaml") for path in resource("prompts").glob("*.*.yaml"))
+NAMES = sorted(
+    path.name.removesuffix(".yaml")
+    for path in resource("prompts").glob("*.*.yaml")
+    if not path.name.startswith("sage_")
+)
 SCORERS = [name for name in NAMES if name.startswith(("reranker", "judge"))]
 WRITTEN = [name for name in NAMES if name not in SCORERS and not name.startswith("rules")]
 

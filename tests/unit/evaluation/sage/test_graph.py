@@ -4,15 +4,11 @@ from itertools import pairwise
 
 import networkx
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from hamr.config.resources import resource
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario
-from hamr.evaluation.sage.schema import ScenarioFile
 
 FREE = {"PackageStatus": "NoContract", "Penalty": 0}
 BOUND = {"PackageStatus": "Contracted", "Penalty": 100}
@@ -102,26 +98,22 @@ def test_what_cannot_be_is_refused(telecom, fields, system, said):
     assert said in str(caught.value)
 
 
-def test_unknown_scenario_names_the_known_ones():
-    with pytest.raises(BadInput, match="telecom_package"):
-        load_scenario("telecom_packages")
+def test_the_path_list_has_the_form_of_the_paper(telecom):
+    listed = telecom.path_list()
+    assert len(listed) == 36
+    assert {
+        "Classification_items": ["Change", "Agree", "Data", "Discontent"],
+        "system_variables": {"PackageStatus": "Contracted", "Penalty": 100},
+        "expected_path": ["stage1", "stage2", "stage4", "stage5", "stage7"],
+        "final_output": {"Action": "TransHuman"},
+    } in listed
 
 
-@pytest.mark.parametrize(
-    ("break_it", "said"),
-    [
-        (lambda f: f["stages"]["stage2"]["branches"].pop(), "fires 0 branches"),
-        (lambda f: f["stages"]["stage5"]["branches"].append({"above": 5, "to": "stage7"}), "fires 2 branches"),
-        (lambda f: f["stages"]["stage1"].update(next="stage9"), "neither a stage nor an action"),
-        (lambda f: f["stages"]["stage2"].update(reads="Colour"), "is no variable"),
-        (lambda f: f.update(start="begin"), "is no stage"),
-        (lambda f: f["stages"]["stage1"].update(color="red"), "Extra inputs"),
-        (lambda f: f["coverage"]["crossed"].pop(), "coverage names"),
-    ],
-)
-def test_a_file_that_contradicts_itself_is_refused(break_it, said):
-    raw = yaml.safe_load(resource("conf", "scenarios/telecom_package.yaml").read_text())
-    ScenarioFile.model_validate(raw)
-    break_it(raw)
-    with pytest.raises(ValidationError, match=said):
-        ScenarioFile.model_validate(raw)
+def test_facts_of_the_ticket_decide_nothing(telecom):
+    fields = {"ConsumptionType": "Change"}
+    assert telecom.reference(fields, telecom.furnished(FREE, seed=3)) == telecom.reference(fields, FREE)
+
+
+def test_a_mistyped_variable_gets_the_nearest(telecom):
+    with pytest.raises(BadInput, match="did you mean 'Penalty'"):
+        telecom.reference({"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penaltie": 0})
