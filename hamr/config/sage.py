@@ -48,7 +48,7 @@ class SageConfig(Section):
     path: PathForm = "intersection"
     """`intersection`: the paper's Eq. 6. `prefix`: order matters, and so do stages too many."""
     action: ActionForm = "exact"
-    """`exact`: Eq. 7. `group`: the right tool with the wrong option of it earns what the scenario's `group_credit` says."""
+    """`exact`: Eq. 7. `group`: the right tool with the wrong option earns what the scenario's `group_credit` says."""
     unreadable: Unreadable = "left_out"
     """A turn whose output cannot be read is left out of the averages (they are 0 if none can), or counts as 0."""
     resamples: PositiveInt = 1000

@@ -18,6 +18,7 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
 from hamr.evaluation.sage.coverage import plan_dialogues
+from hamr.evaluation.sage.judging import AGAIN
 from hamr.evaluation.sage.prompts import prompt_ids
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.sage.run import Cast, Evaluated, hold, summarise
@@ -25,7 +26,7 @@ from hamr.evaluation.sage.scripted import KINDS, PREFIX, scripted
 from hamr.evaluation.sage.store import Store, read_settings, write_aside
 from hamr.evaluation.sage.traces import Plan
 from hamr.jobs.pools_up import capacity, with_pools, writing_pool
-from hamr.observability.sage_console import coverage_table, progress, table
+from hamr.observability.sage_console import coverage_table, progress, tables
 from hamr.protocols import Ask
 
 RUN = "sage"
@@ -75,7 +76,8 @@ def main(args: list[str]) -> int:
             _write(request, found)
         for name in scenarios:
             console.print(coverage_table(name, found.summary["coverage"][name]))
-        console.print(table(found.summary))
+        for table in tables(found.summary):
+            console.print(table)
         _report(request, found, store)
         console.print(f"written: {request.output}/report.html", highlight=False)
     return _ended(found)
@@ -129,9 +131,12 @@ def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[st
             own[key] = value
         elif equals and key in SageConfig.model_fields:
             sage[key] = None if value in ("null", "none") and key in ("limit", "at_once") else value
-        elif "." in key or key.lstrip("+~") in Config.model_fields or overrides[-1:] == ["--config-dir"]:
-            overrides.append(arg)
-        elif key.startswith("--"):
+        elif (
+            "." in key
+            or key.lstrip("+~") in Config.model_fields
+            or overrides[-1:] == ["--config-dir"]
+            or key.startswith("--")
+        ):
             overrides.append(arg)
         else:
             raise BadInput("hamr evaluate", arg, f"unknown option; {nearest(key, known)}there are: {', '.join(known)}")
@@ -167,7 +172,7 @@ def _numbered(given: str) -> Names:
     for name in (name.strip() for name in given.split(",")):
         if name:
             again = sum(other.partition(AGAIN)[0] == name.partition(AGAIN)[0] for other in names)
-            names.append(name if AGAIN in name or not again else f"{name}#{again + 1}")
+            names.append(name if AGAIN in name or not again else f"{name}{AGAIN}{again + 1}")
     return tuple(names)
 
 

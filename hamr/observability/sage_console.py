@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -17,8 +18,6 @@ from hamr.observability.console import duration
 
 NEWS_S = 20.0
 """Seconds between lines of progress where the output is no terminal."""
-MOST_ROWS = 40
-"""Of a coverage table on the terminal."""
 
 
 @contextmanager
@@ -61,41 +60,55 @@ def _lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Rep
     return report
 
 
-def table(summary: Mapping[str, Any]) -> Table:
-    """The paper's Table 1: means over scenarios, every scenario's overall score, format errors and chat length."""
+def tables(summary: Mapping[str, Any]) -> list[Table]:
+    """The paper's Table 1 in three, so that 80 columns hold each: the means of the scenarios, what logic is made of, and
+    every scenario's overall score."""
     codes = _codes(summary)
-    shown = Table(title="SAGE", caption="overall, logic and chat: mean of the scenarios, in [0, 100]")
-    shown.add_column("agent")
-    for name in ("overall", "logic", "chat", *codes.values(), "unreadable", "faults", "words"):
-        shown.add_column(name, justify="right")
+    each = _headed("SAGE: overall by scenario", codes.values())
     for agent, result in summary["agents"].items():
-        average = result["average"]
-        cells = [mean(average[name]) for name in ("overall", "logic", "chat")]
-        cells += [mean(result["scenarios"][name]["figures"]["overall"]) for name in codes]
-        cells += [f"{mean(average[name])}%" for name in ("unreadable", "format_error")]
-        shown.add_row(agent, *cells, mean(average["chat_length"]))
+        each.add_row(agent, *(_mean(result["scenarios"][name]["figures"]["overall"]) for name in codes))
+    means = ("overall", "logic", "chat", "unreadable", "chat_length")
+    parts = ("classification", "path", "action", "format_error")
+    return [
+        _averages(summary, "SAGE: means of the scenarios", means, ("overall", "logic", "chat", "unread %", "words")),
+        _averages(summary, "SAGE: what logic is made of", parts, ("labels", "path", "action", "faulty %")),
+        each,
+    ]
+
+
+def _averages(summary: Mapping[str, Any], title: str, names: Sequence[str], headings: Sequence[str]) -> Table:
+    shown = _headed(title, headings)
+    for agent, result in summary["agents"].items():
+        shown.add_row(agent, *(_mean(result["average"][name]) for name in names))
     return shown
+
+
+def _headed(title: str, headings: Iterable[str]) -> Table:
+    table = Table("agent", title=title, box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def coverage_table(scenario: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Every path with how many customers were sent along it, for their intent and to top it up."""
-    shown = Table("path", "what the customer is", "intent", "top-up", "all", title=f"{scenario}: {len(rows)} paths")
-    for row in rows[:MOST_ROWS]:
+    """Every route with the paths that take it and the customers that were sent along: for their intent, to top up, and
+    along the path that has fewest."""
+    shown = _headed(f"{scenario}: {len(rows)} paths", ("paths", "intent", "top-up", "all", "fewest"))
+    shown.columns[0].header = "route"
+    routes: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
         stages, action = row["route"]
-        way = " ".join(stage.removeprefix("stage") for stage in stages)
-        total = row["by_intent"] + row["by_path"]
-        shown.add_row(f"{way} {action}", row["case"], str(row["by_intent"]), str(row["by_path"]), str(total))
-    if len(rows) > MOST_ROWS:
-        shown.add_row("...", f"{len(rows) - MOST_ROWS} more in metrics.json", "", "", "")
+        routes.setdefault(" ".join([*(s.removeprefix("stage") for s in stages), action]), []).append(row)
+    for route, taken in routes.items():
+        intent, top_up = sum(row["by_intent"] for row in taken), sum(row["by_path"] for row in taken)
+        fewest = min(row["by_intent"] + row["by_path"] for row in taken)
+        shown.add_row(route, *map(str, (len(taken), intent, top_up, intent + top_up, fewest)))
     return shown
 
 
-def mean(figure: Mapping[str, float | None]) -> str:
-    return number(figure["mean"])
-
-
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _mean(figure: Mapping[str, float | None]) -> str:
+    value = figure["mean"]
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _codes(summary: Mapping[str, Any]) -> dict[str, str]:

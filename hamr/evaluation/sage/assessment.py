@@ -64,14 +64,10 @@ def assess(
     scenario: Scenario, trace: Trace, judgements: Mapping[int, Judgement], config: SageConfig
 ) -> list[Assessment]:
     """Every assessed turn of a dialogue, in order. A turn without a judgement has no worth, but its faults count."""
-    return [
-        _assess(scenario, trace, turn, judgements.get(turn), config) for turn in assessed_turns(len(trace.turns))
-    ]
+    return [_assess(scenario, trace, turn, judgements.get(turn), config) for turn in assessed_turns(len(trace.turns))]
 
 
-def _assess(
-    scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | None, config: SageConfig
-) -> Assessment:
+def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | None, config: SageConfig) -> Assessment:
     reading = _reading(trace, turn, scenario)
     votes = judgement.votes if judgement is not None and reading.output is not None else ()
     held = consensus(votes, scenario, config.tie) if votes else None
@@ -102,9 +98,7 @@ def _reading(trace: Trace, turn: int, scenario: Scenario) -> Reading:
     return read_output(trace.turns[turn - 1].agent, scenario)
 
 
-def _worth(
-    scenario: Scenario, trace: Trace, output: Output | None, votes: Sequence[Vote], config: SageConfig
-) -> Worth:
+def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Sequence[Vote], config: SageConfig) -> Worth:
     if output is None:
         zero = config.unreadable == "zero"
         return Worth(logic=NOTHING if zero else None, chat=0.0 if zero else None, overall=0.0 if zero else None)

@@ -1,4 +1,4 @@
-"""Which customers an evaluation sends: some of every intent, then more for the paths that had too few (section 3.2.1)."""
+"""Which customers an evaluation sends: some of every intent, then more for paths that had too few (section 3.2.1)."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def judge_schema(scenario: Scenario) -> dict[str, Any]:
     """The JSON schema of a judge's answer, for pools that hold a model to it."""
     labels = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
     grades = {name: {"enum": list(GRADES)} for name in DIMENSIONS}
-    reasons = dict.fromkeys(JUDGE_REASONS, {"type": "string"})
+    reasons = {key: {"type": "string"} for key in JUDGE_REASONS}
     return _object({CLASSIFICATION: _object(labels), QUALITY: _object(grades), **reasons})
 
 

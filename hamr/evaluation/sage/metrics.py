@@ -44,9 +44,9 @@ def averaged(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig
     tables = [(means(turns), _draws(*_sums(turns), turns, config)) for turns in by_scenario.values()]
     found = {}
     for i, name in enumerate(VALUES):
-        known = [table[0][name] for table in tables if table[0][name] is not None]
-        draws = np.mean([table[1][:, i] for table in tables if table[0][name] is not None], axis=0) if known else None
-        found[name] = _figure(float(np.mean(known)) if known else None, draws)
+        known = [(mean, draws[:, i]) for named, draws in tables if (mean := named[name]) is not None]
+        draws = np.mean([drawn for _, drawn in known], axis=0) if known else None
+        found[name] = _figure(sum(mean for mean, _ in known) / len(known) if known else None, draws)
     return found
 
 

@@ -51,7 +51,8 @@ async def hold(
     at_once: int,
     report: Report = lambda progress: None,
 ) -> None:
-    """Holds and judges what the store lacks of these (agent, customer). At most `at_once` dialogues are under way, and as many are being judged.
+    """Holds and judges what the store lacks of these (agent, customer). At most `at_once` dialogues are under way, and
+    as many are being judged.
 
     A pool that fails ends its dialogues with a typed outcome and goes on with the next; nothing finished is lost
     whatever happens.

@@ -12,7 +12,6 @@ from hamr.evaluation.sage.prompts import DIMENSIONS
 from hamr.evaluation.sage.schema import Metrics, Value
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """What the agent ought to have said: labels that are known, and the way and the action that follow from them."""
@@ -93,7 +92,7 @@ def classification(given: Mapping[str, Value], known: Mapping[str, Value]) -> fl
 def path_score(given: Sequence[str], reference: Sequence[str], form: PathForm = "intersection") -> float:
     """In [0, 1].
 
-    `intersection`, Eq. 6: |given ∩ reference| / |reference|. Stages too many, repeated or in another order cost nothing.
+    `intersection`, Eq. 6: |given ∩ reference| / |reference|. Stages too many, twice or in another order cost nothing.
     `prefix`: 1 for the same path, else the length of the common beginning over that of the longer path.
 
     >>> path_score(["stage1", "stage2", "stage9", "stage4"], ["stage1", "stage2", "stage4"])

@@ -36,15 +36,14 @@ TALK = 10
 Say = Callable[[Scenario, Plan, Question], str]
 
 
-def scripted(
-    kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, Plan]
-) -> Ask:
-    """Who answers as `name` (without the prefix) in the part of `kind`: agent, simulator or judges. A question's affinity
-    names the dialogue. Raises BadInput for an unknown name."""
+def scripted(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, Plan]) -> Ask:
+    """Who answers as `name` (without the prefix) as `kind`: agent, simulator or judges. A question's affinity names the
+    dialogue. Raises BadInput for an unknown name."""
     known = KINDS[kind]
     if name not in known:
-        hint = nearest(name, known)
-        raise BadInput(kind, PREFIX + name, f"no such script; {hint}there are: {', '.join(PREFIX + k for k in known)}")
+        scripts = [PREFIX + script for script in known]
+        hint = nearest(PREFIX + name, scripts)
+        raise BadInput(kind, PREFIX + name, f"no such script; {hint}there are: {', '.join(scripts)}")
     say = known[name]
 
     async def ask(question: Question) -> Answer:

@@ -1,8 +1,8 @@
 """The folder of an evaluation: what was said and judged, row by row, so that nothing finished is lost.
 
-    settings.json      what decides the dialogues and their judgements
-    traces.jsonl       one row a dialogue; one that a pool broke off is followed by a row of its next try
-    judgements.jsonl   one row an assessed turn: every judge's votes
+settings.json      what decides the dialogues and their judgements
+traces.jsonl       one row a dialogue; one that a pool broke off is followed by a row of its next try
+judgements.jsonl   one row an assessed turn: every judge's votes
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Store:
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """What an evaluation in this folder was begun with; None where there is none. Raises BadInput for a damaged file."""
+    """What an evaluation in this folder was begun with; None where there is none. Raises BadInput for a bad file."""
     path = folder / SETTINGS
     if not path.is_file():
         return None
@@ -119,7 +119,7 @@ def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
     for key, was in before.items():
         if key == "judging" and rejudge:
             continue
-        is_now = now.get(key)
+        is_now = now.get(key, {})
         if key in ("agents", "scenarios"):
             shared = sorted(was.keys() & is_now.keys())
             was, is_now = {name: was[name] for name in shared}, {name: is_now[name] for name in shared}

@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One turn: the customer's words, and the agent's, as they came. `cut_off`: the agent ran into its longest answer."""
+    """One turn: the customer's words, and the agent's, as they came. `cut_off`: the agent's ran into its limit."""
 
     user: str
     agent: str
@@ -54,8 +54,8 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: the words with
-    which the customer left, which nobody answered."""
+    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: the customer's
+    last words, which nobody answered."""
 
     agent: str
     simulator: str
