@@ -20,10 +20,10 @@ WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-c
   simulators   scripted:patient scripted:hasty scripted:machine
   judges       scripted:gold scripted:strict scripted:contrary
 
-sage: customers with an intent, a persona and an adversarial level talk to the agent; judges say at turns 1, 5, 10, 15 and
-the last what the customer's case is and how well the agent speaks, and the procedure's rule engine what follows from it.
-FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command goes on where
-it stopped. rejudge=true lets other judges judge the dialogues that are there.
+sage: customers with an intent, a persona and an adversarial level talk to the agent; judges say at turns 1, 5, 10, 15
+and the last what the customer's case is and how well the agent speaks, and the procedure's rule engine what follows.
+FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command goes on
+where it stopped. rejudge=true lets other judges judge the dialogues that are there.
 
 options (default):
   language=en|zh (en)  seed (0)  per_intent (3)  per_path (5)  cover=cases|routes (cases)  limit (none)  max_turns (30)

@@ -55,7 +55,7 @@ class Request:
 
 
 def main(args: list[str]) -> int:
-    """Raises BadInput for whatever the user has to change, before anything starts; HamrError where no dialogue was held."""
+    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nothing was held."""
     request = read_request(args)
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
     config = _pools(request)
@@ -65,10 +65,8 @@ def main(args: list[str]) -> int:
         pairs = _pairs(request, scenarios, store)
         plans = list({plan.id: plan for _, plan in pairs}.values())
         done = sum(store.finished(agent, plan.id) is not None for agent, plan in pairs)
-        console.print(
-            f"sage: {len(request.agents)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues, {done} held before",
-            highlight=False,
-        )
+        counts = f"{len(request.agents)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
+        console.print(f"sage: {counts}, {done} held before", highlight=False)
         try:
             _work(request, scenarios, config, store, pairs, console)
         finally:

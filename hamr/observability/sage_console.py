@@ -61,8 +61,8 @@ def _lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Rep
 
 
 def tables(summary: Mapping[str, Any]) -> list[Table]:
-    """The paper's Table 1 in three, so that 80 columns hold each: the means of the scenarios, what logic is made of, and
-    every scenario's overall score."""
+    """The paper's Table 1 in three, so that 80 columns hold each: the means of the scenarios, what logic is made of,
+    and every scenario's overall score."""
     codes = _codes(summary)
     each = _headed("SAGE: overall by scenario", codes.values())
     for agent, result in summary["agents"].items():

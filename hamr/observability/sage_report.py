@@ -176,7 +176,7 @@ def _sections(folder: Path, found: Evaluated) -> Iterator[dict[str, Any]]:
         graphs.append(_shown(folder, f"graph_{name}_{agent}", title, figure, wide=True))
     yield {
         "title": "Where it goes wrong",
-        "lead": "The redder a stage, the more often the agent left the right way there, or took a wrong action at its end.",
+        "lead": "The redder a stage, the more often the agent left the right way there, or ended in a wrong action.",
         "plots": graphs,
     }
     every = [a for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some]

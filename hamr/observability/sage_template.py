@@ -47,8 +47,8 @@ contract.</p>
 {% endfor %}
 
 <h2>Dialogues</h2>
-<p class="lead">How they ended, what was assessed, the execution gap (labels minus action, in points), and breaches of the
-contract as shares of the assessed turns.</p>
+<p class="lead">How they ended, what was assessed, the execution gap (labels minus action, in points), and breaches of
+the contract as shares of the assessed turns.</p>
 <div class="panel"><table>
 <tr><th>agent</th><th>scenario</th><th>ended</th><th>assessed turns</th><th>gap</th><th>faults</th></tr>
 {% for d in details %}<tr><td>{{ d.agent }}</td><td>{{ d.scenario }}</td><td>{{ d.dialogues }}</td>

@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NoReturn, get_args
 
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.prompts import ACTION, CHAT, CHAT_WORDS, CLASSIFICATION_OUTPUT, COT, FINALS, NOW_PATH
 from hamr.evaluation.sage.rules import stage_name
 from hamr.evaluation.sage.schema import Value, Variable
+from hamr.rewards.reading import TEXT, object_schema
 
 Unreadable = Literal[
     "empty", "cut_off", "no_json", "text_around", "doubled_key", "missing_key", "unknown_key", "wrong_type"
@@ -99,6 +101,23 @@ def read_output(text: str, scenario: Scenario) -> Reading:
         faults.append(Fault(kind="unknown_action", detail=action[:60]))
     output = Output(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
     return Reading(output=output, faults=tuple(faults))
+
+
+@lru_cache(maxsize=64)
+def output_schema(scenario: Scenario) -> dict[str, Any]:
+    """The contract as a JSON schema, for pools that hold what they write to one (`structured`): an agent of such a pool
+    makes no format errors, and is measured by the rest."""
+    fields = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
+    names = list(dict.fromkeys(map(stage_name, scenario.file.stages)))
+    return object_schema(
+        **{
+            CLASSIFICATION_OUTPUT: object_schema(**fields),
+            COT: TEXT,
+            NOW_PATH: {"type": "array", "items": {"enum": names}},
+            FINALS: object_schema(**{ACTION: {"enum": list(scenario.file.actions)}}),
+            CHAT: TEXT,
+        }
+    )
 
 
 def words(text: str) -> int:

@@ -21,6 +21,7 @@ from hamr.evaluation.sage.simulation import reply_of
 from hamr.evaluation.sage.traces import Trace
 from hamr.protocols import Ask
 from hamr.rewards.prompting import neutralise
+from hamr.rewards.reading import TEXT, object_schema
 from hamr.types import Answer, Question
 
 ASSESSED = (1, 5, 10, 15)
@@ -150,8 +151,8 @@ def judge_schema(scenario: Scenario) -> dict[str, Any]:
     """The JSON schema of a judge's answer, for pools that hold a model to it."""
     labels = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
     grades = {name: {"enum": list(GRADES)} for name in DIMENSIONS}
-    reasons = {key: {"type": "string"} for key in JUDGE_REASONS}
-    return _object({CLASSIFICATION: _object(labels), QUALITY: _object(grades), **reasons})
+    parts = {CLASSIFICATION: object_schema(**labels), QUALITY: object_schema(**grades)}
+    return object_schema(**parts, **dict.fromkeys(JUDGE_REASONS, TEXT))
 
 
 def read_vote(judge: str, text: str, scenario: Scenario) -> Vote:
@@ -223,12 +224,6 @@ def _line(text: str) -> str:
 
 def _is_grade(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value in GRADES
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False,
-    }  # fmt: skip
 
 
 def _last_object(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hamr.config.sage import SageConfig
-from hamr.evaluation.sage.contract import Reading, read_output, whole
+from hamr.evaluation.sage.contract import Reading, output_schema, read_output, whole
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.prompts import END_MARK, service_prompt, user_prompt
 from hamr.evaluation.sage.schema import Value
@@ -107,6 +107,7 @@ class Simulation:
             Question(
                 messages=tuple(messages),
                 affinity=plan.id,
+                schema=output_schema(self.scenario),
                 temperature=self.config.agent_temperature,
                 seed=plan.seed_of("agent", turn),
             ),

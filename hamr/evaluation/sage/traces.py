@@ -54,8 +54,8 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: the customer's
-    last words, which nobody answered."""
+    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: last words of
+    the customer, which nobody answered."""
 
     agent: str
     simulator: str
