@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
+import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from hamr.config.resources import resource
 from hamr.errors import BadInput
-from hamr.evaluation.sage import schema
 from hamr.evaluation.sage.checks import faults
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.sage.schema import ScenarioFile
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def scenario_names() -> list[str]:
@@ -46,31 +47,36 @@ def _shipped(name: str) -> Scenario:
 
 
 def _read(path: Path) -> Scenario:
+    file, tree = read_checked(path, ScenarioFile, "scenario")
+    fault = next(faults(file), None)
+    if fault is not None:
+        raise BadInput(place(path, tree, fault.where), fault.value, fault.why)
+    return Scenario(file, path)
+
+
+def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml.Node]:
+    """(what the file says, its YAML nodes, for `place`). Raises BadInput with the line of what is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         raw = yaml.safe_load(text)
     except OSError as error:
-        raise BadInput("scenario", str(path), f"{(error.strerror or 'cannot be read').lower()}; give a file") from error
+        raise BadInput(what, str(path), f"{(error.strerror or 'cannot be read').lower()}; give a file") from error
     except UnicodeDecodeError as error:
-        raise BadInput("scenario", str(path), "is not UTF-8; save it as UTF-8") from error
+        raise BadInput(what, str(path), "is not UTF-8; save it as UTF-8") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise BadInput(where, getattr(error, "problem", None), "is not YAML there; check the indentation") from error
     if not isinstance(tree, yaml.MappingNode) or not isinstance(raw, dict):
-        raise BadInput(f"{path}:1", raw, "a scenario is a YAML mapping; start from a shipped one")
+        raise BadInput(f"{path}:1", raw, f"{what}: has to be a YAML mapping; start from a shipped one")
     try:
         _refuse_doubled(tree, path)
-        file = ScenarioFile.model_validate(raw)
+        return model.model_validate(raw), tree
     except ValidationError as error:
-        raise _malformed(error, tree, path) from error
+        raise _malformed(error, model, tree, path) from error
     except RecursionError as error:
-        raise BadInput("scenario", str(path), "a part of it holds itself; write it without aliases") from error
-    fault = next(faults(file), None)
-    if fault is not None:
-        raise BadInput(_place(path, tree, fault.where), fault.value, fault.why)
-    return Scenario(file)
+        raise BadInput(what, str(path), "a part of it holds itself; write it without aliases") from error
 
 
 def _refuse_doubled(node: yaml.Node, path: Path) -> None:
@@ -94,27 +100,26 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
         _refuse_doubled(child, path)
 
 
-def _malformed(error: ValidationError, tree: yaml.Node, path: Path) -> BadInput:
+def _malformed(error: ValidationError, model: type[BaseModel], tree: yaml.Node, path: Path) -> BadInput:
     found = error.errors()
     # A mistyped key is also a missing one: say the first.
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
-    place = _place(path, tree, first["loc"])
+    where = place(path, tree, first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        near = difflib.get_close_matches(key, _keys(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return BadInput(place, key, f"unknown key; {hint}remove it or correct it")
+        return BadInput(where, key, f"unknown key; {nearest(key, _keys(model))}remove it or correct it")
     value = None if first["type"] == "missing" else first["input"]
-    return BadInput(place, value, first["msg"].removeprefix("Value error, "))
+    return BadInput(where, value, first["msg"].removeprefix("Value error, "))
 
 
-def _keys() -> list[str]:
-    """Every key that some section of a scenario file has."""
-    models = [m for m in vars(schema).values() if isinstance(m, type) and issubclass(m, BaseModel)]
-    return [field.alias or name for model in models for name, field in model.model_fields.items()]
+def _keys(model: type[BaseModel]) -> list[str]:
+    """Every key that the model, or a neighbour of it that its file may be made of, has."""
+    home = vars(sys.modules[model.__module__]).values()
+    models = [m for m in home if isinstance(m, type) and issubclass(m, BaseModel)]
+    return [field.alias or name for each in models for name, field in each.model_fields.items()]
 
 
-def _place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
+def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
     """`file:line: the.keys` of the deepest of these keys that stands in the file."""
     node, line = tree, 1
     for part in where:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hamr.errors import BadInput
@@ -37,8 +38,10 @@ class Case:
 class Scenario:
     """One procedure: its graph, its routes and its rule engine."""
 
-    def __init__(self, file: ScenarioFile) -> None:
+    def __init__(self, file: ScenarioFile, source: Path | None = None) -> None:
+        """`source`: where the file lies; wordings of generated dialogues are looked for beside it."""
         self.file = file
+        self.source = source
         self.name = file.name
 
     @cached_property

@@ -1,7 +1,8 @@
 """What the agent under test, the simulated customer and the judges are told, rendered from the scenario (SAGE B.3.2).
 
-The fixed words are `prompts/sage_{service,user,judge,phrases}.<language>.yaml`; whatever a scenario says of itself is
-written once, in its file. The dialogue is no part of these texts: whoever asks a model adds it, as untrusted text.
+The fixed words are `prompts/sage_{service,user,judge,policy,phrases}.<language>.yaml`; whatever a scenario says of
+itself is written once, in its file. The dialogue is no part of these texts: whoever asks a model adds it, as
+untrusted text.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GRADES = (3, 6, 9)
 def prompt_ids(language: str) -> dict[str, str]:
     """Name, version and digest of every template behind the texts of this language, for the records."""
     _check_language(language)
-    roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge")}
+    roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge", "policy")}
     return {**roles, "phrases": _phrases(language).id}
 
 
@@ -114,6 +115,25 @@ def judge_prompt(scenario: Scenario, *, language: str) -> str:
         "answer": _judge_answer(scenario, words),
     }
     return TextPrompt.load(f"sage_judge.{language}").render(variables)
+
+
+def policy_text(scenario: Scenario, *, language: str) -> str:
+    """The policy of a generated sample, for an agent that answers with a reply or a tool call (`Action.tool`)."""
+    words = _phrases(language)
+    lines = []
+    for name, action in scenario.file.actions.items():
+        kind = "by_reply" if action.reply else "by_call_amount" if action.amount else "by_call"
+        values = {"name": name, "tool": action.tool(name), "amount": action.amount, "option": action.option}
+        kind = "by_call_option" if action.option else kind
+        lines.append(words.say(kind, **values, description=action.description.of(language)))
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "fields": _fields(scenario, words, language),
+        "catalogue": _catalogue(scenario, words, language),
+        "procedure": sop_text(scenario, language=language),
+        "actions": "\n".join(lines),
+    }
+    return TextPrompt.load(f"sage_policy.{language}").render(variables)
 
 
 def sop_text(scenario: Scenario, *, language: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,11 +16,11 @@ Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Text(_Strict):
+class Text(Strict):
     """A text in every language. A plain text in the file stands for all of them."""
 
     en: str
@@ -34,16 +35,18 @@ class Text(_Strict):
         return self.zh if language == "zh" else self.en
 
 
-class Variable(_Strict):
+class Variable(Strict):
     """A classification field or a system variable: one of `options`, or a whole number from `minimum` on.
 
-    `hidden`: a system variable that the back end knows and the customer does not.
+    `examples`: numbers beside those of `system_states` that generated data may show. `hidden`: a system variable that
+    the back end knows and the customer does not.
     """
 
     type: Literal["enum", "boolean", "integer"]
     description: Text
     meanings: Mapping[Value, Text] | None = Field(default=None, alias="options")
     minimum: int | None = None
+    examples: tuple[int, ...] = ()
     hidden: bool = False
 
     @model_validator(mode="after")
@@ -72,7 +75,7 @@ class Variable(_Strict):
         return None if value >= self.minimum else f"must be at least {self.minimum}"
 
 
-class Fact(_Strict):
+class Fact(Strict):
     """Something else that the ticket says of this customer and that no stage reads: one of `one_of`, or a whole number
     from `low` to `high` in steps of `step`. Formulas may use the numbers."""
 
@@ -104,7 +107,7 @@ class Fact(_Strict):
         return all(isinstance(value, int) for value in self.values)
 
 
-class Condition(_Strict):
+class Condition(Strict):
     """A condition on one variable's value."""
 
     values: tuple[Value, ...] | None = None
@@ -127,7 +130,7 @@ class Branch(Condition):
     to: str
 
 
-class Stage(_Strict):
+class Stage(Strict):
     """Either goes on unconditionally (`next`) or reads one variable and branches.
 
     A stage that the procedure comes to from several sides with different consequences is written once per side, as
@@ -150,14 +153,14 @@ class Stage(_Strict):
         return (self.next,) if self.next else tuple(b.to for b in self.branches)
 
 
-class FormulaCase(_Strict):
+class FormulaCase(Strict):
     """`value` where every condition of `when` holds."""
 
     when: Mapping[str, Condition] = {}
     value: Expression
 
 
-class Formula(_Strict):
+class Formula(Strict):
     """An amount, worked out by the first of `cases` whose conditions hold, in whole units (fractions are dropped)."""
 
     description: Text
@@ -174,7 +177,7 @@ class Formula(_Strict):
         return frozenset(name for case in self.cases for name in (*case.when, *case.value.names))
 
 
-class Action(_Strict):
+class Action(Strict):
     """What ends a walk. `reply`: done by words alone; any other is a tool call. `amount` names the formula of what is
     paid. Actions of one `group` are the options of one tool (PLAN with its options A to F)."""
 
@@ -190,10 +193,21 @@ class Action(_Strict):
             raise ValueError("group and option go together")
         if self.reply and (self.amount or self.group):
             raise ValueError("what is done by words alone has no amount and no group")
+        if self.amount and self.group:
+            raise ValueError("an option of a group has no amount")
         return self
 
+    def tool(self, name: str) -> str:
+        """Of the action of this name: the tool that does it.
 
-class Intent(_Strict):
+        >>> Action(description={"en": "", "zh": ""}).tool("RescheduleOrRefund+HandlingFee")
+        'reschedule_or_refund_handling_fee'
+        """
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.group or name)
+        return re.sub(r"[^a-z0-9]+", "_", spaced.lower())
+
+
+class Intent(Strict):
     """What a customer wants. `pins`: the fields that this decides; the others may take any value with it."""
 
     description: Text
@@ -203,11 +217,11 @@ class Intent(_Strict):
         return all(name not in fields or fields[name] == value for name, value in self.pins.items())
 
 
-class Persona(_Strict):
+class Persona(Strict):
     description: Text
 
 
-class Metrics(_Strict):
+class Metrics(Strict):
     """How a turn's score is made. Logic (SAGE 3.2.4) weighs classification, path and action; overall (Eq. 9) weighs
     logic and chat. `group_credit`: what an action of the right group with the wrong option earns; None: nothing, as
     any other wrong action earns (Eq. 7)."""
@@ -226,21 +240,21 @@ class Metrics(_Strict):
         return self
 
 
-class Refusal(_Strict):
+class Refusal(Strict):
     """A combination of system variables that cannot be."""
 
     when: Mapping[str, Condition]
     why: str
 
 
-class Coverage(_Strict):
+class Coverage(Strict):
     """How the listing of cases crosses the fields; see `Scenario.cases`."""
 
     crossed: tuple[str, ...]
     filled: Mapping[str, Value]
 
 
-class ScenarioFile(_Strict):
+class ScenarioFile(Strict):
     name: str
     code: str
     title: Text

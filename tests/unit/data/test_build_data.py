@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
 
 from hamr.cli import main as hamr
 from hamr.data.samples import read_samples
+from hamr.evaluation.sage import scenario_names
 
 NAMES = ("train", "validation", "test")
 
@@ -21,6 +23,22 @@ def test_generated_splits_are_written_and_shown(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "call change_order" in shown
     assert str(tmp_path / "out" / "test.jsonl") in shown.replace("\n", "")
+
+
+def test_without_a_scenario_the_files_are_byte_for_byte_the_quickstart_s(tmp_path):
+    assert _sage(tmp_path) == 0
+    found = {name: hashlib.sha256((tmp_path / f"{name}.jsonl").read_bytes()).hexdigest()[:16] for name in NAMES}
+    assert found == {"train": "620b52d23f524f51", "validation": "2d0a290663a85467", "test": "4a022b4d979c0fa1"}
+
+
+def test_dialogues_of_every_scenario_are_written_and_their_paths_shown(tmp_path, capsys):
+    sizes = [f"data.sage.{name}={size}" for name, size in zip(NAMES, (36, 12, 12), strict=True)]
+    assert hamr(["data", "sage", "scenario=all", f"output={tmp_path}", *sizes]) == 0
+    samples = read_samples(tmp_path / "train.jsonl")
+    assert {sample.meta["scenario"] for sample in samples} == set(scenario_names())
+    shown = capsys.readouterr().out
+    assert "60 different samples" in shown
+    assert "airline_refund" in shown
 
 
 def test_files_are_replaced_only_on_request(tmp_path, capsys):
@@ -43,6 +61,10 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "data.sage.train=0"], "greater than 0"),
         (["sage", "outptu={out}"], "did you mean output"),
         (["sage", "output={out}", "overwrite=yes"], "true or false"),
+        (["sage", "output={out}", "scenario=airline_refnd"], "did you mean 'airline_refund'"),
+        (["sage", "output={out}", "scenario=./none.yaml"], "no such file"),
+        (["sage", "output={out}", "scenario=all", "language=de"], "known: en, zh"),
+        (["sage", "output={out}", "language=en"], "goes with scenario"),
         (["import"], "there are: star"),
         (["import", "moon"], "there are: star"),
         (["import", "star", "output={out}"], "give input="),

@@ -147,7 +147,7 @@ def test_both_languages_have_the_same_phrases_with_the_same_gaps():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_records_can_name_the_templates(language):
     ids = texts.prompt_ids(language)
-    assert set(ids) == {"service", "user", "judge", "phrases"}
+    assert set(ids) == {"service", "user", "judge", "policy", "phrases"}
     assert all(re.fullmatch(rf"sage_{role}\.{language}@\d+\+[0-9a-f]{{12}}", ids[role]) for role in ids)
 
 

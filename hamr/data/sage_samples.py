@@ -1,0 +1,245 @@
+"""Generated dialogues over any scenario: decision points with a gold action each, from graph, intents and personas.
+
+A customer has a whole setting of the fields, which nobody tells the agent. What the first message shows, and what every
+answer adds, goes through the rule engine: the field that it waits for, or the action that it ends with, is what the
+agent has to do there. A sample is one such point: the dialogue before it, with the agent's act as its references.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hamr.data.sage_words import SPLITS, Split, Wordings, Words, ask_of, drawn, load_words
+from hamr.data.splits import Splits
+from hamr.errors import BadInput
+from hamr.evaluation.sage import Route, Scenario, Walk
+from hamr.evaluation.sage.prompts import policy_text
+from hamr.evaluation.sage.schema import Value
+from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
+
+ENDS = 0.6
+"""Share of samples that ask for the end of a dialogue; the others ask for one of the questions on the way."""
+_FILLINGS = 48
+"""Draws of the variables that a walk does not read, per walk."""
+_TRIES = 40
+"""Draws per sample that is asked for before the wordings count as used up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """All fields and system variables of one customer. No setting stands in two splits."""
+
+    fields: Mapping[str, Value]
+    system: Mapping[str, Value]
+
+
+def generate(scenarios: Sequence[Scenario], sizes: Mapping[Split, int], *, seed: int, language: str = "en") -> Splits:
+    """The three splits, the same for the same arguments on every machine; `sizes` are totals that the scenarios share.
+
+    Raises BadInput where wordings are missing or doubled (`load_words`), and where they do not give so many different
+    samples.
+    """
+    made: dict[Split, list[ServiceSample]] = {split: [] for split in SPLITS}
+    for number, scenario in enumerate(scenarios):
+        words = load_words(scenario, language)
+        settings = deal(scenario, Random(f"sage/{scenario.name}/{seed}"))
+        policy, tools = policy_text(scenario, language=language), tools_of(scenario, language)
+        for split in SPLITS:
+            # What does not divide goes to the first scenarios.
+            size = sizes[split] // len(scenarios) + (number < sizes[split] % len(scenarios))
+            maker = _Maker(scenario, words, split, language, policy, tools, Random(f"{scenario.name}/{seed}/{split}"))
+            made[split] += maker.samples(settings[split], size, f"{scenario.name}-{split}-{seed}")
+    for split in SPLITS:
+        Random(f"sage/{seed}/{split}").shuffle(made[split])
+    return Splits(train=tuple(made["train"]), validation=tuple(made["validation"]), test=tuple(made["test"]))
+
+
+def deal(scenario: Scenario, rng: Random) -> dict[Split, dict[Route, list[Setting]]]:
+    """Settings by split and route: every walk with what it does not read drawn at random. Of a route's settings one
+    each goes to train, test and validation, in this order, and of the others six of eight to train; so every split has
+    every route that has three settings."""
+    by_route: dict[Route, dict[str, Setting]] = {}
+    for read, system, walk in scenario.settings():
+        assert walk.action is not None
+        kept = by_route.setdefault(Route(walk.path, walk.action), {})
+        for setting in _fillings(scenario, read, system, rng):
+            kept[json.dumps([setting.fields, setting.system])] = setting
+    order: tuple[Split, ...] = ("train", "test", "validation", *(("train",) * 6 + ("test", "validation")))
+    dealt: dict[Split, dict[Route, list[Setting]]] = {split: {} for split in SPLITS}
+    for route, kept in by_route.items():
+        settings = list(kept.values())
+        rng.shuffle(settings)
+        for index, setting in enumerate(settings):
+            split = order[index] if index < 3 else order[3 + (index - 3) % 8]
+            dealt[split].setdefault(route, []).append(setting)
+    return dealt
+
+
+def _fillings(
+    scenario: Scenario, read: Mapping[str, Value], system: Mapping[str, Value], rng: Random
+) -> Iterator[Setting]:
+    """Whole settings with these values of what the walk reads, as some intent allows them."""
+    for _ in range(_FILLINGS):
+        fields = {
+            name: read[name] if name in read else rng.choice(variable.options or ())
+            for name, variable in scenario.file.fields.items()
+        }
+        if scenario.intents_of(fields):
+            yield Setting(fields=fields, system=_varied(scenario, fields, system, rng))
+
+
+def _varied(
+    scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], rng: Random
+) -> dict[str, Value]:
+    """The state with other numbers that lead the same way."""
+    varied = dict(system)
+    for name, variable in scenario.file.system.items():
+        for number in rng.sample(variable.examples, len(variable.examples)):
+            other = {**varied, name: number}
+            if scenario.file.refusal(other) is None and scenario.walk(fields, other) == scenario.walk(fields, system):
+                varied = other
+                break
+    return varied
+
+
+def tools_of(scenario: Scenario, language: str) -> tuple[Mapping[str, Any], ...]:
+    """A tool for every action that is not done by words: with `amount` where the action has one; the actions of a group
+    are one tool with an `option`."""
+    tools: dict[str, dict[str, Any]] = {}
+    for name, action in scenario.file.actions.items():
+        if action.reply:
+            continue
+        text = action.description.of(language)
+        tool = tools.setdefault(action.tool(name), {"name": action.tool(name), "description": "", "parameters": {}})
+        tool["description"] = f"{tool['description']} {text}".strip()
+        if action.option is not None:
+            known = tool["parameters"].get("properties", {}).get("option", {"enum": []})["enum"]
+            tool["parameters"] = _schema("option", {"type": "string", "enum": [*known, action.option]})
+        elif action.amount is not None:
+            tool["parameters"] = _schema("amount", {"type": "integer"})
+        else:
+            tool["parameters"] = {"type": "object", "properties": {}}
+    return tuple(tools.values())
+
+
+def _schema(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: spec}, "required": [name]}
+
+
+# --- one split of one scenario -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Maker:
+    scenario: Scenario
+    words: Words
+    split: Split
+    language: str
+    policy: str
+    tools: tuple[Mapping[str, Any], ...]
+    rng: Random
+
+    def samples(self, settings: Mapping[Route, list[Setting]], size: int, prefix: str) -> list[ServiceSample]:
+        """Every route in turn; no two samples with the same ticket and dialogue."""
+        if size and not settings:
+            remedy = f"{self.scenario.name} has too few settings to keep some apart; ask for 0, or give it more fields"
+            raise BadInput(f"data.sage.{self.split}", size, remedy)
+        routes = itertools.cycle(self.rng.sample(sorted(settings), len(settings)))
+        made: dict[object, ServiceSample] = {}
+        for _ in range(size * _TRIES):
+            if len(made) == size:
+                break
+            sample = self._sample(self.rng.choice(settings[next(routes)]), f"{prefix}-{len(made):06d}")
+            made.setdefault((sample.history, tuple(sample.ticket.items())), sample)
+        if len(made) < size:
+            where = f"data.sage.{self.split}"
+            remedy = f"the wordings of {self.scenario.name} give only {len(made)} different samples; ask for fewer"
+            raise BadInput(where, size, remedy)
+        return list(made.values())
+
+    def _sample(self, setting: Setting, identity: str) -> ServiceSample:
+        file, rng = self.scenario.file, self.rng
+        intent = rng.choice(self.scenario.intents_of(setting.fields))
+        persona = rng.choice(list(file.personas))
+        ticket = self.scenario.furnished(setting.system, seed=rng.random())
+        points = list(self._points(setting, intent, persona, ticket))
+        end = len(points) - 1
+        point = points[end if not end or rng.random() < ENDS else rng.randrange(end)]
+        history, shown, walk = point
+        route = points[end][2]
+        act = walk.action or f"ask {walk.awaits}"
+        return ServiceSample(
+            id=identity,
+            ticket=ticket,
+            policy=self.policy,
+            tools=self.tools,
+            history=history,
+            references=tuple(Reference(action=a, source="generated") for a in self._actions(walk, shown, ticket)),
+            privileged={
+                "summary": file.intents[intent].description.of(self.language),
+                "fields": shown,
+                "path": list(walk.path),
+                "action": walk.action,
+                "awaits": walk.awaits,
+                "case": {"fields": dict(setting.fields), "path": list(route.path), "action": route.action},
+            },
+            meta={
+                "act": act,
+                "scenario": file.name,
+                "stage": walk.path[-1],
+                "path": list(walk.path),
+                "fields": shown,
+                "system": dict(setting.system),
+                "intent": intent,
+                "persona": persona,
+                "language": self.language,
+                "split": self.split,
+            },
+        )
+
+    def _points(
+        self, setting: Setting, intent: str, persona: str, ticket: Mapping[str, Value]
+    ) -> Iterator[tuple[tuple[Turn, ...], dict[str, Value], Walk]]:
+        """(dialogue, fields that it has shown, how far the procedure gets) at each of the agent's turns."""
+        wordings, pins = self.words.of(self.split), self.scenario.file.intents[intent].pins
+        told = [name for name in self.words.opens_with if name not in pins]
+        parts = [self._one(wordings.manner[persona], ticket), self._one(wordings.opening[intent], ticket)]
+        parts += [self._one(wordings.show[name][setting.fields[name]], ticket) for name in told]
+        history = [Turn(role="customer", content=" ".join(parts))]
+        shown = {name: value for name, value in setting.fields.items() if name in pins or name in told}
+        while True:
+            walk = self.scenario.walk(shown, setting.system)
+            yield tuple(history), dict(shown), walk
+            if walk.awaits is None:
+                return
+            question = self._one(ask_of(wordings, walk.awaits, shown), ticket)
+            answer = self._one(wordings.show[walk.awaits][setting.fields[walk.awaits]], ticket)
+            history += [Turn(role="agent", content=question), Turn(role="customer", content=answer)]
+            shown[walk.awaits] = setting.fields[walk.awaits]
+
+    def _actions(self, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
+        wordings: Wordings = self.words.of(self.split)
+        if walk.awaits is not None:
+            return [Reply(content=_filled(text, ticket)) for text in ask_of(wordings, walk.awaits, shown)]
+        name = str(walk.action)
+        action = self.scenario.file.actions[name]
+        if action.reply:
+            return [Reply(content=_filled(text, ticket)) for text in wordings.say[name]]
+        parameters: dict[str, Any] = {}
+        if action.amount is not None:
+            parameters["amount"] = self.scenario.amount(action.amount, ticket)
+        if action.option is not None:
+            parameters["option"] = action.option
+        return [ToolCall(name=action.tool(name), parameters=parameters)]
+
+    def _one(self, texts: Sequence[str], ticket: Mapping[str, Value]) -> str:
+        return _filled(drawn(self.rng.choice(texts), self.rng), ticket)
+
+
+def _filled(text: str, ticket: Mapping[str, Value]) -> str:
+    return text.format(**ticket)

@@ -1,0 +1,158 @@
+"""What customers and agents of generated dialogues say: `words/<scenario>.<language>.yaml` beside the scenario's file.
+
+Each split has wordings of its own, so that nobody who learned the sentences of one knows those of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Literal
+
+from hamr.errors import BadInput
+from hamr.evaluation.sage import Scenario
+from hamr.evaluation.sage.files import place, read_checked
+from hamr.evaluation.sage.schema import Strict, Value
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Texts = tuple[str, ...]
+
+
+class Wordings(Strict):
+    """One split's. Of [a|b|c] one is drawn; {Name} is a variable of the ticket.
+
+    `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
+    customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
+    value ("Profile=Data"). `say`: the reply that an action is.
+    """
+
+    manner: Mapping[str, Texts]
+    opening: Mapping[str, Texts]
+    show: Mapping[str, Mapping[Value, Texts]] = {}
+    ask: Mapping[str, Texts | Mapping[str, Texts]] = {}
+    say: Mapping[str, Texts] = {}
+
+
+class Words(Strict):
+    """`opens_with`: fields that show in the first message, whatever the procedure does with them."""
+
+    opens_with: Texts = ()
+    train: Wordings
+    validation: Wordings
+    test: Wordings
+
+    def of(self, split: Split) -> Wordings:
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+
+
+def load_words(scenario: Scenario, language: str) -> Words:
+    """Raises BadInput that names file and line: no such file, a missing wording, and a sentence in two splits."""
+    assert scenario.source is not None
+    path = scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+    if not path.is_file():
+        there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
+        raise BadInput("words", str(path), f"no such file; dialogues need wordings. There is: {there or 'none'}")
+    words, tree = read_checked(path, Words, "words")
+    fault = next(_missing(scenario, words), None) or next(_shared(words), None)
+    if fault is not None:
+        where, value, why = fault
+        raise BadInput(place(path, tree, where), value, why)
+    return words
+
+
+def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
+    """The agent's sentences that lead to `field`, where `shown` is known already."""
+    texts = wordings.ask[field]
+    if not isinstance(texts, Mapping):
+        return texts
+    return next(found for key, found in texts.items() if _fits(key, shown))
+
+
+def _fits(key: str, shown: Mapping[str, object]) -> bool:
+    field, _, value = key.partition("=")
+    return str(shown.get(field)) == value
+
+
+def drawn(text: str, rng: Random) -> str:
+    """The text with one alternative of each [a|b|c].
+
+    >>> drawn("a [good|bad] plan", Random(1))
+    'a good plan'
+    """
+    return _CHOICE.sub(lambda found: rng.choice(found[1].split("|")), text)
+
+
+_CHOICE = re.compile(r"\[([^]]*)\]")
+_END = re.compile(r"[.!?。！？\n]+")
+Fault = tuple[tuple[str, ...], object, str]
+
+
+def expansions(text: str) -> Iterator[str]:
+    """Every text that `drawn` may give."""
+    parts = _CHOICE.split(text)
+    choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
+    yield from map("".join, itertools.product(*choices))
+
+
+def sentences(text: str) -> list[str]:
+    """Its sentences as a reader would compare them: lower case, no punctuation, one space.
+
+    >>> sentences("Hi there! I want {Plan}.")
+    ['hi there', 'i want plan']
+    """
+    parts = (" ".join(re.findall(r"\w+", part.lower())) for part in _END.split(text))
+    return [part for part in parts if part]
+
+
+def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
+    """What a dialogue of this scenario could need and would not find."""
+    file = scenario.file
+    open_fields = {
+        variable
+        for fields, _, walk in scenario.settings()
+        for intent in scenario.intents_of(fields)
+        for variable in walk.read
+        if variable in file.fields and variable not in file.intents[intent].pins
+    }
+    for name in words.opens_with:
+        if name not in file.fields:
+            yield ("opens_with",), name, f"is no field; there are {list(file.fields)}"
+    for split in SPLITS:
+        one = words.of(split)
+        needed: dict[tuple[str, ...], object] = {("manner", name): one.manner.get(name) for name in file.personas}
+        needed |= {("opening", name): one.opening.get(name) for name in file.intents}
+        needed |= {("say", name): one.say.get(name) for name, action in file.actions.items() if action.reply}
+        for name in sorted(open_fields | set(words.opens_with)):
+            for option in file.fields[name].options or ():
+                needed["show", name, str(option)] = one.show.get(name, {}).get(option)
+        needed |= {("ask", name): one.ask.get(name) for name in sorted(open_fields - set(words.opens_with))}
+        for where, texts in needed.items():
+            if not texts:
+                yield (split, *where), None, "has no wording; write at least one"
+
+
+def _shared(words: Words) -> Iterator[Fault]:
+    home: dict[str, Split] = {}
+    for split in SPLITS:
+        for where, text in _all_texts(words.of(split).model_dump()):
+            for sentence in (s for variant in expansions(text) for s in sentences(variant)):
+                if home.setdefault(sentence, split) != split:
+                    yield (
+                        (split, *where),
+                        sentence,
+                        f"stands in {home[sentence]} too; say it differently in one of them",
+                    )
+
+
+def _all_texts(part: object, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(part, str):
+        yield where, part
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from _all_texts(value, (*where, str(key)))
+    elif isinstance(part, tuple | list):
+        for value in part:
+            yield from _all_texts(value, where)

@@ -1,0 +1,46 @@
+"""`hamr data sage scenario=...`: generated dialogues over any scenario."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.sage_samples import generate
+from hamr.data.sage_words import SPLITS, Split
+from hamr.data.splits import Splits
+from hamr.errors import BadInput
+from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
+from hamr.evaluation.sage.schema import LANGUAGES
+
+
+def build(scenario: str, language: str, config: SageDataConfig) -> Splits:
+    """The splits for one scenario, by name or path, or for `all` that ship, with what they cover on the screen."""
+    if language not in LANGUAGES:
+        raise BadInput("language", language, f"known: {', '.join(LANGUAGES)}")
+    scenarios = [load_scenario(name) for name in (scenario_names() if scenario == "all" else [scenario])]
+    sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
+    started = time.perf_counter()
+    splits = generate(scenarios, sizes, seed=config.seed, language=language)
+    rate = sum(sizes.values()) / max(time.perf_counter() - started, 1e-9) * 60
+    Console().print(_coverage(scenarios, splits))
+    print(f"{sum(sizes.values())} different samples, at {rate:,.0f} a minute")
+    return splits
+
+
+def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:
+    """How many of a scenario's paths end a dialogue of each split."""
+    table = Table("scenario", "paths", *SPLITS, title="paths whose last action is asked for")
+    for scenario in scenarios:
+        found = {
+            split: {
+                (tuple(sample.privileged["path"]), sample.privileged["action"])
+                for sample in getattr(splits, split)
+                if sample.meta["scenario"] == scenario.name and sample.privileged["action"] is not None
+            }
+            for split in SPLITS
+        }
+        table.add_row(scenario.name, str(len(scenario.paths())), *(str(len(found[split])) for split in SPLITS))
+    return table

@@ -1,0 +1,256 @@
+"""Generated samples of the six scenarios: right by the rule engine, and apart by setting and by wording."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from itertools import combinations
+from random import Random
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hamr.data.rendering import policy_messages
+from hamr.data.sage_samples import deal, generate, tools_of
+from hamr.data.sage_words import SPLITS, drawn, expansions, load_words, sentences
+from hamr.data.samples import from_json, to_json
+from hamr.errors import BadInput
+from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.types import Reply, ToolCall
+
+SIZES = {"train": 240, "validation": 72, "test": 72}
+EVERY = pytest.mark.parametrize("name", scenario_names())
+
+
+@pytest.fixture(scope="module")
+def made():
+    return generate([load_scenario(name) for name in scenario_names()], SIZES, seed=0)
+
+
+def of(made, split, name=None):
+    return [s for s in getattr(made, split) if name is None or s.meta["scenario"] == name]
+
+
+def setting_of(sample):
+    return json.dumps([sample.meta["scenario"], sample.privileged["case"]["fields"], sample.meta["system"]])
+
+
+def test_sizes_are_shared_out_whole_and_the_file_format_holds(made):
+    for split, size in SIZES.items():
+        samples = of(made, split)
+        assert len(samples) == size
+        assert Counter(s.meta["scenario"] for s in samples) == dict.fromkeys(scenario_names(), size // 6)
+        for sample in samples:
+            assert from_json(to_json(sample)) == sample
+    every = [s for split in SPLITS for s in of(made, split)]
+    assert len({s.id for s in every}) == len(every)
+    odd = generate(
+        [load_scenario("telecom_package"), load_scenario("airline_refund")], dict.fromkeys(SPLITS, 3), seed=1
+    )
+    assert [len(of(odd, "train", name)) for name in ("telecom_package", "airline_refund")] == [2, 1]
+
+
+def test_the_same_seed_gives_the_same_samples_and_another_seed_others(made):
+    scenarios = [load_scenario(name) for name in scenario_names()]
+    assert generate(scenarios, SIZES, seed=0) == made
+    assert generate(scenarios, SIZES, seed=1).train != made.train
+
+
+def test_the_gold_acts_follow_from_the_rule_engine(made):
+    for split in SPLITS:
+        for sample in of(made, split):
+            scenario = load_scenario(sample.meta["scenario"])
+            gold, system = sample.privileged, sample.meta["system"]
+            walk = scenario.walk(gold["fields"], system)
+            assert (list(walk.path), walk.action, walk.awaits) == (gold["path"], gold["action"], gold["awaits"])
+            whole = scenario.reference(gold["case"]["fields"], system)
+            assert whole == (gold["case"]["path"], gold["case"]["action"])
+            assert whole[0][: len(walk.path)] == list(walk.path)
+            action = scenario.file.actions.get(str(walk.action))
+            for reference in sample.references:
+                if action is None or action.reply:
+                    assert isinstance(reference.action, Reply)
+                    continue
+                assert isinstance(reference.action, ToolCall)
+                assert reference.action.name == action.tool(str(walk.action))
+                assert reference.action.parameters.get("option") == action.option
+                expected = scenario.amount(action.amount, sample.ticket) if action.amount else None
+                assert reference.action.parameters.get("amount") == expected
+
+
+def test_what_is_gold_never_reaches_the_policy(made):
+    """The prompt stays the same when everything that the policy may not know is taken away."""
+    for sample in of(made, "train"):
+        bare = {**to_json(sample), "privileged": {}, "meta": {}}
+        assert policy_messages(from_json(bare)) == policy_messages(sample)
+        said = " ".join(turn.content for turn in sample.history)
+        assert sample.meta["persona"] not in policy_messages(sample)[0]["content"]
+        assert "stage" not in said and "{" not in said and "[" not in said
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(min_value=0, max_value=10**6), name=st.sampled_from(scenario_names()))
+def test_no_setting_and_no_wording_stands_in_two_splits(seed, name):
+    sizes = {"train": 120, "validation": 40, "test": 40}
+    made = generate([load_scenario(name)], sizes, seed=seed)
+    found = {split: {setting_of(s) for s in of(made, split)} for split in SPLITS}
+    values = {str(v) for split in SPLITS for s in of(made, split) for v in s.ticket.values()}
+    said = {}
+    for split in SPLITS:
+        texts = [turn.content for s in of(made, split) for turn in s.history]
+        texts += [r.action.content for s in of(made, split) for r in s.references if isinstance(r.action, Reply)]
+        said[split] = set()
+        for text in texts:
+            for value in sorted(values, key=len, reverse=True):
+                text = text.replace(value, "X") if len(value) > 2 else text
+            said[split] |= set(sentences(text))
+    for one, other in combinations(SPLITS, 2):
+        assert not found[one] & found[other]
+        assert not said[one] & said[other]
+
+
+@EVERY
+def test_every_split_has_every_path_that_has_settings_enough(name):
+    scenario = load_scenario(name)
+    for seed in range(3):
+        by_split = deal(scenario, Random(seed))
+        assert set(by_split["train"]) == set(scenario.paths())
+        counts = Counter()
+        for dealt in by_split.values():
+            counts.update({route: len(group) for route, group in dealt.items()})
+        for route, number in counts.items():
+            assert (route in by_split["test"]) == (number >= 2)
+            assert (route in by_split["validation"]) == (number >= 3)
+
+
+def test_no_two_samples_have_the_same_ticket_and_dialogue(made):
+    every = [(s.meta["scenario"], s.history, tuple(s.ticket.items())) for split in SPLITS for s in of(made, split)]
+    assert len(set(every)) == len(every)
+
+
+def test_ends_and_questions_are_both_asked_for(made):
+    ends = Counter(s.privileged["action"] is not None for s in of(made, "train"))
+    assert 0.6 <= ends[True] / len(of(made, "train")) <= 0.9
+    acts = defaultdict(set)
+    for sample in of(made, "train"):
+        acts[sample.meta["scenario"]].add(sample.meta["act"])
+    for name in scenario_names():
+        assert len(acts[name]) >= 5
+
+
+def test_numbers_of_the_ticket_vary_but_lead_the_same_way():
+    made = generate([load_scenario("telecom_package")], dict.fromkeys(SPLITS, 60), seed=0)
+    penalties = {s.ticket["Penalty"] for s in made.train}
+    assert 0 in penalties
+    assert len(penalties) > 5
+
+
+def test_a_group_of_actions_is_one_tool():
+    tools = {tool["name"]: tool for tool in tools_of(load_scenario("online_education"), "en")}
+    assert set(tools) == {"review", "plan", "refund", "negotiate"}
+    assert tools["plan"]["parameters"]["properties"]["option"]["enum"] == list("ABCDEF")
+    assert tools["refund"]["parameters"]["required"] == ["amount"]
+    assert tools["review"]["parameters"] == {"type": "object", "properties": {}}
+
+
+# --- wordings ----------------------------------------------------------------------------------
+
+
+def test_choices():
+    assert sorted(expansions("[a|b] c [|d]")) == ["a c ", "a c d", "b c ", "b c d"]
+    assert drawn("[x|x] y", Random(0)) == "x y"
+
+
+MINE = """\
+name: mine
+code: MI
+title: Lost keys
+description: Finds keys.
+start: begin
+fields:
+  Found: {type: boolean, description: whether it was found, options: {true: found it, false: still looks for it}}
+  Mood: {type: enum, description: the mood, options: {Good: is glad, Fair: is calm, Bad: is sad}}
+system: {}
+actions:
+  Thank: {description: Say thank you., reply: true}
+  SendHelp: {description: Send somebody to look.}
+stages:
+  begin:
+    title: was it found
+    reads: Found
+    branches:
+      - {values: [true], to: Thank}
+      - {values: [false], to: SendHelp}
+coverage: {crossed: [Found], filled: {Mood: Fair}}
+intents: {keys: {description: You lost your keys., pins: {}}}
+personas: {somebody: {description: An ordinary person.}}
+adversity: {zero: You are kind.}
+"""
+
+
+def split_words(mark):
+    return {
+        "manner": {"somebody": [f"Hi {mark}."]},
+        "opening": {"keys": [f"My keys {mark} [went|ran] away."]},
+        "show": {"Found": {True: [f"Got them {mark}."], False: [f"Gone {mark}."]}},
+        "ask": {"Found": [f"Are they there {mark}?"]},
+        "say": {"Thank": [f"Thank you {mark}."]},
+    }
+
+
+def mine(tmp_path, change=lambda words: None):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "mine.yaml").write_text(MINE)
+    words = {split: split_words(split) for split in SPLITS}
+    change(words)
+    (tmp_path / "words" / "mine.en.yaml").write_text(yaml.safe_dump(words))
+    return load_scenario(tmp_path / "mine.yaml")
+
+
+def test_a_scenario_of_ones_own_needs_two_files_and_no_code(tmp_path):
+    made = generate([mine(tmp_path)], {"train": 4, "validation": 0, "test": 1}, seed=0)
+    known = [Reply(content="Are they there train?"), Reply(content="Thank you train."), ToolCall(name="send_help")]
+    assert all(sample.references[0].action in known for sample in made.train)
+    assert made.train[0].history[0].content in (
+        "Hi train. My keys train went away.",
+        "Hi train. My keys train ran away.",
+    )
+
+
+def test_a_procedure_without_settings_for_a_split_is_said_so(tmp_path):
+    mine(tmp_path)
+    text = MINE.replace(", Fair: is calm, Bad: is sad", "").replace("Mood: Fair", "Mood: Good")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(BadInput, match=r"data\.sage\.test.*too few settings"):
+        generate([load_scenario(tmp_path / "mine.yaml")], {"train": 2, "validation": 0, "test": 1}, seed=0)
+
+
+def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
+    with pytest.raises(BadInput, match="give only"):
+        generate([mine(tmp_path)], {"train": 100, "validation": 0, "test": 0}, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w["train"]["opening"].pop("keys"), "train.opening.keys: None: has no wording"),
+        (lambda w: w["test"]["show"]["Found"].pop(False), "test.show.Found.False"),
+        (lambda w: w["test"]["say"].clear(), "test.say.Thank"),
+        (lambda w: w["test"].update(mannner={}), "did you mean 'manner'"),
+        (lambda w: w.update(opens_with=["Fond"]), "is no field"),
+        (lambda w: w["test"]["say"]["Thank"].append("Hello. My keys train ran away!"), "stands in train too"),
+    ],
+)
+def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):
+    scenario = mine(tmp_path, change)
+    with pytest.raises(BadInput) as caught:
+        load_words(scenario, "en")
+    assert said in str(caught.value)
+    assert f"{tmp_path / 'words' / 'mine.en.yaml'}:" in str(caught.value)
+
+
+def test_a_language_without_wordings_says_which_there_are(tmp_path):
+    with pytest.raises(BadInput, match=r"mine\.en\.yaml"):
+        load_words(mine(tmp_path), "zh")
