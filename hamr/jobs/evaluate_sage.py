@@ -154,7 +154,13 @@ def _sage(given: Mapping[str, Any]) -> SageConfig:
 
 def _scenarios(given: str) -> dict[str, str]:
     names = scenario_names() if given == "all" else [name for name in given.split(",") if name]
-    return {load_scenario(name).name: name for name in names}
+    found: dict[str, str] = {}
+    for name in names:
+        scenario = load_scenario(name).name
+        if scenario in found:
+            raise BadInput("scenario", given, f"{found[scenario]} and {name} are both called {scenario}; rename one")
+        found[scenario] = name
+    return found
 
 
 def _names(own: Mapping[str, str], key: str) -> Names:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,20 +28,25 @@ SCORES = {"overall": BLUE, "logic": ORANGE, "chat": GREEN}
 
 def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Sequence[Mapping[str, Any]]) -> Figure:
     """The procedure from left to right. A stage is the redder, the more often the agent left the right way there (or
-    took the wrong action at its end); an action says how many customers were sent to it."""
+    took the wrong action at its end); an action says how many customers were sent to it, a dotted edge that nobody was
+    sent along it."""
     places = layout(scenario)
     depth = max(x for x, _ in places.values()) + 1
     height = max(y for _, y in places.values()) - min(y for _, y in places.values()) + 1
     figure, ax = axes((max(8.0, _LAYER * depth), max(3.2, _SLOT * height + 0.5)))
-    sent: dict[str, int] = {}
+    sent: Counter[str] = Counter()
+    along: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        action = row["route"][1]
-        sent[action] = sent.get(action, 0) + row["by_intent"] + row["by_path"]
+        customers = row["by_intent"] + row["by_path"]
+        sent[row["route"][1]] += customers
+        for step in pairwise((*row["nodes"], row["route"][1])):
+            along[step] += customers
     for here, there, data in scenario.graph.edges(data=True):
-        _edge(ax, places[here], places[there], " or ".join(map(_condition, data["when"])))
+        label = " or ".join(map(_condition, data["when"]))
+        _edge(ax, places[here], places[there], label, covered=along[here, there] > 0)
     for node, (x, y) in places.items():
         if node in scenario.file.actions:
-            _box(ax, x, y, _wrapped(node), f"{sent.get(node, 0)} customers", "#e3f4ee", GREEN)
+            _box(ax, x, y, _wrapped(node), f"{sent[node]} customers", "#e3f4ee", GREEN)
             continue
         seen = stages.get(node, {"passed": 0, "wrong": 0})
         share = seen["wrong"] / seen["passed"] if seen["passed"] else 0.0
@@ -192,18 +199,13 @@ def _box(ax: Axes, x: float, y: float, text: str, note: str, fill: str, edge: st
     ax.text(x, y - _TALL + 0.08, note, ha="center", va="center", fontsize=6.2, color=MUTED, zorder=4)
 
 
-def _edge(ax: Axes, here: tuple[float, float], there: tuple[float, float], label: str) -> None:
+def _edge(ax: Axes, here: tuple[float, float], there: tuple[float, float], label: str, *, covered: bool) -> None:
     start, end = (here[0] + _BOX / 2, here[1]), (there[0] - _BOX / 2, there[1])
     far = there[0] - here[0] > 1
     # An edge over several columns bends around what stands between.
     bend = "arc3,rad=0.2" if far else "arc3,rad=0.0"
-    ax.annotate(
-        "",
-        end,
-        start,
-        arrowprops={"arrowstyle": "-|>", "color": "#9aa5b1", "lw": 0.9, "connectionstyle": bend},
-        zorder=1,
-    )
+    look = {"color": "#9aa5b1", "lw": 0.9, "linestyle": "-" if covered else ":"}
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "connectionstyle": bend, **look}, zorder=1)
     if label:
         at = 0.16 if far else 0.5
         x, y = start[0] + at * (end[0] - start[0]), start[1] + at * (end[1] - start[1])

@@ -44,7 +44,8 @@ def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -
         head=_head(found.summary),
         rows=[_row(agent, result) for agent, result in found.summary["agents"].items()],
         sections=sections,
-        turns=[_turn_rows(agent, result["by_turn"]) for agent, result in found.summary["agents"].items()],
+        turns=[_by("turn", agent, result["by_turn"]) for agent, result in found.summary["agents"].items()],
+        levels=[_by("level", agent, _means(result["levels"])) for agent, result in found.summary["agents"].items()],
         details=[_detail(*entry) for entry in _entries(found.summary)],
         coverage=[_coverage(name, rows) for name, rows in found.summary["coverage"].items()],
         votes=_votes(found.summary["votes"]),
@@ -102,10 +103,15 @@ def _row(agent: str, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _turn_rows(agent: str, by_turn: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    names = ("overall", "logic", "chat", "unreadable", "chat_length")
-    rows = [(turn, f"{values['turns']:.0f}", *(_number(values[n]) for n in names)) for turn, values in by_turn.items()]
-    return {"agent": agent, "rows": rows}
+def _by(what: str, agent: str, groups: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
+    """A table with a row for every turn, or every level."""
+    names = ("overall", "logic", "chat", "unreadable", "format_error", "chat_length")
+    rows = [(group, *(_number(values[name]) for name in names)) for group, values in groups.items()]
+    return {"what": what, "agent": agent, "rows": rows}
+
+
+def _means(levels: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, float | None]]:
+    return {level: {name: figure["mean"] for name, figure in figures.items()} for level, figures in levels.items()}
 
 
 def _entries(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -242,7 +248,7 @@ def _dialogue(found: Evaluated, trace: Trace, assessed: Sequence[Assessment]) ->
     scenario, by_turn = found.scenarios[trace.plan.scenario], {a.turn: a for a in assessed}
     turns = []
     for number, exchange in enumerate(trace.turns[:_SHOWN_TURNS], 1):
-        reading = read_output(exchange.agent, scenario)
+        reading = read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
         output, a = reading.output, by_turn.get(number)
         said = (
             f"{output.chat} [{' '.join(output.path)} {output.action}]" if output is not None else exchange.agent[:300]

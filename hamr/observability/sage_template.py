@@ -38,13 +38,15 @@ contract.</p>
 {% endfor %}</div>
 {% endfor %}
 
-<h2>By turn</h2>
-<p class="lead">Turns 1, 5, 10, 15 and the last of each dialogue are judged.</p>
-{% for t in turns %}<div class="panel"><h3>{{ t.agent }}</h3><table>
-<tr><th>turn</th><th>turns</th><th>overall</th><th>logic</th><th>chat</th><th>unreadable %</th><th>words</th></tr>
+<h2>By turn and by level</h2>
+<p class="lead">Turns 1, 5, 10, 15 and the last of each dialogue are judged. Unreadable, faulty: in percent.</p>
+<div class="facts-grid">
+{% for t in turns + levels %}<div class="panel"><h3>{{ t.agent }}</h3><table>
+<tr><th>{{ t.what }}</th>
+<th>overall</th><th>logic</th><th>chat</th><th>unreadable</th><th>faulty</th><th>words</th></tr>
 {% for row in t.rows %}<tr>{% for cell in row %}<td class="number">{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
-{% endfor %}
+{% endfor %}</div>
 
 <h2>Dialogues</h2>
 <p class="lead">How they ended, what was assessed, the execution gap (labels minus action, in points), and breaches of

@@ -95,7 +95,8 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
 
 
 def _reading(trace: Trace, turn: int, scenario: Scenario) -> Reading:
-    return read_output(trace.turns[turn - 1].agent, scenario)
+    exchange = trace.turns[turn - 1]
+    return read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
 
 
 def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Sequence[Vote], config: SageConfig) -> Worth:

@@ -78,8 +78,9 @@ class _Unread(Exception):
         self.fault = Fault(kind=kind, detail=whole(detail))
 
 
-def read_output(text: str, scenario: Scenario) -> Reading:
-    """Never raises, whatever the text. A closed <think> block in front belongs to the model, and is no part of it.
+def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Reading:
+    """Never raises, whatever the text; `cut_off` says that its end is missing. A closed <think> block in front is the
+    model's own, and no part of the answer.
 
     Unreadable: nothing; no JSON object; anything around it (a code fence too); a key that stands twice, is missing or
     is none of the five; a value of another type than the contract's. Labels: what the field's options are, and for
@@ -89,7 +90,8 @@ def read_output(text: str, scenario: Scenario) -> Reading:
         raw = _object(_THOUGHT.sub("", text, count=1).strip())
         _check_types(raw)
     except _Unread as unread:
-        return Reading(output=None, faults=(unread.fault,))
+        fault = Fault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
+        return Reading(output=None, faults=(fault,))
     faults: list[Fault] = []
     fields = _labels(raw[CLASSIFICATION_OUTPUT], scenario.file.fields, faults)
     path = tuple(whole(stage) for stage in raw[NOW_PATH])

@@ -15,10 +15,11 @@ from hamr.evaluation.sage.traces import Plan, Source
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the coverage table."""
+    """One line of the coverage table: a path, by what its customers are, with its route and the nodes on it."""
 
     case: str
     route: Route
+    nodes: tuple[str, ...]
     by_intent: int
     by_path: int
 
@@ -57,7 +58,13 @@ def coverage(scenario: Scenario, plans: Sequence[Plan], config: SageConfig) -> l
     """How many customers were sent each way, in the order of the paths."""
     counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
     return [
-        Row(case=key, route=ways[0].route, by_intent=counts[key, "intent"], by_path=counts[key, "path"])
+        Row(
+            case=key,
+            route=ways[0].route,
+            nodes=scenario.walk(ways[0].fields, ways[0].system).nodes,
+            by_intent=counts[key, "intent"],
+            by_path=counts[key, "path"],
+        )
         for key, ways in _paths(scenario.cases(), config).items()
     ]
 

@@ -93,7 +93,7 @@ class Simulation:
             if isinstance(heard, _Stop):
                 return ended(heard.outcome, heard.detail)
             turns.append(heard)
-            reading = read_output(heard.agent, self.scenario)
+            reading = read_output(heard.agent, self.scenario, cut_off=heard.cut_off)
             to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
         return ended("max_turns")

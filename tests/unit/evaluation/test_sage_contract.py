@@ -98,6 +98,12 @@ def test_a_breach_is_counted_and_the_rest_is_read(changes, kind):
     assert reading.output is not None
 
 
+def test_an_answer_without_its_end_is_told_apart_from_one_that_is_no_json():
+    assert read_output(said()[:-9], TELECOM, cut_off=True).kinds == ("cut_off",)
+    assert read_output(said()[:-9], TELECOM).kinds == ("no_json",)
+    assert read_output(said(), TELECOM, cut_off=True).faults == ()
+
+
 def test_forty_words_are_allowed():
     assert read_output(said(chat="word " * 40), TELECOM).faults == ()
     assert read_output(said(chat="好" * 40), TELECOM).faults == ()

@@ -6,6 +6,7 @@ import pytest
 
 from hamr.config.sage import SageConfig
 from hamr.evaluation.sage import load_scenario
+from hamr.evaluation.sage.assessment import assess
 from hamr.evaluation.sage.coverage import plan_dialogues
 from hamr.evaluation.sage.scripted import perfect
 from hamr.evaluation.sage.simulation import OPENING, SILENCE, Simulation, out_of_role
@@ -133,6 +134,8 @@ async def test_an_answer_that_was_cut_off_is_the_agents_own_fault():
     trace = await talk(says(cut), says("Hello", "[END]"))
     assert trace.outcome == "ended"
     assert trace.turns[0].cut_off
+    (assessed,) = assess(TELECOM, trace, {}, SageConfig())
+    assert assessed.faults == ("cut_off",)
     full = Answer(failure="unparsable", detail="leaves no room in max_context")
     assert (await talk(says(good(), full), says("Hello"))).outcome == "context_full"
 

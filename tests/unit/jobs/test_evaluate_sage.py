@@ -6,6 +6,7 @@ import re
 import pytest
 
 from hamr.cli import main
+from hamr.config.resources import resource
 from hamr.evaluation.sage import scenario_names
 
 ARGS = {
@@ -133,6 +134,23 @@ def test_bad_input_is_one_line_that_says_what_to_change(tmp_path, capsys, change
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
+    text = resource("conf", "scenarios/telecom_package.yaml").read_text(encoding="utf-8")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text.replace("name: telecom_package", "name: my_package"), encoding="utf-8")
+    assert evaluate(tmp_path, scenario=str(mine)) == 0
+    figures = metrics(tmp_path)["agents"]["scripted:perfect"]["scenarios"]["my_package"]["figures"]
+    assert figures["logic"]["mean"] == pytest.approx(100.0)
+    # Other contents under the same name are another evaluation.
+    mine.write_text(mine.read_text(encoding="utf-8").replace("TransHuman", "HandOver"), encoding="utf-8")
+    assert evaluate(tmp_path, scenario=str(mine)) == 2
+
+
+def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
+    assert evaluate(tmp_path, scenario="telecom_package,telecom_package") == 2
+    assert "both called telecom_package" in capsys.readouterr().err
 
 
 def test_all_names_every_scenario(tmp_path):
