@@ -34,6 +34,8 @@ def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Seq
     depth = max(x for x, _ in places.values()) + 1
     height = max(y for _, y in places.values()) - min(y for _, y in places.values()) + 1
     figure, ax = axes((max(8.0, _LAYER * depth), max(3.2, _SLOT * height + 0.5)))
+    wide, tall = figure.get_size_inches()
+    scale = (wide / (depth + 0.2), tall / (height + 0.2))
     sent: Counter[str] = Counter()
     along: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -43,10 +45,10 @@ def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Seq
             along[step] += customers
     for here, there, data in scenario.graph.edges(data=True):
         label = " or ".join(map(_condition, data["when"]))
-        _edge(ax, places[here], places[there], label, covered=along[here, there] > 0)
+        _edge(ax, places[here], places[there], label, scale, covered=along[here, there] > 0)
     for node, (x, y) in places.items():
         if node in scenario.file.actions:
-            _box(ax, x, y, _wrapped(node), f"{sent[node]} customers", "#e3f4ee", GREEN)
+            _box(ax, x, y, _wrapped(node), _counted(sent[node]), "#e3f4ee", GREEN)
             continue
         seen = stages.get(node, {"passed": 0, "wrong": 0})
         share = seen["wrong"] / seen["passed"] if seen["passed"] else 0.0
@@ -199,26 +201,38 @@ def _box(ax: Axes, x: float, y: float, text: str, note: str, fill: str, edge: st
     ax.text(x, y - _TALL + 0.08, note, ha="center", va="center", fontsize=6.2, color=MUTED, zorder=4)
 
 
-def _edge(ax: Axes, here: tuple[float, float], there: tuple[float, float], label: str, *, covered: bool) -> None:
+def _edge(
+    ax: Axes,
+    here: tuple[float, float],
+    there: tuple[float, float],
+    label: str,
+    scale: tuple[float, float],
+    *,
+    covered: bool,
+) -> None:
     start, end = (here[0] + _BOX / 2, here[1]), (there[0] - _BOX / 2, there[1])
-    far = there[0] - here[0] > 1
     # An edge over several columns bends around what stands between.
-    bend = "arc3,rad=0.2" if far else "arc3,rad=0.0"
+    bend = 0.2 if there[0] - here[0] > 1 else 0.0
     look = {"color": "#9aa5b1", "lw": 0.9, "linestyle": "-" if covered else ":"}
-    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "connectionstyle": bend, **look}, zorder=1)
+    style = f"arc3,rad={bend}"
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "connectionstyle": style, **look}, zorder=1)
     if label:
-        at = 0.16 if far else 0.5
-        x, y = start[0] + at * (end[0] - start[0]), start[1] + at * (end[1] - start[1])
-        ax.text(
-            x, y, label, fontsize=5.4, color=MUTED, ha="center", va="center", zorder=2,
-            bbox={"fc": "white", "ec": GRID, "pad": 0.6, "lw": 0.4},
-        )  # fmt: skip
+        # The middle of the arc, whose bend is measured in inches.
+        across, down = (end[0] - start[0]) * scale[0], (end[1] - start[1]) * scale[1]
+        x = (start[0] + end[0]) / 2 + bend / 2 * down / scale[0]
+        y = (start[1] + end[1]) / 2 - bend / 2 * across / scale[1]
+        frame = {"fc": "white", "ec": GRID, "pad": 0.6, "lw": 0.4}
+        ax.text(x, y, label, fontsize=5.4, color=MUTED, ha="center", va="center", zorder=4, bbox=frame)
 
 
 def _condition(branch: Branch) -> str:
     if branch.above is not None:
         return f"> {branch.above}"
     return "/".join(map(str, branch.values or ()))
+
+
+def _counted(customers: int) -> str:
+    return "1 customer" if customers == 1 else f"{customers} customers"
 
 
 def _shade(share: float) -> str:
