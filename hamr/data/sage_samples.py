@@ -12,16 +12,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
-from hamr.data.sage_words import SPLITS, Split, Wordings, Words, ask_of, drawn, load_words
+from hamr.data.sage_words import SPLITS, Split, Words, ask_of, drawn, load_words
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.evaluation.sage import Route, Scenario, Walk
-from hamr.evaluation.sage.prompts import policy_text
+from hamr.evaluation.sage.prompts import policy_text, service_answer, service_prompt
+from hamr.evaluation.sage.schema import Action as ScenarioAction
 from hamr.evaluation.sage.schema import Value
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
+Form = Literal["actions", "sage"]
+"""How references answer: with a reply or a tool call, or with the JSON object that SAGE asks of its agents."""
 ENDS = 0.6
 """Share of samples that ask for the end of a dialogue; the others ask for one of the questions on the way."""
 _FILLINGS = 48
@@ -38,7 +41,14 @@ class Setting:
     system: Mapping[str, Value]
 
 
-def generate(scenarios: Sequence[Scenario], sizes: Mapping[Split, int], *, seed: int, language: str = "en") -> Splits:
+def generate(
+    scenarios: Sequence[Scenario],
+    sizes: Mapping[Split, int],
+    *,
+    seed: int,
+    language: str = "en",
+    form: Form = "actions",
+) -> Splits:
     """The three splits, the same for the same arguments on every machine; `sizes` are totals that the scenarios share.
 
     Raises BadInput where wordings are missing or doubled (`load_words`), and where they do not give so many different
@@ -49,10 +59,14 @@ def generate(scenarios: Sequence[Scenario], sizes: Mapping[Split, int], *, seed:
         words = load_words(scenario, language)
         settings = deal(scenario, Random(f"sage/{scenario.name}/{seed}"))
         policy, tools = policy_text(scenario, language=language), tools_of(scenario, language)
+        if form == "sage":
+            policy, tools = service_prompt(scenario, {}, language=language), ()
         for split in SPLITS:
             # What does not divide goes to the first scenarios.
             size = sizes[split] // len(scenarios) + (number < sizes[split] % len(scenarios))
-            maker = _Maker(scenario, words, split, language, policy, tools, Random(f"{scenario.name}/{seed}/{split}"))
+            maker = _Maker(
+                scenario, words, split, language, form, policy, tools, Random(f"{scenario.name}/{seed}/{split}")
+            )
             made[split] += maker.samples(settings[split], size, f"{scenario.name}-{split}-{seed}")
     for split in SPLITS:
         Random(f"sage/{seed}/{split}").shuffle(made[split])
@@ -140,6 +154,7 @@ class _Maker:
     words: Words
     split: Split
     language: str
+    form: Form
     policy: str
     tools: tuple[Mapping[str, Any], ...]
     rng: Random
@@ -179,7 +194,7 @@ class _Maker:
             policy=self.policy,
             tools=self.tools,
             history=history,
-            references=tuple(Reference(action=a, source="generated") for a in self._actions(walk, shown, ticket)),
+            references=tuple(Reference(action=a, source="generated") for a in self._acts(walk, shown, ticket)),
             privileged={
                 "summary": file.intents[intent].description.of(self.language),
                 "fields": shown,
@@ -222,20 +237,29 @@ class _Maker:
             history += [Turn(role="agent", content=question), Turn(role="customer", content=answer)]
             shown[walk.awaits] = setting.fields[walk.awaits]
 
-    def _actions(self, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
-        wordings: Wordings = self.words.of(self.split)
-        if walk.awaits is not None:
-            return [Reply(content=_filled(text, ticket)) for text in ask_of(wordings, walk.awaits, shown)]
-        name = str(walk.action)
-        action = self.scenario.file.actions[name]
-        if action.reply:
-            return [Reply(content=_filled(text, ticket)) for text in wordings.say[name]]
+    def _acts(self, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
+        """The gold acts, each in another wording."""
+        wordings, name = self.words.of(self.split), str(walk.action)
+        action = self.scenario.file.actions.get(name)
+        texts = wordings.say[name] if walk.awaits is None else ask_of(wordings, walk.awaits, shown)
+        values: dict[str, Value] = dict(ticket)
+        if action is not None and action.amount is not None:
+            values["amount"] = self.scenario.amount(action.amount, ticket)
+        if self.form == "actions" and action is not None and not action.reply:
+            return [self._call(name, action, values)]
+        said = [self._one((text,), values) for text in texts]
+        if self.form == "sage":
+            system = {variable: ticket[variable] for variable in self.scenario.file.system}
+            said = [service_answer(self.scenario, shown, system, text, language=self.language) for text in said]
+        return [Reply(content=text) for text in said]
+
+    def _call(self, name: str, action: ScenarioAction, values: Mapping[str, Value]) -> ToolCall:
         parameters: dict[str, Any] = {}
         if action.amount is not None:
-            parameters["amount"] = self.scenario.amount(action.amount, ticket)
+            parameters["amount"] = values["amount"]
         if action.option is not None:
             parameters["option"] = action.option
-        return [ToolCall(name=action.tool(name), parameters=parameters)]
+        return ToolCall(name=action.tool(name), parameters=parameters)
 
     def _one(self, texts: Sequence[str], ticket: Mapping[str, Value]) -> str:
         return _filled(drawn(self.rng.choice(texts), self.rng), ticket)

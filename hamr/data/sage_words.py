@@ -26,7 +26,8 @@ class Wordings(Strict):
 
     `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
     customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
-    value ("Profile=Data"). `say`: the reply that an action is.
+    value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount}
+    is the action's amount.
     """
 
     manner: Mapping[str, Texts]
@@ -124,7 +125,7 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         one = words.of(split)
         needed: dict[tuple[str, ...], object] = {("manner", name): one.manner.get(name) for name in file.personas}
         needed |= {("opening", name): one.opening.get(name) for name in file.intents}
-        needed |= {("say", name): one.say.get(name) for name, action in file.actions.items() if action.reply}
+        needed |= {("say", name): one.say.get(name) for name in file.actions}
         for name in sorted(open_fields | set(words.opens_with)):
             for option in file.fields[name].options or ():
                 needed["show", name, str(option)] = one.show.get(name, {}).get(option)

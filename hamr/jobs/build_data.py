@@ -27,9 +27,10 @@ hamr data: builds samples for training, validation and test.
 usage:
   hamr data sage output=FOLDER [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
       generated dialogues over the Telecom Package procedure; the splits share no sentence
-  hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [data.sage.train=600] ...
+  hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [form=actions|sage] [data.sage.train=600] ...
       the same over any procedure of conf/scenarios, or your own; all: over every one that ships, in equal parts.
-      Beside it stand its wordings: words/NAME.LANGUAGE.yaml
+      Beside it stand its wordings: words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks
+      for them, one JSON object with labels, path, action and chat
   hamr data import star input=STEPS.jsonl policies=POLICIES.json output=FOLDER [held_out_frac=0.15] [seed=0]
       a public corpus; whole dialogues go to one split
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL [judge=POOL] [candidates=4] [worse=3]
@@ -60,17 +61,18 @@ def main(args: list[str]) -> int:
 def _sage(args: list[str]) -> int:
     from hamr.config.load import load_config
 
-    own, overrides = _options(args, ("output", "overwrite", "scenario", "language"), others=("data.", "--"))
+    own, overrides = _options(args, ("output", "overwrite", "scenario", "language", "form"), others=("data.", "--"))
     folder = _output(own)
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
         from hamr.jobs.build_sage import build
 
         print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
-        _write(folder, build(own["scenario"], own.get("language", "en"), data.sage))
+        _write(folder, build(own["scenario"], own.get("language", "en"), own.get("form", "actions"), data.sage))
         return 0
-    if "language" in own:
-        raise BadInput("language", own["language"], "goes with scenario=...; give scenario=<name, path or all> too")
+    for name in ("language", "form"):
+        if name in own:
+            raise BadInput(name, own[name], "goes with scenario=...; give scenario=<name, path or all> too")
     print(f"generating telecom dialogues (seed {data.sage.seed}) into {folder}", flush=True)
     _write(folder, generate(data.sage))
     return 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import cast, get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generate
+from hamr.data.sage_samples import Form, generate
 from hamr.data.sage_words import SPLITS, Split
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
@@ -16,14 +17,16 @@ from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
 from hamr.evaluation.sage.schema import LANGUAGES
 
 
-def build(scenario: str, language: str, config: SageDataConfig) -> Splits:
+def build(scenario: str, language: str, form: str, config: SageDataConfig) -> Splits:
     """The splits for one scenario, by name or path, or for `all` that ship, with what they cover on the screen."""
     if language not in LANGUAGES:
         raise BadInput("language", language, f"known: {', '.join(LANGUAGES)}")
+    if form not in get_args(Form):
+        raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
     scenarios = [load_scenario(name) for name in (scenario_names() if scenario == "all" else [scenario])]
     sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
     started = time.perf_counter()
-    splits = generate(scenarios, sizes, seed=config.seed, language=language)
+    splits = generate(scenarios, sizes, seed=config.seed, language=language, form=cast(Form, form))
     rate = sum(sizes.values()) / max(time.perf_counter() - started, 1e-9) * 60
     Console().print(_coverage(scenarios, splits))
     print(f"{sum(sizes.values())} different samples, at {rate:,.0f} a minute")

@@ -51,7 +51,8 @@ def prompt_ids(language: str) -> dict[str, str]:
 
 def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language: str) -> str:
     """The system prompt of the agent under test: fields, procedure, actions, what the system knows, the form of the
-    answer. `system`: the system variables and those of the ticket's facts that are to be seen."""
+    answer. `system`: the system variables and those of the ticket's facts that are to be seen; empty where they stand
+    in a sample's ticket."""
     words = _phrases(language)
     variables = {
         "desk": _desk(scenario, words, language),
@@ -115,6 +116,30 @@ def judge_prompt(scenario: Scenario, *, language: str) -> str:
         "answer": _judge_answer(scenario, words),
     }
     return TextPrompt.load(f"sage_judge.{language}").render(variables)
+
+
+def service_answer(
+    scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], chat: str, *, language: str
+) -> str:
+    """What a flawless agent writes where the dialogue has shown `fields`: one JSON object in the form that
+    `service_prompt` asks for. What has not come up counts as the scenario's filler, else as the field's first option;
+    path and action follow from all of them."""
+    file, words = scenario.file, _phrases(language)
+    first = {name: (field.options or ())[0] for name, field in file.fields.items()}
+    complete = {**first, **file.coverage.filled, **fields}
+    walk = scenario.walk(complete, system)
+    known = {**complete, **system}
+    reasons = [words.say("equals", variable=name, values=_plain(known[name])) for name in walk.read]
+    return json.dumps(
+        {
+            CLASSIFICATION_OUTPUT: {name: complete[name] for name in file.fields},
+            COT: words.say("reasons", reasons="; ".join(reasons), action=walk.action),
+            NOW_PATH: list(walk.path),
+            FINALS: {ACTION: walk.action},
+            CHAT: chat,
+        },
+        ensure_ascii=False,
+    )
 
 
 def policy_text(scenario: Scenario, *, language: str) -> str:

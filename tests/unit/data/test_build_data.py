@@ -64,6 +64,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "scenario=airline_refnd"], "did you mean 'airline_refund'"),
         (["sage", "output={out}", "scenario=./none.yaml"], "no such file"),
         (["sage", "output={out}", "scenario=all", "language=de"], "known: en, zh"),
+        (["sage", "output={out}", "scenario=all", "form=xml"], "known: actions, sage"),
         (["sage", "output={out}", "language=en"], "goes with scenario"),
         (["import"], "there are: star"),
         (["import", "moon"], "there are: star"),

@@ -18,6 +18,7 @@ from hamr.data.sage_words import SPLITS, drawn, expansions, load_words, sentence
 from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.evaluation.sage.prompts import CHAT_WORDS, SERVICE_KEYS
 from hamr.types import Reply, ToolCall
 
 SIZES = {"train": 240, "validation": 72, "test": 72}
@@ -130,6 +131,28 @@ def test_no_two_samples_have_the_same_ticket_and_dialogue(made):
     assert len(set(every)) == len(every)
 
 
+@EVERY
+def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_labels(name):
+    scenario = load_scenario(name)
+    made = generate([scenario], {"train": 120, "validation": 20, "test": 20}, seed=3, form="sage")
+    for sample in (s for split in SPLITS for s in of(made, split)):
+        assert sample.tools == ()
+        for reference in sample.references:
+            said = json.loads(reference.action.content)
+            assert tuple(said) == SERVICE_KEYS
+            labels, gold = said["classification_output"], sample.privileged
+            assert list(labels) == list(scenario.file.fields)
+            assert {field: labels[field] for field in gold["fields"]} == gold["fields"]
+            path, action = scenario.reference(labels, sample.meta["system"])
+            assert (said["now_path"], said["finals"]) == (path, {"Action": action})
+            assert path[: len(gold["path"])] == gold["path"]
+            assert gold["action"] in (None, action)
+            assert said["cot"].endswith(f"so {action}.")
+            assert 1 <= len(said["chat"].split()) <= CHAT_WORDS
+            assert not set(said["chat"]) & set('"\\[]{}')
+    assert "stands in the ticket" in made.train[0].policy
+
+
 def test_ends_and_questions_are_both_asked_for(made):
     ends = Counter(s.privileged["action"] is not None for s in of(made, "train"))
     assert 0.6 <= ends[True] / len(of(made, "train")) <= 0.9
@@ -196,7 +219,7 @@ def split_words(mark):
         "opening": {"keys": [f"My keys {mark} [went|ran] away."]},
         "show": {"Found": {True: [f"Got them {mark}."], False: [f"Gone {mark}."]}},
         "ask": {"Found": [f"Are they there {mark}?"]},
-        "say": {"Thank": [f"Thank you {mark}."]},
+        "say": {"Thank": [f"Thank you {mark}."], "SendHelp": [f"Somebody comes {mark}."]},
     }
 
 
