@@ -30,6 +30,9 @@ class SageConfig(Section):
     limit: PositiveInt | None = None
     """At most so many dialogues per scenario, for a look; the paths are then not covered, which the table shows."""
     max_turns: PositiveInt = 30
+    agent_prompt: Literal["service", "sample"] = "service"
+    """`service`: the paper's, with the system's variables in it. `sample`: word for word what policies were trained on
+    that learned from `hamr data sage form=sage`, where the variables stand in the ticket."""
     user_temperature: NonNegative = 0.7
     user_tokens: PositiveInt = 96
     agent_temperature: NonNegative = 0.0

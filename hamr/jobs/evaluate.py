@@ -27,6 +27,7 @@ where it stopped. rejudge=true lets other judges judge the dialogues that are th
 
 options (default):
   language=en|zh (en)  seed (0)  per_intent (3)  per_path (5)  cover=cases|routes (cases)  limit (none)  max_turns (30)
+  agent_prompt=service|sample (service)
   tie=first|smallest|none (first)  path=intersection|prefix (intersection)  action=exact|group (exact)
   unreadable=left_out|zero (left_out)  user_temperature (0.7)  user_tokens (96)  agent_temperature (0)  reasks (2)
   attempts (3)  longest_wait_s (60)  at_once (what the pools can work on)  resamples (1000)

@@ -77,7 +77,7 @@ def main(args: list[str]) -> int:
         for table in tables(found.summary):
             console.print(table)
         _report(request, found, store)
-        console.print(f"written: {request.output}/report.html", highlight=False)
+        print(f"written: {request.output / 'report.html'}", flush=True)
     return _ended(found)
 
 

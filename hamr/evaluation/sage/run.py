@@ -82,9 +82,13 @@ async def hold(
             await _judge(store, panel, scenarios[plan.scenario], trace)
         told(one_judged=True)
 
-    async with asyncio.TaskGroup() as group:
-        for agent, plan in pairs:
-            group.create_task(dialogue(agent, plan))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for agent, plan in pairs:
+                group.create_task(dialogue(agent, plan))
+    except ExceptionGroup as stopped:
+        # What stopped it is said as itself: a full disk, say. The others were only cancelled.
+        raise stopped.exceptions[0] from None
 
 
 async def _judge(store: Store, panel: Panel, scenario: Scenario, trace: Trace) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hamr.config.sage import SageConfig
+from hamr.data.rendering import policy_messages
 from hamr.evaluation.sage.contract import Reading, output_schema, read_output, whole
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.prompts import END_MARK, service_prompt, user_prompt
@@ -16,7 +17,7 @@ from hamr.evaluation.sage.schema import Value
 from hamr.evaluation.sage.traces import Exchange, Outcome, Plan, Trace
 from hamr.protocols import Ask
 from hamr.rewards.prompting import neutralise
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, ServiceSample
 
 Message = dict[str, str]
 
@@ -99,7 +100,11 @@ class Simulation:
         return ended("max_turns")
 
     def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
-        return service_prompt(self.scenario, dict(system), language=language)
+        if self.config.agent_prompt == "service":
+            return service_prompt(self.scenario, dict(system), language=language)
+        policy = service_prompt(self.scenario, {}, language=language)
+        sample = ServiceSample(id="", ticket=dict(system), policy=policy, tools=(), history=(), references=())
+        return policy_messages(sample)[0]["content"]
 
     async def _service(self, plan: Plan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
         answer = await self._put(

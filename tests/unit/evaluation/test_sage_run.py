@@ -229,7 +229,7 @@ def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
 
         return ask
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(Stop):
         run(tmp_path, agents=("a",), a=limited(203))
     before = (tmp_path / "traces.jsonl").read_text().splitlines()
     done = {json.loads(row)["plan"]["id"] for row in before}

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from hamr.config.sage import SageConfig
+from hamr.data.rendering import policy_messages
+from hamr.data.sage_samples import generate
 from hamr.evaluation.sage import load_scenario
 from hamr.evaluation.sage.assessment import assess
 from hamr.evaluation.sage.coverage import plan_dialogues
@@ -155,3 +158,13 @@ async def test_the_same_seed_asks_the_same():
     await talk(second, two)
     assert asked(first) == asked(second) and asked(one) == asked(two)
     assert len(set(asked(one))) == 3
+
+
+async def test_a_policy_can_be_asked_as_it_was_trained():
+    splits = generate([TELECOM], {"train": 12, "validation": 0, "test": 0}, seed=0, form="sage")
+    for sample in splits.train:
+        plan = dataclasses.replace(PLAN, system=sample.ticket)
+        agent, user = says(good()), says(sample.history[0].content, "[END]")
+        desk = Simulation(TELECOM, agent, user, SageConfig(agent_prompt="sample"))
+        await desk.run(plan, agent="a", simulator="s")
+        assert list(agent.asked[0].messages) == policy_messages(sample)[:2]

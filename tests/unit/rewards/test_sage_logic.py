@@ -7,7 +7,9 @@ import pytest
 
 from hamr.config.load import load_config
 from hamr.config.schema import RewardsConfig
+from hamr.data.sage_samples import generate
 from hamr.errors import ConfigError
+from hamr.evaluation.sage import load_scenario, scenario_names
 from hamr.rewards.sage_logic import sage_logic
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
@@ -107,6 +109,14 @@ def test_thought_and_answer_are_told_apart():
 )
 def test_without_gold_it_is_absent(changes):
     assert isinstance(sage_logic(said(), dataclasses.replace(SAMPLE, **changes)), Absent)
+
+
+def test_every_reference_of_the_generated_samples_earns_all():
+    scenarios = [load_scenario(name) for name in scenario_names()]
+    splits = generate(scenarios, {"train": 10 * len(scenarios), "validation": 0, "test": 0}, seed=3, form="sage")
+    texts = [(r.action.content, sample) for sample in splits.train for r in sample.references]
+    assert {sample.meta["scenario"] for _, sample in texts} == set(scenario_names())
+    assert all(sage_logic(text, sample) == Scored(value=pytest.approx(1.0)) for text, sample in texts)
 
 
 def rollout(text):
