@@ -8,17 +8,38 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from random import Random
-from typing import Literal
+from string import Formatter
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from hamr.errors import BadInput
 from hamr.evaluation.sage import Scenario
 from hamr.evaluation.sage.files import place, read_checked
+from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.sage.schema import Strict, Value
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-Texts = tuple[str, ...]
+Fault = tuple[tuple[str, ...], object, str]
+_VARIANTS = 500
+_CHOICE = re.compile(r"\[([^]]*)\]")
+_END = re.compile(r"[.!?。！？\n]+")
+
+
+def _readable(text: str) -> str:
+    try:
+        list(Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; braces stand for variables: {{Name}}") from error
+    if prod(found.count("|") + 1 for found in _CHOICE.findall(text)) > _VARIANTS:
+        raise ValueError(f"stands for more than {_VARIANTS} texts; write several instead")
+    return text
+
+
+Texts = tuple[Annotated[str, AfterValidator(_readable)], ...]
 
 
 class Wordings(Strict):
@@ -26,8 +47,7 @@ class Wordings(Strict):
 
     `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
     customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
-    value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount}
-    is the action's amount.
+    value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount} is the action's amount.
     """
 
     manner: Mapping[str, Texts]
@@ -57,7 +77,7 @@ def load_words(scenario: Scenario, language: str) -> Words:
         there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
         raise BadInput("words", str(path), f"no such file; dialogues need wordings. There is: {there or 'none'}")
     words, tree = read_checked(path, Words, "words")
-    fault = next(_missing(scenario, words), None) or next(_shared(words), None)
+    fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _shared(words)), None)
     if fault is not None:
         where, value, why = fault
         raise BadInput(place(path, tree, where), value, why)
@@ -65,11 +85,14 @@ def load_words(scenario: Scenario, language: str) -> Words:
 
 
 def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
-    """The agent's sentences that lead to `field`, where `shown` is known already."""
+    """The agent's sentences that lead to `field`, where `shown` is known already. Raises BadInput if none fits."""
     texts = wordings.ask[field]
     if not isinstance(texts, Mapping):
         return texts
-    return next(found for key, found in texts.items() if _fits(key, shown))
+    found = next((found for key, found in texts.items() if _fits(key, shown)), None)
+    if found is None:
+        raise BadInput(f"words: ask.{field}", dict(shown), f"none of {list(texts)} fits; add one that does")
+    return found
 
 
 def _fits(key: str, shown: Mapping[str, object]) -> bool:
@@ -84,11 +107,6 @@ def drawn(text: str, rng: Random) -> str:
     'a good plan'
     """
     return _CHOICE.sub(lambda found: rng.choice(found[1].split("|")), text)
-
-
-_CHOICE = re.compile(r"\[([^]]*)\]")
-_END = re.compile(r"[.!?。！？\n]+")
-Fault = tuple[tuple[str, ...], object, str]
 
 
 def expansions(text: str) -> Iterator[str]:
@@ -133,6 +151,18 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         for where, texts in needed.items():
             if not texts:
                 yield (split, *where), None, "has no wording; write at least one"
+
+
+def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
+    """Every {name} stands for something that the ticket has, or for the amount of the action that is said."""
+    file = scenario.file
+    for split in SPLITS:
+        for where, text in _all_texts(words.of(split).model_dump()):
+            action = file.actions.get(where[1]) if where[0] == "say" else None
+            known = {*file.system, *file.facts, *(("amount",) if action and action.amount else ())}
+            for name in (slot for _, slot, _, _ in Formatter().parse(text) if slot is not None):
+                if name not in known:
+                    yield (split, *where), name, f"no such variable; {nearest(name, known)}known: {sorted(known)}"
 
 
 def _shared(words: Words) -> Iterator[Fault]:

@@ -54,8 +54,10 @@ class Variable(Strict):
         if self.type == "integer":
             if self.meanings is not None or self.minimum is None:
                 raise ValueError("an integer needs minimum, and has no options")
-        elif not self.meanings or self.minimum is not None:
-            raise ValueError(f"a variable of type {self.type} needs options, and has no minimum")
+            if any(example < self.minimum for example in self.examples):
+                raise ValueError("examples have to be at least minimum")
+        elif not self.meanings or self.minimum is not None or self.examples:
+            raise ValueError(f"a variable of type {self.type} needs options, and has no minimum and no examples")
         elif (self.type == "boolean") != all(isinstance(option, bool) for option in self.meanings):
             raise ValueError("true and false are the options of a boolean and of nothing else")
         return self

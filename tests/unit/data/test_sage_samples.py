@@ -19,6 +19,7 @@ from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario, scenario_names
 from hamr.evaluation.sage.prompts import CHAT_WORDS, SERVICE_KEYS
+from hamr.evaluation.sage.schema import LANGUAGES
 from hamr.types import Reply, ToolCall
 
 SIZES = {"train": 240, "validation": 72, "test": 72}
@@ -92,10 +93,14 @@ def test_what_is_gold_never_reaches_the_policy(made):
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(min_value=0, max_value=10**6), name=st.sampled_from(scenario_names()))
-def test_no_setting_and_no_wording_stands_in_two_splits(seed, name):
+@given(
+    seed=st.integers(min_value=0, max_value=10**6),
+    name=st.sampled_from(scenario_names()),
+    language=st.sampled_from(LANGUAGES),
+)
+def test_no_setting_and_no_wording_stands_in_two_splits(seed, name, language):
     sizes = {"train": 120, "validation": 40, "test": 40}
-    made = generate([load_scenario(name)], sizes, seed=seed)
+    made = generate([load_scenario(name)], sizes, seed=seed, language=language)
     found = {split: {setting_of(s) for s in of(made, split)} for split in SPLITS}
     values = {str(v) for split in SPLITS for s in of(made, split) for v in s.ticket.values()}
     said = {}
@@ -131,10 +136,12 @@ def test_no_two_samples_have_the_same_ticket_and_dialogue(made):
     assert len(set(every)) == len(every)
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @EVERY
-def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_labels(name):
+def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_labels(name, language):
     scenario = load_scenario(name)
-    made = generate([scenario], {"train": 120, "validation": 20, "test": 20}, seed=3, form="sage")
+    sizes = {"train": 120, "validation": 20, "test": 20}
+    made = generate([scenario], sizes, seed=3, form="sage", language=language)
     for sample in (s for split in SPLITS for s in of(made, split)):
         assert sample.tools == ()
         for reference in sample.references:
@@ -147,10 +154,11 @@ def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_lab
             assert (said["now_path"], said["finals"]) == (path, {"Action": action})
             assert path[: len(gold["path"])] == gold["path"]
             assert gold["action"] in (None, action)
-            assert said["cot"].endswith(f"so {action}.")
-            assert 1 <= len(said["chat"].split()) <= CHAT_WORDS
+            assert said["cot"].endswith(f" {action}" + {"en": ".", "zh": "。"}[language])
+            words = said["chat"].split() if language == "en" else said["chat"]
+            assert 1 <= len(words) <= CHAT_WORDS
             assert not set(said["chat"]) & set('"\\[]{}')
-    assert "stands in the ticket" in made.train[0].policy
+    assert {"en": "stands in the ticket", "zh": "见下面的工单"}[language] in made.train[0].policy
 
 
 def test_ends_and_questions_are_both_asked_for(made):
@@ -179,6 +187,13 @@ def test_a_group_of_actions_is_one_tool():
 
 
 # --- wordings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@EVERY
+def test_every_scenario_has_wordings_in_both_languages(name, language):
+    words = load_words(load_scenario(name), language)
+    assert words.opens_with == load_words(load_scenario(name), "en").opens_with
 
 
 def test_choices():
@@ -261,6 +276,11 @@ def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
         (lambda w: w["train"]["opening"].pop("keys"), "train.opening.keys: None: has no wording"),
         (lambda w: w["test"]["show"]["Found"].pop(False), "test.show.Found.False"),
         (lambda w: w["test"]["say"].clear(), "test.say.Thank"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks for {Room}."), "no such variable"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks {0.__class__}."), "no such variable"),
+        (lambda w: w["test"]["say"]["Thank"].append("Thanks {."), "braces stand for variables"),
+        (lambda w: w["test"]["say"]["Thank"].append(5), "valid string"),
+        (lambda w: w["test"]["say"]["Thank"].append("[a|b]" * 30), "more than 500 texts"),
         (lambda w: w["test"].update(mannner={}), "did you mean 'manner'"),
         (lambda w: w.update(opens_with=["Fond"]), "is no field"),
         (lambda w: w["test"]["say"]["Thank"].append("Hello. My keys train ran away!"), "stands in train too"),
@@ -272,6 +292,12 @@ def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):
         load_words(scenario, "en")
     assert said in str(caught.value)
     assert f"{tmp_path / 'words' / 'mine.en.yaml'}:" in str(caught.value)
+
+
+def test_a_question_that_fits_no_value_is_said_so(tmp_path):
+    scenario = mine(tmp_path, lambda w: w["train"]["ask"].update(Found={"Mood=Bad": ["Are they gone?"]}))
+    with pytest.raises(BadInput, match=r"ask\.Found.*none of"):
+        generate([scenario], {"train": 4, "validation": 0, "test": 0}, seed=0)
 
 
 def test_a_language_without_wordings_says_which_there_are(tmp_path):

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hamr.config.resources import resource
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.evaluation.sage.prompts import service_prompt
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def text_of(name):
@@ -145,6 +151,63 @@ def test_a_stage_that_only_contradictory_conditions_lead_to_is_unreachable(tmp_p
 def test_an_unknown_scenario_gets_the_nearest_name(name, said):
     with pytest.raises(BadInput, match=said):
         load_scenario(name)
+
+
+JUNK = [
+    None,
+    True,
+    0,
+    -3,
+    10**30,
+    1.5,
+    "",
+    "x",
+    "stage3",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    "Penalty",
+    {"en": "a", "zh": "b"},
+    "1/0",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_file_with_anything_anywhere_loads_or_is_refused_in_one_line(tmp_path_factory, data):
+    """One part of a shipped scenario is taken out or replaced; what still loads can be told and walked."""
+    raw = yaml.load(text_of(data.draw(st.sampled_from(scenario_names()))), Loader=LOADER)
+    here, key = data.draw(st.sampled_from(list(parts(raw))))
+    if data.draw(st.booleans()):
+        del here[key]
+    else:
+        here[key] = data.draw(st.sampled_from(JUNK))
+    path = tmp_path_factory.mktemp("junk") / "mine.yaml"
+    path.write_text(yaml.dump(raw, allow_unicode=True), encoding="utf-8")
+    scenario, said = loaded(path)
+    if scenario is None:
+        assert said.startswith(f"{path}:")
+        assert "\n" not in said
+        return
+    case = scenario.cases()[0]
+    ticket = scenario.furnished(case.system, seed=1)
+    assert service_prompt(scenario, ticket, language="zh")
+    assert all(scenario.amount(formula, ticket) is not None for formula in scenario.file.formulas)
+
+
+def loaded(path):
+    try:
+        return load_scenario(path), ""
+    except BadInput as error:
+        return None, str(error)
+
+
+def parts(node):
+    for key, value in list(node.items()) if isinstance(node, dict) else list(enumerate(node)):
+        yield node, key
+        if isinstance(value, dict | list):
+            yield from parts(value)
 
 
 @pytest.mark.parametrize("content", [b"", b"- a\n", b"\xff\xfe", b"name: [\n", b"a: &a [*a]\n"])

@@ -26,6 +26,8 @@ def render(kind, name, language):
         return texts.service_prompt(scenario, system, language=language)
     if kind == "judge":
         return texts.judge_prompt(scenario, language=language)
+    if kind == "policy":
+        return texts.policy_text(scenario, language=language)
     if kind == "sop":
         return texts.sop_text(scenario, language=language)
     return texts.user_prompt(
@@ -39,7 +41,7 @@ def render(kind, name, language):
     )
 
 
-RENDERED = [(kind, "telecom_package") for kind in ("service", "user", "judge")]
+RENDERED = [(kind, "telecom_package") for kind in ("service", "user", "judge")] + [("policy", "online_education")]
 RENDERED += [("sop", name) for name in scenario_names()]
 
 
