@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -45,6 +45,7 @@ def test_a_customers_intent_goes_with_its_fields():
         assert plan.system.keys() == {*TELECOM.file.system, *TELECOM.file.facts}
 
 
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), per_intent=st.integers(0, 6), per_path=st.integers(1, 4))
 def test_the_same_configuration_sends_the_same_customers(seed, per_intent, per_path):
     config = SageConfig(seed=seed, per_intent=per_intent, per_path=per_path, cover="routes")

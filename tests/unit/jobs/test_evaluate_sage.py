@@ -8,6 +8,8 @@ import pytest
 from hamr.cli import main
 from hamr.config.resources import resource
 from hamr.evaluation.sage import scenario_names
+from hamr.jobs.evaluate_sage import read_request
+from hamr.types import Answer
 
 ARGS = {
     "benchmark": "sage",
@@ -148,11 +150,23 @@ def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
     assert evaluate(tmp_path, scenario=str(mine)) == 2
 
 
+def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, monkeypatch):
+    async def away(question):
+        return Answer(failure="unavailable", detail="no such endpoint")
+
+    monkeypatch.setattr("hamr.jobs.evaluate_sage.scripted", lambda *given: away)
+    assert evaluate(tmp_path, attempts="1") == 1
+    assert "no dialogue with scripted:perfect was finished" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert evaluate(tmp_path, attempts="1") == 0
+
+
 def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
     assert evaluate(tmp_path, scenario="telecom_package,telecom_package") == 2
     assert "both called telecom_package" in capsys.readouterr().err
 
 
 def test_all_names_every_scenario(tmp_path):
-    evaluate(tmp_path, scenario="all", limit="2")
-    assert set(metrics(tmp_path)["coverage"]) == set(scenario_names())
+    given = {**ARGS, "scenario": "all", "output": str(tmp_path / "out")}
+    request = read_request([f"{key}={value}" for key, value in given.items() if key != "benchmark"])
+    assert set(request.scenarios) == set(scenario_names())
