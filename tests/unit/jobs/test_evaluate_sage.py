@@ -8,7 +8,7 @@ import pytest
 from hamr.cli import main
 from hamr.config.resources import resource
 from hamr.evaluation.sage import scenario_names
-from hamr.jobs.evaluate_sage import read_request
+from hamr.jobs.sage_request import read_request
 from hamr.types import Answer
 
 ARGS = {
