@@ -92,7 +92,7 @@ def _check_some_weight(c: Config) -> None:
     """Weights are at least 0, so they sum to 0 only if all are: every reward would be 0, and no group would have a
     signal."""
     r = c.rewards
-    if not r.judged and not any(s.weight for s in (r.consistency, r.format, r.length, r.rules)):
+    if not r.judged and not any(s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)):
         raise ValueError(
             f"rewards.consistency.weight={r.consistency.weight:g} and so has every other reward: nothing would be "
             "rewarded; give at least one a weight above 0"

@@ -15,6 +15,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.lora import LoraConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
+from hamr.config.sage import PathForm
 from hamr.config.section import Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
@@ -149,6 +150,13 @@ class RulesConfig(Section):
     """YAML of prohibited terms and patterns; null takes the shipped one."""
 
 
+class SageLogicConfig(Section):
+    """SAGE's logic score of responses in its form, by the gold that comes with a sample; no model is asked."""
+
+    weight: NonNegative = 0.0
+    path: PathForm = "intersection"
+
+
 class ConsistencyConfig(Section):
     """The first paper's reward: type mismatch 0, tool calls by exact match, replies by the cascade."""
 
@@ -191,6 +199,7 @@ class RewardsConfig(JudgedRewards):
     format: FormatConfig = FormatConfig()
     length: LengthConfig = LengthConfig()
     rules: RulesConfig = RulesConfig()
+    sage_logic: SageLogicConfig = SageLogicConfig()
 
     @property
     def scorers(self) -> dict[Literal["reranker", "judge"], str]:

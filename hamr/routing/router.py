@@ -23,6 +23,7 @@ from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
 from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
+from hamr.rewards.sage_logic import sage_logic
 from hamr.routing.asking import Ask, Asker
 from hamr.routing.audit import drawn
 from hamr.routing.cascade import Cascade
@@ -181,7 +182,8 @@ class RewardRouter:
     def _side_rewards(
         self, sample: ServiceSample, text: str, action: Action | MalformedResponse
     ) -> tuple[Component, ...]:
-        """Format, length and rules; recorded whatever their weight. No model, no waiting."""
+        """Format, length and rules, recorded whatever their weight, and SAGE's logic if it has one. No model, no
+        waiting."""
         rewards = self._rewards
         answer = answer_of(text, self._format)
         # With a rationale after the answer, only the answer's own length counts: the tail may be cut off.
@@ -194,10 +196,14 @@ class RewardRouter:
             "length": length_reward(length, reference_length, rewards.length.cache_ratio),
             "rules": rule_match(customer_text(text, self._format), self._rules),
         }
-        return tuple(
+        found = tuple(
             Component(name=name, outcome=Scored(value=value), weight=getattr(rewards, name).weight)
             for name, value in values.items()
         )
+        if not rewards.sage_logic.weight:
+            return found
+        outcome = sage_logic(text, sample, path=rewards.sage_logic.path, response_format=self._format)
+        return (*found, Component(name="sage_logic", outcome=outcome, weight=rewards.sage_logic.weight))
 
     async def _opinions(
         self, sample: ServiceSample, rollout: Rollout, action: Action | MalformedResponse, until: float

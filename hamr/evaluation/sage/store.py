@@ -1,0 +1,200 @@
+"""The folder of an evaluation: what was said and judged, row by row, so that nothing finished is lost.
+
+settings.json      what decides the dialogues and their judgements
+traces.jsonl       one row a dialogue; one that a pool broke off is followed by a row of its next try
+judgements.jsonl   one row an assessed turn: every judge's votes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from hamr.errors import BadInput
+from hamr.evaluation.sage.judging import AWAY, Judgement
+from hamr.evaluation.sage.traces import Trace
+
+Key = tuple[str, str]
+"""(agent, dialogue)."""
+SETTINGS, TRACES, JUDGEMENTS, LOCK = "settings.json", "traces.jsonl", "judgements.jsonl", ".lock"
+
+
+class Store:
+    """Use as a context manager; one process at a time."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
+        """Takes up what the folder holds. With `rejudge` its judgements are set aside as judgements.old.jsonl, and the
+        settings of the judges may be others.
+
+        Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
+        was begun with other settings; nothing is changed then.
+        """
+        self.folder = folder
+        self.traces: dict[Key, Trace] = {}
+        self.judgements: dict[Key, dict[int, Judgement]] = {}
+        self._lock = _locked(folder)
+        try:
+            before = read_settings(folder)
+            if before is not None:
+                check_settings(folder, before, settings, rejudge=rejudge)
+            self._read()
+            if rejudge and (folder / JUDGEMENTS).exists():
+                (folder / JUDGEMENTS).replace(folder / "judgements.old.jsonl")
+                self.judgements = {}
+            merged = merge_settings(before, settings)
+            write_aside(folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
+            self._files = {name: _append(folder / name) for name in (TRACES, JUDGEMENTS)}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in self._files.values():
+            file.close()
+        self._lock.close()
+
+    def finished(self, agent: str, dialogue: str) -> Trace | None:
+        trace = self.traces.get((agent, dialogue))
+        return trace if trace is not None and trace.finished else None
+
+    def unjudged(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
+        """Of these turns those that nobody judged, or for which a judge's pool was away."""
+        known = self.judgements.get((agent, dialogue), {})
+        return [turn for turn in turns if turn not in known or any(v.failure in AWAY for v in known[turn].votes)]
+
+    def add_trace(self, trace: Trace) -> None:
+        self.traces[trace.agent, trace.plan.id] = trace
+        self._write(TRACES, trace.to_json())
+
+    def add_judgement(self, judgement: Judgement) -> None:
+        self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+        self._write(JUDGEMENTS, judgement.to_json())
+
+    def _write(self, name: str, row: Mapping[str, Any]) -> None:
+        """Flushed, so that a process that is killed afterwards has it."""
+        file = self._files[name]
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.flush()
+
+    def _read(self) -> None:
+        for where, row in _rows(self.folder / TRACES):
+            try:
+                trace = Trace.from_json(row)
+            except (KeyError, TypeError) as error:
+                raise BadInput(where, str(error), "is no trace; restore the line, or give another folder") from error
+            self.traces[trace.agent, trace.plan.id] = trace
+        for where, row in _rows(self.folder / JUDGEMENTS):
+            try:
+                judgement = Judgement.from_json(row)
+            except (KeyError, TypeError) as error:
+                raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error
+            self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """What an evaluation in this folder was begun with; None where there is none. Raises BadInput for a bad file."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput("output", str(path), "cannot be read; give another folder") from error
+
+
+def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, rejudge: bool) -> None:
+    """Agents and scenarios may be added; what is there already has to be the same. Raises BadInput."""
+    now = json.loads(json.dumps(now))
+    for key, was in before.items():
+        if key == "judging" and rejudge:
+            continue
+        is_now = now.get(key, {})
+        if key in ("agents", "scenarios"):
+            shared = sorted(was.keys() & is_now.keys())
+            was, is_now = {name: was[name] for name in shared}, {name: is_now[name] for name in shared}
+        if was != is_now:
+            name, old, new = _difference(key, was, is_now)
+            hint = "; to judge its dialogues again add rejudge=true" if key == "judging" else ""
+            remedy = f"was begun with {name}={_brief(old)}, now {_brief(new)}: restore it or give another folder{hint}"
+            raise BadInput("output", str(folder), remedy)
+
+
+def merge_settings(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:
+    """What the folder holds after this command."""
+    old = before or {}
+    return {**now, **{key: {**old.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
+
+
+def _difference(key: str, was: Any, now: Any) -> tuple[str, Any, Any]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*was, *now]):
+            if was.get(name) != now.get(name):
+                return _difference(f"{key}.{name}", was.get(name), now.get(name))
+    return key, was, now
+
+
+def _brief(value: Any) -> str:
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Renamed into place: a reader sees the old file or the new one, never half of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
+def _locked(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise BadInput("output", str(folder), f"cannot be written ({error.strerror}); give another folder") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise BadInput("output", str(folder), "another evaluation is writing there; wait for it") from error
+    return file
+
+
+def _append(path: Path) -> IO[str]:
+    """Open for appending behind the last whole line: what a killed process had begun to write is cut off."""
+    if path.exists():
+        with path.open("rb+") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+    return path.open("a", encoding="utf-8")
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, row) of every whole line. Raises BadInput for one that is no JSON object."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise BadInput(where, line[:40], "is no JSON; restore the line, or give another folder") from error
+            if not isinstance(row, dict):
+                raise BadInput(where, line[:40], "is no JSON object; restore the line, or give another folder")
+            yield where, row

@@ -1,0 +1,54 @@
+"""`hamr evaluate benchmark=...`: hands over to the benchmark's own job."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from hamr.errors import BadInput
+
+HELP = """\
+hamr evaluate: scores a policy or an endpoint on a benchmark.
+
+usage:
+  hamr evaluate benchmark=sage scenario=NAME|FILE.yaml|all agent=WHO[,WHO...] simulator=WHO judges=WHO[,WHO,WHO]
+      output=FOLDER [option=value ...] [pools.NAME.KEY=value ...]
+  hamr evaluate benchmark=sage output=FOLDER rejudge=true judges=WHO[,WHO,WHO]
+
+WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-compatible endpoint, or needs no model:
+  agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
+  simulators   scripted:patient scripted:hasty scripted:machine
+  judges       scripted:gold scripted:strict scripted:contrary
+
+sage: customers with an intent, a persona and an adversarial level talk to the agent; judges say at turns 1, 5, 10, 15
+and the last what the customer's case is and how well the agent speaks, and the procedure's rule engine what follows.
+FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command goes on
+where it stopped. rejudge=true lets other judges judge the dialogues that are there.
+
+options (default):
+  language=en|zh (en)  seed (0)  per_intent (3)  per_path (5)  cover=cases|routes (cases)  limit (none)  max_turns (30)
+  agent_prompt=service|sample (service)
+  tie=first|smallest|none (first)  path=intersection|prefix (intersection)  action=exact|group (exact)
+  unreadable=left_out|zero (left_out)  user_temperature (0.7)  user_tokens (96)  agent_temperature (0)  reasks (2)
+  attempts (3)  longest_wait_s (60)  at_once (what the pools can work on)  resamples (1000)
+
+example, without a model:
+  hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient \\
+      judges=scripted:gold output=perfect"""
+
+BENCHMARKS = {"sage": "hamr.jobs.evaluate_sage"}
+"""Name -> module with a `main` that takes the other arguments."""
+
+
+def main(args: list[str]) -> int:
+    """Raises BadInput where no known benchmark is named, and as the benchmark's job does."""
+    named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
+    known = ", ".join(sorted(BENCHMARKS))
+    if not named:
+        raise BadInput("benchmark", None, f"missing; give benchmark=<name>, one of: {known}")
+    if named[-1] not in BENCHMARKS:
+        near = difflib.get_close_matches(named[-1], BENCHMARKS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise BadInput("benchmark", named[-1], f"no such benchmark; {hint}there are: {known}")
+    rest = [arg for arg in args if not arg.startswith("benchmark=")]
+    return int(importlib.import_module(BENCHMARKS[named[-1]]).main(rest))

@@ -1,0 +1,307 @@
+"""Whole evaluations with scripted agents, customers and judges: what each flaw costs, and what survives a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hamr.config.sage import SageConfig
+from hamr.errors import BadInput
+from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.evaluation.sage.coverage import plan_dialogues
+from hamr.evaluation.sage.run import Cast, hold, summarise
+from hamr.evaluation.sage.scripted import KINDS, scripted
+from hamr.evaluation.sage.store import Store
+from hamr.types import Answer
+
+QUICK = SageConfig(per_intent=1, per_path=1, resamples=20, longest_wait_s=0.001)
+SETTINGS = {"agents": {}, "scenarios": {}, "judging": {"judges": ["gold"]}}
+
+
+def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("gold",), **others):
+    by_id = {plan.id: plan for plan in plans}
+
+    def who(kind, name):
+        return others.get(name) or scripted(kind, name, scenarios, by_id)
+
+    return Cast(
+        agents={name: who("agent", name) for name in agents},
+        user=who("simulator", simulator),
+        simulator=simulator,
+        judges={name: who("judges", name) for name in judges},
+    )
+
+
+def run(folder, names=("telecom_package",), config=QUICK, agents=("perfect",), settings=SETTINGS, **who):
+    scenarios = {name: load_scenario(name) for name in names}
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, config)]
+    with Store(folder, settings) as store:
+        pairs = [(agent, plan) for agent in agents for plan in plans]
+        asyncio.run(hold(store, scenarios, pairs, cast(plans, scenarios, agents, **who), config, at_once=8))
+        return summarise(store, scenarios, plans, agents, config)
+
+
+def mean(found, agent, name, scenario=None):
+    result = found.summary["agents"][agent]
+    figures = result["average"] if scenario is None else result["scenarios"][scenario]["figures"]
+    return figures[name]["mean"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_perfect_agent_scores_logic_100_on_every_path_of_every_scenario(tmp_path, language):
+    names = scenario_names()
+    config = QUICK.model_copy(update={"language": language, "cover": "routes"})
+    found = run(tmp_path, names, config, judges=("gold", "strict", "contrary"))
+    for name in names:
+        turns = found.assessed["perfect"][name]
+        assert {(*a.reference.path, a.reference.action) for a in turns} == {
+            (*route.stages, route.action) for route in load_scenario(name).paths()
+        }
+        assert all(a.worth.logic.logic == pytest.approx(100.0) for a in turns)
+        assert all(a.faults == () and a.departed is None for a in turns)
+    assert mean(found, "perfect", "chat") == pytest.approx(60.0)  # 90, 30 and 60
+    assert mean(found, "perfect", "overall") == pytest.approx(92.0)
+
+
+def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
+    names = scenario_names()
+    found = run(tmp_path, names, QUICK.model_copy(update={"cover": "routes"}), agents=("wrong_action",))
+    for name in names:
+        assert mean(found, "wrong_action", "logic", name) == pytest.approx(80.0)
+        assert found.summary["agents"]["wrong_action"]["scenarios"][name]["execution_gap"] == pytest.approx(100.0)
+        # Each went wrong where the procedure ends, and nowhere before.
+        for a in found.assessed["wrong_action"][name]:
+            assert a.departed == a.reference.nodes[-1]
+
+
+def test_words_without_json_are_format_errors_and_earn_nothing(tmp_path):
+    found = run(tmp_path, agents=("chatty", "silent"))
+    for agent, kind in (("chatty", "no_json"), ("silent", "empty")):
+        assert mean(found, agent, "unreadable") == 100.0
+        assert mean(found, agent, "logic") == 0.0
+        assert mean(found, agent, "overall") == 0.0
+        assert mean(found, agent, "chat_length") is None
+        assert found.summary["agents"][agent]["scenarios"]["telecom_package"]["faults"] == {kind: 100.0}
+
+
+# What the procedure of the Telecom Package makes of the first wrong label, by hand. The customer's label that decides
+# first is ConsumptionType; the first other option is Change for an enquiry, else Enquiry. Labels cost 0.4 / 4 = 10.
+@pytest.mark.parametrize(
+    ("fields", "system", "said", "expected"),
+    [
+        # Right 1 2 3 6 4 ChangeOrder; as a change 1 2 4 ChangeOrder: 3 of 5 stages. 30 + 24 + 20.
+        (("Enquiry", "Agree", "Data", "Calm"), ("NoContract", 0), [1, 2, 4], 74.0),
+        # Right 1 2 3 6 GoodBye; as a change 1 2 4 ChangeOrder: 2 of 4 stages. 30 + 20 + 0.
+        (("Enquiry", "Reject", "Data", "Calm"), ("NoContract", 0), [1, 2, 4], 50.0),
+        # Right 1 2 4 5 7 TransHuman; as an enquiry 1 2 3 6 4 5 7 TransHuman: 5 of 5. 30 + 40 + 20.
+        (("Change", "Agree", "Data", "Discontent"), ("Contracted", 100), [1, 2, 3, 6, 4, 5, 7], 90.0),
+        # Right 1 2 5 ChangeOrder; as an enquiry 1 2 3 6 4 ChangeOrder: 2 of 3. 30 + 80 / 3 + 20.
+        (("Cancel", "Agree", "Data", "Calm"), ("NoContract", 0), [1, 2, 3, 6, 4], 30 + 80 / 3 + 20),
+    ],
+)
+def test_a_wrong_branch_costs_what_it_leads_past(tmp_path, fields, system, said, expected):
+    scenario = load_scenario("telecom_package")
+    found = run(tmp_path, agents=("wrong_branch",), config=QUICK.model_copy(update={"per_intent": 0}))
+    wanted = dict(zip(scenario.file.fields, fields, strict=True))
+    with Store(tmp_path, SETTINGS) as store:
+        trace = next(
+            trace
+            for trace in store.traces.values()
+            if trace.plan.fields == wanted
+            and (trace.plan.system["PackageStatus"], trace.plan.system["Penalty"]) == system
+        )
+    assert json.loads(trace.turns[0].agent)["now_path"] == [f"stage{n}" for n in said]
+    turns = [a for a in found.assessed["wrong_branch"]["telecom_package"] if a.dialogue == trace.plan.id]
+    assert [a.turn for a in turns] == [1, 5, 10]
+    assert all(a.worth.logic.logic == pytest.approx(expected) for a in turns)
+    assert {a.departed for a in turns} == {"stage2"}
+
+
+def test_the_other_choices_change_the_figures_as_they_say(tmp_path):
+    # Enquiries of a free customer who agrees, taken for a change: 3 of 5 stages, of which the first 2 are in order.
+    scenario = load_scenario("telecom_package")
+    intersection = run(tmp_path / "a", agents=("wrong_branch",))
+    prefix = run(tmp_path / "b", agents=("wrong_branch",), config=QUICK.model_copy(update={"path": "prefix"}))
+    key = {"ConsumptionType": "Enquiry", "ApplicationTendency": "Agree"}
+    reference, _ = scenario.reference(
+        {**key, "ConsumptionProfile": "Data"}, {"PackageStatus": "NoContract", "Penalty": 0}
+    )
+
+    def paths(found):
+        turns = found.assessed["wrong_branch"]["telecom_package"]
+        return [a.worth.logic.path for a in turns if list(a.reference.path) == reference]
+
+    assert set(paths(intersection)) == {0.6}
+    assert set(paths(prefix)) == {0.4}
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("left_out", 100.0), ("zero", 50.0)])
+def test_unreadable_turns_are_left_out_or_nothing(tmp_path, rule, expected):
+    config = QUICK.model_copy(update={"unreadable": rule, "limit": 6})
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], config)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+
+    async def moody(question):
+        said = sum(m["role"] == "assistant" for m in question.messages)
+        return Answer(text="Hm.") if said in (0, 9) else await perfect(question)
+
+    # Readable at turn 5 alone would be a third; an end after 8 makes it turns 1, 5 and 8.
+    async def brief(question):
+        said = sum(m["role"] == "assistant" for m in question.messages)
+        return Answer(text="[END]" if said == 5 else "And?")
+
+    found = run(tmp_path, agents=("moody",), simulator="brief", config=config, moody=moody, brief=brief)
+    assert mean(found, "moody", "logic") == pytest.approx(expected)
+    assert mean(found, "moody", "unreadable") == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("form", "expected"), [("exact", 80.0), ("group", 94.0)])
+def test_the_right_plan_with_the_wrong_option(tmp_path, form, expected):
+    """Online Education credits PLAN with 0.7 where the option is wrong: 40 + 40 + 0.7 * 20."""
+    scenarios = {"online_education": load_scenario("online_education")}
+    config = QUICK.model_copy(update={"action": form, "per_intent": 0, "cover": "routes"})
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["online_education"], config)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+
+    async def other_plan(question):
+        said = json.loads((await perfect(question)).text)
+        if said["finals"]["Action"] == "PLAN_A":
+            said["finals"]["Action"] = "PLAN_B"
+        return Answer(text=json.dumps(said))
+
+    found = run(tmp_path, ("online_education",), config, agents=("other_plan",), other_plan=other_plan)
+    turns = found.assessed["other_plan"]["online_education"]
+    planned = [a for a in turns if a.reference.action == "PLAN_A"]
+    assert planned and all(a.worth.logic.logic == pytest.approx(expected) for a in planned)
+    assert all(a.worth.logic.logic == pytest.approx(100.0) for a in turns if a not in planned)
+
+
+def test_customers_who_break_down_are_counted(tmp_path):
+    hasty = run(tmp_path / "a", simulator="hasty")
+    machine = run(tmp_path / "b", simulator="machine")
+    telecom = "telecom_package"
+    assert set(hasty.summary["agents"]["perfect"]["scenarios"][telecom]["dialogues"]) == {"user_ended_at_once"}
+    assert set(machine.summary["agents"]["perfect"]["scenarios"][telecom]["dialogues"]) == {"user_broke_character"}
+    assert mean(hasty, "perfect", "logic") is None
+
+
+def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    gold = scripted("judges", "gold", scenarios, plans)
+
+    async def gap(question):
+        said = json.loads((await gold(question)).text)
+        del said["classification"]["ConsumptionType"]
+        return Answer(text=json.dumps(said))
+
+    found = run(tmp_path, judges=("gap", "contrary", "gold"), gap=gap)
+    # One of two is against: a tie, which the first judge with a vote on this field decides wrongly.
+    assert found.summary["votes"]["tied"] == {"ConsumptionType": found.summary["votes"]["turns"]}
+    alone = run(tmp_path / "b", judges=("gap",), gap=gap)
+    assert alone.summary["votes"]["no_reference"] == alone.summary["votes"]["turns"]
+    assert mean(alone, "perfect", "logic") is None
+    assert mean(alone, "perfect", "chat") == 90.0
+
+
+# --- stops -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+    asked = []
+
+    def limited(most):
+        async def ask(question):
+            if len(asked) >= most:
+                raise Stop
+            asked.append(question.affinity)
+            return await perfect(question)
+
+        return ask
+
+    with pytest.raises(Stop):
+        run(tmp_path, agents=("a",), a=limited(203))
+    before = (tmp_path / "traces.jsonl").read_text().splitlines()
+    done = {json.loads(row)["plan"]["id"] for row in before}
+    assert 0 < len(done) < len(plans)
+    # A row that a kill cut off in the middle does not count.
+    with (tmp_path / "traces.jsonl").open("a") as file:
+        file.write(before[0][:100])
+    asked.clear()
+    found = run(tmp_path, agents=("a",), a=limited(10**6))
+    assert set(asked) == set(plans) - done
+    assert (tmp_path / "traces.jsonl").read_text().splitlines()[: len(before)] == before
+    whole = run(tmp_path / "whole", agents=("a",), a=limited(10**6))
+    assert found.summary == whole.summary
+    again = run(tmp_path, agents=("a",), a=limited(0))
+    assert again.summary == whole.summary
+
+
+def test_what_a_pool_broke_off_is_tried_again(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+    gold = scripted("judges", "gold", scenarios, plans)
+    odd = set(list(plans)[1::2])
+
+    async def away_for_some(question):
+        return Answer(failure="timeout") if question.affinity in odd else await perfect(question)
+
+    async def no_judge(question):
+        return Answer(failure="unavailable")
+
+    first = run(tmp_path, agents=("a",), judges=("j",), a=away_for_some, j=no_judge)
+    assert first.summary["agents"]["a"]["scenarios"]["telecom_package"]["dialogues"] == {
+        "ended": len(plans) - len(odd),
+        "agent_failed": len(odd),
+    }
+    assert mean(first, "a", "logic") is None
+    second = run(tmp_path, agents=("a",), judges=("j",), a=perfect, j=gold)
+    assert second.summary["agents"]["a"]["scenarios"]["telecom_package"]["dialogues"] == {"ended": len(plans)}
+    assert mean(second, "a", "logic") == pytest.approx(100.0)
+    assert second.summary["votes"]["turns"] == 3 * len(plans)
+
+
+def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        run(tmp_path / name, agents=("perfect", "wrong_branch"), judges=("gold", "strict", "contrary"))
+    for file in ("traces.jsonl", "judgements.jsonl"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_a_folder_of_another_evaluation_is_refused(tmp_path):
+    begun = {**SETTINGS, "sage": {"seed": 0}}
+    with Store(tmp_path, begun), pytest.raises(BadInput, match="another evaluation is writing"):
+        Store(tmp_path, begun)
+    with pytest.raises(BadInput, match=r"sage.seed=0, now 1"):
+        Store(tmp_path, {**SETTINGS, "sage": {"seed": 1}})
+    others = {**SETTINGS, "sage": {"seed": 0}, "judging": {"judges": ["strict"]}}
+    with pytest.raises(BadInput, match="rejudge=true"):
+        Store(tmp_path, others)
+    with Store(tmp_path, others, rejudge=True) as store:
+        assert store.judgements == {}
+
+
+@pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"agent": "a"}\n'])
+def test_a_damaged_row_is_named(tmp_path, line):
+    (tmp_path / "traces.jsonl").write_text(line)
+    with pytest.raises(BadInput, match=r"traces.jsonl:1"):
+        Store(tmp_path, SETTINGS)
+    assert (tmp_path / "traces.jsonl").read_text() == line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_script_names_the_nearest(kind):
+    name = next(iter(KINDS[kind]))
+    with pytest.raises(BadInput, match=f"did you mean 'scripted:{name}'"):
+        scripted(kind, name[:-1], {}, {})

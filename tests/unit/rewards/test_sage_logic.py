@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from hamr.config.load import load_config
+from hamr.config.schema import RewardsConfig
+from hamr.data.sage_samples import generate
+from hamr.errors import ConfigError
+from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.rewards.sage_logic import sage_logic
+from hamr.routing.replay import replay
+from hamr.routing.router import RewardRouter
+from hamr.types import (
+    Absent,
+    MalformedResponse,
+    Reference,
+    Reply,
+    Rollout,
+    SampleKey,
+    Scored,
+    ServiceSample,
+    Turn,
+)
+
+FIELDS = {
+    "ConsumptionType": "Change",
+    "ApplicationTendency": "Agree",
+    "ConsumptionProfile": "Data",
+    "EmotionTag": "Discontent",
+}
+PATH = ["stage1", "stage2", "stage4", "stage5", "stage7"]
+SAMPLE = ServiceSample(
+    id="s",
+    ticket={"PackageStatus": "Contracted", "Penalty": 100},
+    policy="",
+    tools=(),
+    history=(Turn(role="customer", content="Change my package."),),
+    references=(Reference(action=Reply(content="Of course.")),),
+    privileged={"fields": FIELDS, "path": PATH, "action": "TransHuman"},
+    meta={"scenario": "telecom_package"},
+)
+
+
+def said(fields=FIELDS, path=PATH, action="TransHuman"):
+    return json.dumps(
+        {
+            "classification_output": fields,
+            "cot": "",
+            "now_path": path,
+            "finals": {"Action": action},
+            "chat": "One moment, please.",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (said(), 1.0),
+        (said(action="GoodBye"), 0.8),
+        (said(fields={**FIELDS, "EmotionTag": "Calm"}, action="ChangeOrder"), 0.7),
+        (said(path=PATH[:3]), 0.84),  # 0.4 + 0.4 * 3/5 + 0.2
+        (said(fields={}, path=[], action=""), 0.0),
+    ],
+)
+def test_values_by_hand(text, value):
+    assert sage_logic(text, SAMPLE) == Scored(value=pytest.approx(value))
+
+
+def test_the_prefix_form_minds_the_order():
+    text = said(path=["stage1", "stage4", "stage2", "stage5", "stage7"])
+    assert sage_logic(text, SAMPLE).value == pytest.approx(1.0)
+    assert sage_logic(text, SAMPLE, path="prefix").value == pytest.approx(0.68)  # 0.4 + 0.4 * 1/5 + 0.2
+
+
+def test_while_the_procedure_waits_no_action_is_right_or_wrong():
+    waiting = {"fields": {"ConsumptionType": "Change"}, "path": PATH, "action": None}
+    sample = dataclasses.replace(SAMPLE, privileged=waiting)
+    assert sage_logic(said(action="Dance", path=PATH), sample).value == pytest.approx(1.0)
+    assert sage_logic(said(path=PATH[:2]), sample).value == pytest.approx((0.4 + 0.4 * 2 / 5) / 0.8)
+    unknown = dataclasses.replace(SAMPLE, privileged={**waiting, "fields": {}, "path": PATH[:2]})
+    assert sage_logic(said(path=PATH[:1]), unknown).value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("text", ["", "Certainly!", f"Here: {said()}", said()[:-5]])
+def test_what_is_not_in_the_form_is_malformed(text):
+    assert isinstance(sage_logic(text, SAMPLE), MalformedResponse)
+
+
+def test_thought_and_answer_are_told_apart():
+    text = f"<think>stage1 first</think><answer>{said()}</answer>"
+    assert sage_logic(text, SAMPLE, response_format="think_answer").value == pytest.approx(1.0)
+    assert isinstance(sage_logic(said(), SAMPLE, response_format="think_answer"), MalformedResponse)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"meta": {}},
+        {"meta": {"scenario": "bakery"}},
+        {"privileged": {}},
+        {"privileged": {"fields": FIELDS}},
+        {"privileged": {"fields": FIELDS, "path": []}},
+        {"privileged": {"fields": FIELDS, "path": "stage1"}},
+    ],
+)
+def test_without_gold_it_is_absent(changes):
+    assert isinstance(sage_logic(said(), dataclasses.replace(SAMPLE, **changes)), Absent)
+
+
+def test_every_reference_of_the_generated_samples_earns_all():
+    scenarios = [load_scenario(name) for name in scenario_names()]
+    splits = generate(scenarios, {"train": 10 * len(scenarios), "validation": 0, "test": 0}, seed=3, form="sage")
+    texts = [(r.action.content, sample) for sample in splits.train for r in sample.references]
+    assert {sample.meta["scenario"] for _, sample in texts} == set(scenario_names())
+    assert all(sage_logic(text, sample) == Scored(value=pytest.approx(1.0)) for text, sample in texts)
+
+
+def rollout(text):
+    return Rollout(
+        key=SampleKey(run="r", step=0, prompt="s", sample=0),
+        prompt_ids=(),
+        token_ids=(1,),
+        logprobs=(0.0,),
+        text=text,
+        finish_reason="stop",
+        versions=(),
+    )
+
+
+async def test_the_router_adds_it_with_its_weight_and_the_record_replays():
+    rewards = RewardsConfig.model_validate({"consistency": {"weight": 0}, "sage_logic": {"weight": 2}})
+    router = RewardRouter(rewards, {}, count_tokens=len, deadline_s=5.0)
+    record = await router.score(SAMPLE, rollout(said(action="GoodBye")))
+    assert record.total == Scored(value=pytest.approx(1.6))
+    assert replay(record, rewards) == record.total
+    off = RewardsConfig.model_validate({"consistency": {"weight": 0}, "format": {"weight": 1}})
+    plain = await RewardRouter(off, {}, count_tokens=len, deadline_s=5.0).score(SAMPLE, rollout(said()))
+    assert "sage_logic" not in {component.name for component in plain.components}
+    await router.close()
+
+
+def test_it_may_be_the_only_reward():
+    load_config(["rewards.consistency.weight=0", "rewards.sage_logic.weight=1"])
+    with pytest.raises(ConfigError, match="nothing would be rewarded"):
+        load_config(["rewards.consistency.weight=0"])
