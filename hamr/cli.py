@@ -31,6 +31,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "status": ("hamr.jobs.status:main", "look at the pools of a running job"),
     "scale": ("hamr.jobs.scale:main", "resize the pools of a running job"),
     "report": ("hamr.jobs.report:main", "HTML with plots from a run folder"),
+    "plan": ("hamr.jobs.plan:main", "replicas, GPUs and step time before there is a cluster; files that start one"),
     "doctor": ("hamr.jobs.doctor:main", "what this machine can run, what is missing, and how to install it"),
 }
 """Every job's entry point and one line of help. A job whose module is absent is not offered."""

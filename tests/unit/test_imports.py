@@ -16,12 +16,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hamr"
 
-BASE = {"types", "errors", "protocols"}
-PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data"}
+BASE = {"types", "errors", "protocols", "endpoints"}
+PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data", "planning"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "protocols": BASE,
+    "endpoints": {"errors"},
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config"},
@@ -48,7 +49,19 @@ ONLY_IN: dict[str, set[str]] = {
     "hydra": {"config.load", "jobs"},
     "omegaconf": {"config.load", "jobs"},
 }
-NO_TORCH = {"rewards", "routing", "types", "errors", "protocols", "config", "cli", "data", "adapters"}
+NO_TORCH = {
+    "rewards",
+    "routing",
+    "planning",
+    "types",
+    "errors",
+    "protocols",
+    "endpoints",
+    "config",
+    "cli",
+    "data",
+    "adapters",
+}
 
 
 def imported(source: str, module: str) -> Iterator[str]:
