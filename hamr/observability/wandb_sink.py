@@ -21,7 +21,7 @@ import psutil
 
 from hamr.errors import BadInput
 from hamr.observability.metrics import Histogram, total_rewards
-from hamr.observability.redact import redact
+from hamr.redact import redact
 from hamr.types import RewardRecord
 
 Mode = Literal["offline", "online", "disabled"]
@@ -112,7 +112,7 @@ class WandbSink:
         """A table of sampled responses; its columns are the keys of the rows in the order of appearance."""
         if self._run and rows:
             columns = list(dict.fromkeys(k for row in rows for k in row))
-            data = [[_cell(row.get(c)) for c in columns] for row in rows]
+            data = [[_cell(row.get(c)) for c in columns] for row in map(redact, rows)]
             self._log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
 
     def _log(self, row: dict[str, Any]) -> None:

@@ -16,13 +16,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hamr"
 
-BASE = {"types", "errors", "protocols", "endpoints"}
+BASE = {"types", "errors", "protocols", "endpoints", "redact"}
 PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data", "planning"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "protocols": BASE,
     "endpoints": {"errors"},
+    "redact": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config"},
@@ -32,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors": BASE | PURE | {"config", "backends", "observability"},
     # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
     "adapters": BASE,
-    "cli": {"errors"},
+    "cli": {"errors", "redact"},
     "__main__": {"cli"},
 }
 COMPOSITION_ROOTS = {"jobs", "__init__"}
