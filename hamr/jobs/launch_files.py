@@ -54,32 +54,32 @@ def nodes(config: Config) -> Nodes:
         for name, pool in config.pools.items()
     }
     grown = config.model_copy(update={"pools": largest})
-    gpus = any(d.gpus for d in demands(config))
     least, most = packed(config), packed(grown)
-    return Nodes(least=least, most=max(least, most), gpus=config.launch.gpus_per_node if gpus else 0)
+    wants_gpus = any(d.gpus for d in demands(config))
+    return Nodes(least=least, most=max(least, most), gpus=config.launch.gpus_per_node if wants_gpus else 0)
 
 
 def packed(config: Config) -> int:
     """First fit, most GPUs first, then most CPUs."""
     launch = config.launch
     free: list[list[float]] = []
-    actors = [d for d in demands(config) for _ in range(d.count)]
-    for actor in sorted(actors, key=lambda d: (-d.gpus, -d.cpus)):
-        if actor.gpus > launch.gpus_per_node or actor.cpus > launch.cpus_per_node:
+    actors = [(d.gpus, d.cpus, d.key, d.count) for d in demands(config) for _ in range(d.count)]
+    for gpus, cpus, key, count in sorted(actors, reverse=True):
+        if gpus > launch.gpus_per_node or cpus > launch.cpus_per_node:
             raise CapacityError(
-                actor.key,
-                actor.count,
-                f"one needs {actor.gpus:g} GPUs and {actor.cpus:g} CPUs, and a node has {launch.gpus_per_node} and "
+                key,
+                count,
+                f"one needs {gpus:g} GPUs and {cpus:g} CPUs, and a node has {launch.gpus_per_node} and "
                 f"{launch.cpus_per_node}; lower what it asks for, or raise launch.gpus_per_node, .cpus_per_node",
             )
         for node in free:
-            if node[0] + 1e-9 >= actor.gpus and node[1] + 1e-9 >= actor.cpus:
+            if node[0] + 1e-9 >= gpus and node[1] + 1e-9 >= cpus:
                 break
         else:
             node = [float(launch.gpus_per_node), float(launch.cpus_per_node)]
             free.append(node)
-        node[0] -= actor.gpus
-        node[1] -= actor.cpus
+        node[0] -= gpus
+        node[1] -= cpus
     return max(1, len(free))
 
 

@@ -15,6 +15,7 @@ from hamr.config.schema import Config
 from hamr.errors import RunFolderError
 from hamr.jobs.preparation import Prepared, check_room, prepare
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
+from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
 from hamr.jobs.world import started
@@ -25,7 +26,6 @@ from hamr.observability.recorder import RunRecorder
 from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
-from hamr.observability.wandb_sink import WandbSink, check_wandb
 
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
@@ -33,7 +33,7 @@ HELP = "the RL run: rollout, reward cascade, update, sync"
 def main(args: list[str]) -> int:
     """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override."""
     job = Job.resumed(args[0].partition("=")[2]) if _is_resume(args) else Job.new(load_config(args))
-    check_wandb(job.config.logging.wandb.mode)
+    check_sinks(job.config.logging)
     if job.config.cluster.address is None:
         check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
@@ -59,15 +59,7 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
-    wandb = config.logging.wandb
-    sink = WandbSink(
-        folder.path,
-        mode=wandb.mode,
-        project=wandb.project,
-        entity=wandb.entity,
-        name=config.experiment.name,
-        config=config.model_dump(mode="json"),
-    )
+    sink = open_sinks(config, folder.path, run_id(folder.path))
     everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
     with RunRecorder(
         folder,
