@@ -18,6 +18,7 @@ from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
+from hamr.jobs.sweep import FLAG, sweep
 from hamr.jobs.world import started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
@@ -31,7 +32,12 @@ HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
 def main(args: list[str]) -> int:
-    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override."""
+    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
+
+    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other.
+    """
+    if FLAG in args:
+        return sweep(args)
     job = Job.resumed(args[0].partition("=")[2]) if _is_resume(args) else Job.new(load_config(args))
     check_sinks(job.config.logging)
     if job.config.cluster.address is None:
