@@ -10,7 +10,7 @@ from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
 from hamr.planning.build import Past, first_of, output_tokens, replayed_pools, replayed_workers, response_tokens
 from hamr.planning.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
-from hamr.planning.measured import compare, mean_error
+from hamr.planning.measured import compare, mean_errors
 from hamr.planning.models import model_size
 from hamr.planning.simulation import ROLLOUT
 from hamr.planning.sizing import Cluster, Need, Played, Study
@@ -136,8 +136,12 @@ def comparison(past: Past) -> list[object]:
     for p in made:
         figures = (p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s)
         table.add_row(str(p.step), *(f"{f:.1f}" for f in figures), "fitted to" if p.fitted else "predicted")
-    seen, unseen = (mean_error(made, fitted=f) for f in (True, False))
-    return [table, f"mean error of a whole step: {unseen:.0%} where predicted, {seen:.0%} where fitted to"]
+    (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
+    return [
+        table,
+        f"mean error where predicted: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
+        f"(where fitted to: {score_seen:.0%}, {whole_seen:.0%})",
+    ]
 
 
 # --- reasons ---------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ def pool_times(steps: Sequence[MeasuredStep]) -> dict[str, PoolTimes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The fitted speed of the rollout workers for a response of `mean_tokens`, and training in seconds as
-    `train_fixed_s + train_token_s x tokens`."""
+    """The fitted speed of the rollout workers for a response of `mean_tokens`, training in seconds as
+    `train_fixed_s + train_token_s x tokens`, and what is left of a step: sync and the recording of it."""
 
     rollout: Service
     mean_tokens: float
@@ -125,7 +125,7 @@ def fit(steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, 
         mean_tokens=mean_tokens,
         train_fixed_s=train_fixed,
         train_token_s=train_token,
-        sync_s=float(np.mean([s.total_s - s.rollout_score_s - s.train_s for s in steps])),
+        sync_s=float(np.median([s.total_s - s.rollout_score_s - s.train_s for s in steps])),
     )
 
 
@@ -175,14 +175,18 @@ def replay(
     return tuple(rounds)
 
 
-def mean_error(predictions: Sequence[Prediction], *, fitted: bool) -> float:
-    """Mean of |predicted - measured| / measured over the whole steps that were (not) fitted to."""
-    return float(np.mean([abs(p.predicted_s - p.measured_s) / p.measured_s for p in predictions if p.fitted == fitted]))
+def mean_errors(predictions: Sequence[Prediction], *, fitted: bool) -> tuple[float, float]:
+    """Mean of |predicted - measured| / measured over the steps that were (not) fitted to: of generating and scoring,
+    and of the whole step."""
+    chosen = [p for p in predictions if p.fitted == fitted]
+    scores = [abs(p.predicted_score_s - p.measured_score_s) / p.measured_score_s for p in chosen]
+    return float(np.mean(scores)), float(np.mean([abs(p.predicted_s - p.measured_s) / p.measured_s for p in chosen]))
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Least squares of y = a + b x with b >= 0 and a >= 0; equal x give the mean."""
-    spread = float(np.var(x))
-    slope = max(0.0, float(np.cov(x, y, bias=True)[0, 1]) / spread) if spread > 0 else 0.0
-    slope = min(slope, float(np.mean(y)) / float(np.mean(x))) if np.mean(x) > 0 else 0.0
-    return float(np.mean(y)) - slope * float(np.mean(x)), slope
+    """(a, b) of y = a + b x, neither below 0: the median slope of all pairs (Theil and Sen), the median of the rest. A
+    step beside which the machine had other work then moves nothing. Equal x give the median of y."""
+    slopes = [(v - u) / (q - p) for p, u in zip(x, y, strict=True) for q, v in zip(x, y, strict=True) if q > p]
+    slope = max(0.0, float(np.median(slopes))) if slopes else 0.0
+    start = float(np.median([v - slope * p for p, v in zip(x, y, strict=True)]))
+    return (start, slope) if start >= 0 else (0.0, float(np.median([v / p for p, v in zip(x, y, strict=True)])))
