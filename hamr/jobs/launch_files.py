@@ -222,8 +222,8 @@ def slurm(config: Config) -> dict[str, str]:
         "mem": f"{launch.memory_gib_per_node}G",
         "time": _slurm_time(launch.time_limit_h),
         "output": "%x-%j.log",
-        # Before the time is up, so that the run can write a checkpoint.
-        "signal": "TERM@120",
+        # Before the time is up, and to the script alone: it hands it on to the run, not to Ray's processes.
+        "signal": "B:TERM@120",
     }
     if wanted.gpus:
         options["gpus-per-node"] = wanted.gpus
@@ -254,7 +254,17 @@ if (( ${{#nodes[@]}} > 1 )); then
 fi
 sleep 20
 srun --nodes=1 --ntasks=1 --nodelist="$head" --overlap \\
-  {command("conf")} cluster.address="$address:$port"
+  {command("conf")} cluster.address="$address:$port" &
+run=$!
+trap 'kill -TERM "$run"' TERM
+code=0
+wait "$run" || code=$?
+# A signal ends the first wait before the run has ended.
+if kill -0 "$run" 2>/dev/null; then
+  code=0
+  wait "$run" || code=$?
+fi
+exit "$code"
 """
     return {"job.sbatch": script, CONFIG_FILE: experiment_file(config, f"runs/{name_of(config)}")}
 

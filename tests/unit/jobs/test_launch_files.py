@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -155,6 +156,24 @@ def test_a_slurm_job_asks_for_the_nodes() -> None:
     assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("3", "8", "gpu")
     assert options["time"] == "1:30:00"
     assert "account" not in options
+
+
+def test_a_slurm_job_hands_the_end_of_its_time_on_to_the_run_and_returns_its_code(tmp_path: Path) -> None:
+    script = render(paper(), "slurm")["job.sbatch"]
+    end = script[script.index("run=$!") :]
+    # In srun's place what answers TERM a moment later with a code of its own.
+    run, ready = tmp_path / "end.sh", tmp_path / "ready"
+    stand_in = f"(trap 'sleep 0.5; exit 7' TERM; touch {ready}; while :; do sleep 0.1; done) &"
+    run.write_text(f"set -euo pipefail\n{stand_in}\n{end}")
+    process = subprocess.Popen(["bash", "-x", str(run)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("+ wait "):
+        pass
+    while not ready.exists():
+        time.sleep(0.05)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 7
 
 
 def test_machines_without_a_token_are_told_to_get_one(tmp_path: Path) -> None:
