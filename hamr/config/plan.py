@@ -36,7 +36,7 @@ class PlanConfig(Section):
     slack: Annotated[float, Field(gt=0.0)] = 0.02
     """A step within this share of the step with scorers without number counts as one whose reward is off the path."""
     spread: NonNegative = 0.5
-    """Coefficient of variation of response lengths and of a judge's times."""
+    """Coefficient of variation of response lengths and of the times of answers."""
     draws: PositiveInt = 3
     """Simulated steps, with different responses, that a figure is the mean of."""
     most_replicas: PositiveInt = 4096

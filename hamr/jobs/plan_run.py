@@ -44,7 +44,6 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
         step=step,
         rollout_score_s=row["timing/step/rollout_score"],
         train_s=row["timing/step/train"],
-        sync_s=row["timing/step/sync"],
         total_s=row["timing/step/total"],
         trained_tokens=row.get("policy/tokens") or 0.0,
         groups_dropped=row.get("rollout/groups_dropped") or 0.0,

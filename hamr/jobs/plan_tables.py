@@ -10,7 +10,7 @@ from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
 from hamr.planning.build import Past, first_of, output_tokens, replayed_pools, replayed_workers, response_tokens
 from hamr.planning.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
-from hamr.planning.measured import compare, mean_errors
+from hamr.planning.measured import compare, mean_errors, pool_times
 from hamr.planning.models import model_size
 from hamr.planning.simulation import ROLLOUT
 from hamr.planning.sizing import Cluster, Need, Played, Study
@@ -27,10 +27,8 @@ def title(config: Config, workload: Workload, past: Past | None) -> str:
     if past is None:
         lines.append(f"times: assumed, a roofline of {config.plan.gpu}; the section plan has every assumption")
     else:
-        lines.append(
-            f"times: measured in {len(past.steps)} steps of {past.config.experiment.name}, where the parts are"
-        )
-        lines[-1] += " the same"
+        name = past.config.experiment.name
+        lines.append(f"times: measured in {len(past.steps)} steps of {name} for the parts that it had, too")
     return "\n".join(lines)
 
 
@@ -109,35 +107,35 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> st
     lines = [f"what would shorten the configured step: {'; '.join(told) or 'nothing by a tenth of a second'}"]
     wanted, step = config.plan.step_s, ideal.step_s
     if ideal.tail_s > 0.05:
-        lines.append(
-            f"{ideal.tail_s:.1f} s of waiting for rewards stay however many replicas: the last answers' own time"
-        )
+        lines.append(f"{ideal.tail_s:.1f} s of waiting stay however many replicas: the last answers' own time")
     if wanted is not None and step > wanted:
-        lines.append(
-            f"plan.step_s={wanted:g} cannot be met by pools: without waiting for any reward a step is {step:.1f} s"
-        )
+        lines.append(f"plan.step_s={wanted:g} cannot be met by pools: with unlimited ones a step is {step:.1f} s")
     if study.play(needed).step_s > max(wanted or 0.0, step * (1 + config.plan.slack)):
-        lines.append(
-            f"the pools would need more than plan.most_replicas={config.plan.most_replicas}, or more places each"
-        )
+        lines.append(f"plan.most_replicas={config.plan.most_replicas} are too few; raise it, or the places of each")
     return "\n".join(lines)
 
 
 def comparison(past: Past) -> list[object]:
     """Predicted beside measured times of the run's own steps."""
     config = past.config
+    told = [
+        f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
+        f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
+        for name, times in pool_times(past.steps).items()
+    ]
     try:
         made = compare(
             past.steps, workers=replayed_workers(config), pools=replayed_pools(config), first=first_of(config)
         )
     except ValueError as error:
-        return [f"no comparison with the run: {error}"]
+        return [*told, f"no comparison with the run: {error}"]
     table = _table("step", "generating and scoring: predicted", "measured", "whole step: predicted", "measured", "")
     for p in made:
         figures = (p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s)
         table.add_row(str(p.step), *(f"{f:.1f}" for f in figures), "fitted to" if p.fitted else "predicted")
     (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
     return [
+        *told,
         table,
         f"mean error where predicted: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
         f"(where fitted to: {score_seen:.0%}, {whole_seen:.0%})",

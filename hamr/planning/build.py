@@ -66,6 +66,9 @@ def response_tokens(config: Config) -> float:
     return config.plan.response_tokens or config.rollout.max_new_tokens / 2
 
 
+_PER_REFERENCE = ("first_questions", "second_questions")
+
+
 # --- the workload ----------------------------------------------------------------------------------
 
 
@@ -80,8 +83,9 @@ def build_workload(config: Config, past: Past | None) -> Workload:
     shares = dict(assumed)
     if past is not None:
         shares |= _observed(past, *pools)
-        shares |= {name: assumed[name] for name in plan.model_fields_set & set(assumed)}
-        if "response_tokens" not in plan.model_fields_set:
+        named = plan.model_fields_set | ({*_PER_REFERENCE} if "references" in plan.model_fields_set else set())
+        shares |= {name: assumed[name] for name in named & set(assumed)}
+        if "response_tokens" not in plan.model_fields_set and _same_policy(config, past.config):
             tokens = [float(r.tokens) for step in past.steps for r in step.responses]
             mean, length = float(np.mean(tokens)), Spread(observed=tuple(tokens))
         for name, times in pool_times(past.steps).items():

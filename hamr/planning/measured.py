@@ -34,7 +34,6 @@ class MeasuredStep:
     step: int
     rollout_score_s: float
     train_s: float
-    sync_s: float
     total_s: float
     trained_tokens: float
     groups_dropped: float
@@ -56,6 +55,9 @@ class PoolTimes:
     @property
     def mean_s(self) -> float:
         return float(np.mean(self.service_s))
+
+    def queue_quantile(self, q: float) -> float:
+        return float(np.quantile(self.queue_s, q))
 
 
 def pool_times(steps: Sequence[MeasuredStep]) -> dict[str, PoolTimes]:

@@ -109,6 +109,8 @@ def test_what_is_set_by_name_stands_against_what_was_measured(run: Path) -> None
     past = read_past(run)
     workload = build_workload(config, past)
     assert workload.escalated_frac == 1.0
+    named = configuration(["plan.references=4"], str(run))
+    assert build_workload(named, past).first_questions == 4.0
     assert workload.cascaded_frac == pytest.approx(3 / 4)
     assert build_cluster(config, workload, past).pools["judge"].replicas == 3
 
