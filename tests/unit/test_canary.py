@@ -142,6 +142,11 @@ def test_no_launch_file_holds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "canary" not in text
 
 
+def test_the_folder_that_one_is_in_is_no_secret() -> None:
+    environ = {"PWD": "/home/me/work", "OLDPWD": "/home/me/before", "DB_PWD": "hunter2!"}
+    assert blot("/home/me/work /home/me/before hunter2!", environ) == "/home/me/work /home/me/before [redacted]"
+
+
 def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
     said = '{"response": "see http://a:b@c"}'
     assert blot(said, {}) == said
