@@ -24,7 +24,7 @@ class LaunchConfig(Section):
     """Kubernetes Secret whose entries become environment variables of every pod: WANDB_API_KEY, HF_TOKEN, keys of
     endpoints."""
     claim: str | None = None
-    """PersistentVolumeClaim for run folders and models, mounted at `/work` in every pod (ReadWriteMany); null: folders
+    """PersistentVolumeClaim (ReadWriteMany) for run folders and models, at `/mnt/hamr` in every pod; null: folders
     go with the pods."""
     partition: str | None = None
     account: str | None = None

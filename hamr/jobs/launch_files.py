@@ -119,7 +119,7 @@ def ray_version() -> str:
 def kuberay(config: Config) -> dict[str, str]:
     """`configmap.yaml`, `rayjob.yaml` (its own cluster, taken down at the end), `raycluster.yaml` (one to keep)."""
     name, launch = name_of(config), config.launch
-    folder = f"/work/runs/{name}"
+    folder = f"/mnt/hamr/runs/{name}"
     spec = cluster_spec(config)
     job = {
         "entrypoint": command(MOUNT),
@@ -178,7 +178,7 @@ def _pod(launch: LaunchConfig, name: str, container: str, resources: Mapping[str
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [
             {"name": "config", "mountPath": MOUNT, "readOnly": True},
-            {"name": "work", "mountPath": "/work"},
+            {"name": "work", "mountPath": "/mnt/hamr"},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }
