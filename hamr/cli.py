@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hamr import __version__
 from hamr.errors import HamrError
+from hamr.redact import redact_text
 
 JOBS: dict[str, tuple[str, str]] = {
     "train": ("hamr.jobs.train:main", "the RL run: rollout, reward cascade, update, sync"),
@@ -31,6 +32,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "status": ("hamr.jobs.status:main", "look at the pools of a running job"),
     "scale": ("hamr.jobs.scale:main", "resize the pools of a running job"),
     "report": ("hamr.jobs.report:main", "HTML with plots from a run folder"),
+    "plan": ("hamr.jobs.plan:main", "replicas, GPUs and step time before there is a cluster; files that start one"),
     "doctor": ("hamr.jobs.doctor:main", "what this machine can run, what is missing, and how to install it"),
 }
 """Every job's entry point and one line of help. A job whose module is absent is not offered."""
@@ -93,12 +95,12 @@ def _run(target: str, args: list[str]) -> int:
         if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
             where = known.filename or "the run folder"
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)
-        traceback.print_exc()
+        print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         return 1
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"hamr: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hamr: {' '.join(redact_text(message).split())}", file=sys.stderr)
     return code
 
 

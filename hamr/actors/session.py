@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hamr.config.cluster_security import check_cluster_address
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.config.schema import ClusterConfig, Config, TrainerConfig
 from hamr.errors import BadInput, CapacityError
@@ -132,6 +133,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
 
     with _sigterm_as_exit():
         if cluster.address is not None:
+            check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
             _check_reachable(cluster.address)
             _init(cluster.address, address=cluster.address)
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import time
 import urllib.error
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from hamr.endpoints import check_url, is_loopback, look_up
 from hamr.errors import BadInput, HamrError
 
 _AGAIN = (502, 503, 504)
@@ -34,11 +34,12 @@ class RewardClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInput("url", url, "give the server's address, e.g. http://localhost:8711")
+        check_url("url", url, resolve=look_up)
         self.url = url.rstrip("/")
         self._timeout_s, self._attempts, self._pause_s, self._sleep = timeout_s, max(1, attempts), pause_s, sleep
         # A proxy that the environment names for the world is not asked for this very machine.
-        near = [urllib.request.ProxyHandler({})] if _is_loopback(parts.hostname) else []
-        self._opener = urllib.request.build_opener(*near)
+        near = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
+        self._opener = urllib.request.build_opener(_NoRedirect(), *near)
 
     def score(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[list[dict[str, Any]]]:
         """The full records of every group, as `hamr score` writes them."""
@@ -87,8 +88,8 @@ def _reason(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """hamr's server sends nobody elsewhere, and elsewhere is a host that was not checked."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None

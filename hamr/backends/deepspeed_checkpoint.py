@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from hamr.config.schema import TrainerConfig
 from hamr.errors import RunFolderError
 
 _TAG = "state"
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""torch reads it at every load, and it wins over what the caller says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,34 @@ def save_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, worl
     dist.barrier()
 
 
+@contextmanager
+def data_only(folder: Path) -> Iterator[None]:
+    """Inside, no `torch.load` of this process, whatever it asks for, makes anything but tensors, plain values and the
+    few classes of DeepSpeed's that its files name: it would unpickle them, and a pickle may run any code.
+
+    Raises RunFolderError where a file names another class.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        with torch.serialization.safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    except Exception as error:
+        if type(error).__name__ != "UnpicklingError":
+            raise
+        remedy = "its trainer state holds more than data, and is not loaded; give a folder that hamr wrote"
+        raise RunFolderError("resume", str(folder), remedy) from error
+    finally:
+        if before is None:
+            del os.environ[_FORCE]
+        else:
+            os.environ[_FORCE] = before
+
+
 def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int) -> Progress:
     """Puts back what `save_state` wrote. Collective.
 
@@ -64,7 +97,8 @@ def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, worl
             remedy = f"written with trainer.{key}={written[key]}, now {wanted}; set trainer.{key}={written[key]}"
             raise RunFolderError("resume", str(folder), remedy)
     own = torch.load(folder / f"rank_{rank}.pt", weights_only=True)
-    engine.load_checkpoint(str(folder), tag=_TAG)
+    with data_only(folder):
+        engine.load_checkpoint(str(folder), tag=_TAG)
     torch.set_rng_state(own["rng"])
     if own["rng_cuda"] is not None:
         torch.cuda.set_rng_state(own["rng_cuda"])

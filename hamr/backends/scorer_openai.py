@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hamr.backends.scorer_prompt import Reading, read_labels
 from hamr.backends.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
 from hamr.config.pools import PoolConfig
+from hamr.endpoints import check_url, look_up
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
 from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
@@ -40,18 +41,28 @@ class OpenAIScorer:
     """Asks an endpoint. Errors of the transport become failures of the one question; the pool decides on retries."""
 
     def __init__(self, pool: str, config: PoolConfig) -> None:
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         self.check_config(pool, config)
+        check_url(f"pools.{pool}.endpoint", config.endpoint or "", resolve=look_up)
         self.pool, self.config = pool, config
         self.template = PromptTemplate.load(config.prompt) if config.prompt else None
         key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
         # Retries belong to the pool: it counts them and knows the deadline.
-        self._client = AsyncOpenAI(base_url=config.endpoint, api_key=key, timeout=config.deadline_s, max_retries=0)
+        self._client = AsyncOpenAI(
+            base_url=config.endpoint,
+            api_key=key,
+            timeout=config.deadline_s,
+            max_retries=0,
+            # A redirect would lead the key and the dialogue to a host that was not checked.
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+        )
 
     @staticmethod
     def check_config(pool: str, config: PoolConfig) -> None:
-        """Raises ConfigError when the key's variable is not set where the scorer runs."""
+        """Raises BadInput when the endpoint's address is not allowed (a name is looked up by the replica only: its node
+        may know others), ConfigError when the key's variable is not set where the scorer runs."""
+        check_url(f"pools.{pool}.endpoint", config.endpoint or "")
         if config.api_key_env and not os.environ.get(config.api_key_env):
             raise ConfigError(
                 f"pools.{pool}.api_key_env",

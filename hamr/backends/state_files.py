@@ -1,4 +1,4 @@
-"""Files of a trainer's state: written through to the disk piece by piece, and read without running what they hold."""
+"""Files of a trainer's state: written through to the disk piece by piece."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
-from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-from deepspeed.runtime.zero.config import ZeroStageEnum
-from deepspeed.utils.tensor_fragment import fragment_address
 
 PIECE = 64 << 20
 """Bytes between two visits to the disk."""
-OWN_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
-"""What DeepSpeed's optimiser files hold beside tensors and plain values."""
 
 
 class WrittenThrough(io.RawIOBase):
@@ -61,13 +56,8 @@ class WrittenThrough(io.RawIOBase):
 
 
 class StateFiles(TorchCheckpointEngine):
-    """How DeepSpeed writes and reads its own files."""
+    """How DeepSpeed writes its own files. What is read of them is bounded in `deepspeed_checkpoint`."""
 
     def save(self, state_dict: Any, path: str) -> None:
         with WrittenThrough(path) as file:
             torch.save(state_dict, file)
-
-    def load(self, path: str, map_location: Any = None) -> Any:
-        """Raises pickle.UnpicklingError for a file that holds anything else than such a state."""
-        with torch.serialization.safe_globals(OWN_CLASSES):
-            return torch.load(path, map_location=map_location, weights_only=True)

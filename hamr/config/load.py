@@ -51,8 +51,9 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def load_dumped(path: Path) -> Config:
-    """Reads back what `dump_config` wrote, without Hydra: how a run is resumed."""
+def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads back what `dump_config` wrote, without Hydra: how a run is resumed. `overrides`: values to change in it,
+    `section.key=value` with the value in YAML; choices of groups are not among them."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,7 +64,24 @@ def load_dumped(path: Path) -> Config:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
         raise ConfigError("config", str(path), "holds no configuration; give a run folder's config.yaml")
+    for text in overrides:
+        _set(raw, text)
     return _validated(raw, Origin())
+
+
+def _set(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.lstrip("+").partition("=")
+    *sections, leaf = key.strip().split(".")
+    if not equals or not sections:
+        raise ConfigError("override", text, "only values can be changed here; write section.key=value")
+    for section in sections:
+        raw = raw.setdefault(section, {})
+        if not isinstance(raw, dict):
+            raise ConfigError(key, value, f"{section} is a value, not a section")
+    try:
+        raw[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(key, value, "cannot be read as a value; put it in quotes") from None
 
 
 def _validated(raw: Mapping[str, Any], origin: Origin) -> Config:

@@ -13,6 +13,15 @@ class WandbConfig(Section):
     mode: Literal["offline", "online", "disabled"] = "offline"
     project: str = "hamr"
     entity: str | None = None
+    group: str | None = None
+    """Runs that belong together: seeds of one experiment, a sweep."""
+    job_type: str = "train"
+    tags: tuple[str, ...] = ()
+    artifacts: bool = False
+    """Keep the ledger and the newest checkpoint there, too, when the run ends."""
+
+
+SinkName = Literal["tensorboard", "mlflow", "prometheus"]
 
 
 class AlarmsConfig(Section):
@@ -32,6 +41,9 @@ class AlarmsConfig(Section):
 
 class LoggingConfig(Section):
     wandb: WandbConfig = WandbConfig()
+    sinks: tuple[SinkName, ...] = ()
+    """Where the figures go beside metrics.jsonl and W&B. `tensorboard`: `<run folder>/tensorboard`. `mlflow`: where
+    MLFLOW_TRACKING_URI says, else `<run folder>/mlflow`. `prometheus`: gauges of Ray's, exported by every node."""
     console: bool = True
     sample_rows: PositiveInt = 8
     """Sampled responses per step in the table with their reward breakdown."""

@@ -12,8 +12,10 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
 from hamr.config.judged import JudgedRewards
+from hamr.config.launch import LaunchConfig
 from hamr.config.logging import LoggingConfig
 from hamr.config.lora import LoraConfig
+from hamr.config.plan import PlanConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import PathForm
 from hamr.config.section import Fraction, NonNegative, Section
@@ -258,6 +260,8 @@ class ClusterConfig(Section):
     object_store_mb: PositiveInt = 512
     temp_dir: str | None = None
     start_timeout_s: PositiveFloat = 300.0
+    allow_unauthenticated: bool = False
+    """Join a cluster elsewhere although no token of Ray's is in force: everyone who reaches it runs code on it."""
 
 
 class SftStageConfig(Section):
@@ -334,6 +338,8 @@ class Config(Section):
     score: ScoreConfig = ScoreConfig()
     serve: ServeConfig = ServeConfig()
     sft: SftConfig = SftConfig()
+    plan: PlanConfig = PlanConfig()
+    launch: LaunchConfig = LaunchConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

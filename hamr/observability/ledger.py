@@ -10,6 +10,7 @@ from types import TracebackType
 
 from hamr.errors import HamrError
 from hamr.observability.record_json import record_from_json, record_to_json
+from hamr.redact import blot
 from hamr.types import Failure, RewardRecord
 
 _VERSION = 1
@@ -143,5 +144,5 @@ def _row(record: RewardRecord) -> tuple:
         record.seconds,
         min(versions, default=None),
         max(versions, default=None),
-        record_to_json(record),
+        blot(record_to_json(record)),
     )

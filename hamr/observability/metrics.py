@@ -14,6 +14,7 @@ from typing import Any
 
 from hamr.observability.glossary import check_names
 from hamr.observability.record_json import failure_kinds
+from hamr.redact import blot
 from hamr.types import Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
 
 CASCADE_BANDS = ("below", "inside", "above")
@@ -165,7 +166,8 @@ def escalated(record: RewardRecord) -> bool:
 
 
 class JsonlWriter:
-    """Appends one JSON object a line and flushes it. What a killed process left torn at the end is cut off."""
+    """Appends one JSON object a line, without secrets of the environment, and flushes it. What a killed process left
+    torn at the end is cut off."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -173,7 +175,7 @@ class JsonlWriter:
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.write(blot(json.dumps(row, allow_nan=False)) + "\n")
         self._file.flush()
 
     def close(self) -> None:

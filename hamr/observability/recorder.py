@@ -14,7 +14,7 @@ from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
-from hamr.observability.wandb_sink import WandbSink
+from hamr.observability.sinks import Sink
 from hamr.observability.watch import alarms, watch_metrics
 from hamr.routing.audit import AuditWindow
 from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
@@ -26,6 +26,7 @@ class RunRecorder:
     `records` of a step go into the ledger at once; their reward/* and router/* figures wait for the step's
     `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
 
+    `wandb`: where figures, histograms and sampled responses go beside the folder; W&B, or several such as one.
     `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
     `sample_rows` of them are kept a step. Figures beyond `limits` raise alarms; `audit_frac` is the configured share of
     audited replies.
@@ -36,7 +37,7 @@ class RunRecorder:
         folder: RunFolder,
         *,
         console: Console | None = None,
-        wandb: WandbSink | None = None,
+        wandb: Sink | None = None,
         prompts: Mapping[str, ServiceSample] | None = None,
         sample_rows: int = 8,
         limits: AlarmsConfig | None = None,

@@ -13,10 +13,10 @@ from hamr.observability.plots import SECTIONS, Plot, draw_all
 from hamr.observability.plots_sft import sft_verdict
 from hamr.observability.record_json import action_from_dict
 from hamr.observability.recorder import show_action
-from hamr.observability.redact import redact_text
 from hamr.observability.report_data import STAGE_NAMES, ReportData
 from hamr.observability.report_template import PAGE, STYLE
 from hamr.observability.run_folder import write_atomic
+from hamr.redact import redact_text
 
 _HEADLINES = (
     ("Held-out reward", "reward.total", "up", "{:.3f}"),

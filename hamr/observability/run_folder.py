@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hamr.errors import RunFolderError
-from hamr.observability.redact import redact
+from hamr.redact import redact
 
 _LOCK = "run.lock"
 

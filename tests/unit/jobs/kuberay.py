@@ -1,0 +1,107 @@
+"""The part of KubeRay's v1 resources that hamr writes, as JSON schemas: from its API reference, fields closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+COUNT = {"type": "integer", "minimum": 0}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+QUANTITY = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|Ki|Mi|Gi|Ti)?$"}
+QUANTITIES = {"type": "object", "additionalProperties": QUANTITY, "required": ["cpu", "memory"]}
+NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$"}
+
+VOLUME = closed(
+    ("name",),
+    name=NAME,
+    configMap=closed(
+        ("name",), name=NAME, items={"type": "array", "items": closed(("key", "path"), key=TEXT, path=TEXT)}
+    ),
+    emptyDir=closed(medium={"enum": ["", "Memory"]}, sizeLimit=QUANTITY),
+    persistentVolumeClaim=closed(("claimName",), claimName=NAME, readOnly={"type": "boolean"}),
+)
+CONTAINER = closed(
+    ("name", "image", "resources"),
+    name=NAME,
+    image=TEXT,
+    resources=closed(("requests", "limits"), requests=QUANTITIES, limits=QUANTITIES),
+    securityContext=closed(
+        allowPrivilegeEscalation={"type": "boolean"},
+        capabilities=closed(drop={"type": "array", "items": TEXT}),
+    ),
+    env={
+        "type": "array",
+        "items": closed(("name",), name=TEXT, value={"type": "string"}, valueFrom={"type": "object"}),
+    },
+    envFrom={"type": "array", "items": closed(secretRef=closed(("name",), name=TEXT))},
+    volumeMounts={
+        "type": "array",
+        "items": closed(("name", "mountPath"), name=NAME, mountPath=TEXT, readOnly={"type": "boolean"}),
+    },
+)
+POD = closed(
+    ("spec",),
+    metadata={"type": "object"},
+    spec=closed(
+        ("containers",),
+        securityContext=closed(runAsNonRoot={"type": "boolean"}, runAsUser=COUNT, fsGroup=COUNT),
+        containers={"type": "array", "items": CONTAINER, "minItems": 1},
+        volumes={"type": "array", "items": VOLUME},
+    ),
+)
+CLUSTER_SPEC = closed(
+    ("headGroupSpec",),
+    rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+"},
+    authOptions=closed(mode={"enum": ["disabled", "token"]}, secretName=TEXT, enableK8sTokenAuth={"type": "boolean"}),
+    enableInTreeAutoscaling={"type": "boolean"},
+    autoscalerOptions={"type": "object"},
+    suspend={"type": "boolean"},
+    headServiceAnnotations=TEXTS,
+    gcsFaultToleranceOptions={"type": "object"},
+    headGroupSpec=closed(
+        ("template",), rayStartParams=TEXTS, template=POD, serviceType=TEXT, enableIngress={"type": "boolean"}
+    ),
+    workerGroupSpecs={
+        "type": "array",
+        "items": closed(
+            ("groupName", "template"),
+            groupName=NAME,
+            replicas=COUNT,
+            minReplicas=COUNT,
+            maxReplicas=COUNT,
+            numOfHosts=COUNT,
+            idleTimeoutSeconds=COUNT,
+            rayStartParams=TEXTS,
+            template=POD,
+        ),
+    },
+)
+JOB_SPEC = closed(
+    ("entrypoint", "rayClusterSpec"),
+    entrypoint=TEXT,
+    shutdownAfterJobFinishes={"type": "boolean"},
+    ttlSecondsAfterFinished=COUNT,
+    activeDeadlineSeconds={"type": "integer", "minimum": 1},
+    backoffLimit=COUNT,
+    submissionMode={"enum": ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]},
+    runtimeEnvYAML=TEXT,
+    metadata=TEXTS,
+    entrypointNumCpus={"type": "number"},
+    rayClusterSpec=CLUSTER_SPEC,
+)
+METADATA = closed(("name",), name=NAME, namespace=NAME, labels=TEXTS)
+
+
+def schema(kind: str) -> dict[str, Any]:
+    parts: dict[str, dict[str, Any]] = {
+        "ConfigMap": {"apiVersion": {"const": "v1"}, "data": TEXTS},
+        "RayCluster": {"apiVersion": {"const": "ray.io/v1"}, "spec": CLUSTER_SPEC},
+        "RayJob": {"apiVersion": {"const": "ray.io/v1"}, "spec": JOB_SPEC},
+    }
+    mine = parts[kind]
+    return closed(("metadata", *mine, "kind"), kind={"const": kind}, metadata=METADATA, **mine)

@@ -1,0 +1,67 @@
+"""The images install what is locked and nothing else, from no registry that is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
+
+
+def instructions(file: Path) -> list[tuple[str, str]]:
+    """(instruction, rest), comments out and continued lines joined."""
+    lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
+
+
+def test_there_is_one_for_each_lock_file() -> None:
+    assert [f.name for f in FILES] == ["Dockerfile.cpu", "Dockerfile.cuda"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
+def test_packages_come_from_the_lock_file_alone(file: Path) -> None:
+    runs = [rest for word, rest in instructions(file) if word == "RUN"]
+    installs = [part.strip() for rest in runs for part in rest.split("&&") if "pip install" in part]
+    lock = f"locks/{file.suffix[1:]}.txt"
+    assert any(part.endswith(f"-r {lock}") for part in installs)
+    for part in installs:
+        assert "--no-deps" in part
+        what = part.split()[-1]
+        assert what == "." or (what.startswith("locks/") and (ROOT / what).is_file()), part
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
+def test_no_registry_is_named_but_the_base_image_s(file: Path) -> None:
+    for word, rest in instructions(file):
+        if word != "FROM":
+            assert not re.search(r"https?://|--index-url [^\"$]|--extra-index-url", rest), rest
+    assert [word for word, _ in instructions(file)].count("FROM") == 1
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
+def test_base_images_have_a_version_and_the_job_no_root(file: Path) -> None:
+    words = instructions(file)
+    base = dict(words)["FROM"]
+    assert ":" in base and not base.endswith(":latest")
+    users = [rest for word, rest in words if word == "USER"]
+    assert users == ["hamr"]
+    # The pods of the manifests run as this number.
+    assert any("--uid 1000" in rest for word, rest in words if word == "RUN")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
+def test_what_is_copied_is_there_and_let_through(file: Path) -> None:
+    through = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for word, rest in instructions(file):
+        if word == "COPY":
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists(), source
+                assert any(source == t or source.startswith(f"{t}/") for t in through), source
+
+
+def test_the_interpreter_is_the_one_of_the_lock_files() -> None:
+    assert all("FROM python:3.11-" in file.read_text() for file in FILES)

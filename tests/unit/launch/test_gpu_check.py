@@ -1,0 +1,106 @@
+"""The check of a GPU node, as far as a machine without GPUs can hold it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hamr.config.load import load_config
+
+FILE = Path(__file__).parents[3] / "launch" / "gpu_check.py"
+
+
+@pytest.fixture(scope="module")
+def gpu_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_check", FILE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_check"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_gpu_it_says_so_in_one_line(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check, "gpu_count", lambda: 0)
+    assert gpu_check.main() == 1
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert "no GPU here" in out
+
+
+SCRIPTED = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import gpu_check
+from gpu_check import Check, NotHere, run
+
+def works(): return "seen"
+def raises(): raise RuntimeError("two\\nlines")
+def dies(): os._exit(7)
+def hangs(): time.sleep(600)
+def absent(): raise NotHere("not installed")
+
+if __name__ == "__main__":
+    for f in (works, raises, dies, hangs, absent):
+        result = run(Check(name=f.__name__, run=f), have=1, limit_s=3.0 if f is hangs else 60.0)
+        print(result.works, result.detail, sep="|")
+    print(run(Check(name="two", run=works, gpus=2), have=1).detail)
+"""
+
+
+def test_each_check_has_a_process_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "scripted.py"
+    script.write_text(SCRIPTED)
+    done = subprocess.run([sys.executable, str(script), str(FILE.parent)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "True|seen",
+        "False|RuntimeError: two lines",
+        "False|its process died (exit code 7)",
+        "False|no answer within 3 s",
+        "None|not installed",
+        "needs 2 GPUs, there are 1",
+    ]
+
+
+def test_what_is_needed_decides(gpu_check: ModuleType) -> None:
+    def needed(works: bool | None, optional: bool) -> bool:
+        return gpu_check.needed(gpu_check.Result(name="x", works=works, detail="", seconds=0.0, optional=optional))
+
+    assert [needed(w, False) for w in (True, False, None)] == [False, True, True]
+    # What is optional need not be there; where it is there it has to work.
+    assert [needed(w, True) for w in (True, False, None)] == [False, True, False]
+
+
+def test_agreement_of_trainer_and_engine_is_read_from_the_metrics(gpu_check: ModuleType) -> None:
+    def rows(*gaps: float | None) -> str:
+        return "\n".join(json.dumps({"step": i, "rollout/logprob_diff/mean": gap}) for i, gap in enumerate(gaps))
+
+    assert "after 2 syncs, in nats: 0.02" in gpu_check.agreement(rows(0.01, 0.02, None))
+    with pytest.raises(RuntimeError, match="checked no sync"):
+        gpu_check.agreement(rows(None))
+    for bad in (3.0, float("nan")):
+        with pytest.raises(RuntimeError, match="above"):
+            gpu_check.agreement(rows(bad))
+
+
+def test_the_run_with_nccl_is_a_valid_one_for_two_gpus(gpu_check: ModuleType, tmp_path: Path) -> None:
+    command = gpu_check.weight_transfer_command(tmp_path)
+    assert command[1:4] == ["-m", "hamr", "train"]
+    config = load_config(command[4:])
+    assert (config.rollout.transfer, config.trainer.backend) == ("nccl", "nccl")
+    engines = [config.rollout.engine, *(pool.engine for pool in config.pools.values())]
+    assert config.trainer.num_gpus + sum(engine.num_gpus for engine in engines) == 2.0
+    assert config.rollout.check_logprobs
+
+
+def test_every_gpu_part_has_a_check(gpu_check: ModuleType) -> None:
+    names = {check.name for check in gpu_check.CHECKS}
+    assert {"nccl weight transfer", "flash-attention", "tensor parallel", "sleep mode"} <= names

@@ -1,0 +1,153 @@
+"""A secret is put everywhere a user could put one; then everything that was written or said is searched for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hamr import cli
+from hamr.config.load import load_config
+from hamr.jobs.launch_files import KINDS, render
+from hamr.redact import blot
+
+CANARY = 'canary-4f1d9c"e2'
+"""With a character that JSON writes otherwise."""
+PLAIN = "canary4f1d9ce2"
+
+ENVIRONMENT = {
+    "JUDGE_API_KEY": CANARY,
+    "HF_TOKEN": PLAIN,
+    "RAY_AUTH_TOKEN": PLAIN,
+    "WANDB_API_KEY": PLAIN.ljust(40, "0"),
+}
+
+RUN = """
+import sys
+from pathlib import Path
+
+from hamr.config.load import dump_config, load_config
+from hamr.observability.recorder import RunRecorder
+from hamr.observability.report import write_report
+from hamr.observability.run_folder import RunFolder
+from hamr.observability.summary import write_summary
+from hamr.observability.wandb_sink import WandbSink
+from hamr.types import Component, JudgeUnavailable, Reply, RewardRecord, SampleKey, Scored
+import os
+
+leak = " and ".join(os.environ[name] for name in ("JUDGE_API_KEY", "HF_TOKEN", "WANDB_API_KEY"))
+config = load_config(["experiment=smoke", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1",
+                      "pools.judge.api_key_env=JUDGE_API_KEY"])
+
+def record(sample, outcome):
+    return RewardRecord(key=SampleKey(run="r", step=1, prompt="p", sample=sample), total=outcome,
+        components=(Component(name="consistency", outcome=outcome, weight=1.0),), action=Reply(content=f"Hello {leak}"),
+        band="below", response=f"marker {leak}", response_tokens=4)
+
+with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
+    sink = WandbSink(folder.path, config=config.model_dump(mode="json"))
+    with RunRecorder(folder, wandb=sink, strict=True) as recorder:
+        recorder.begin("rl", 1)
+        recorder.records(1, [record(0, Scored(value=1.0)), record(1, JudgeUnavailable(detail=f"401 for {leak}"))])
+        recorder.metrics(1, {"policy/entropy": 2.0})
+        recorder.evaluation("rl", 1, {"eval/rl/n": 1.0}, [record(2, Scored(value=0.0))])
+    write_summary(folder, {"name": leak, "versions": {"api": leak}})
+    write_report(folder.path)
+"""
+
+
+def leaks(content: bytes) -> bool:
+    return b"canary" in content
+
+
+def test_no_file_of_a_run_holds_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RUN, str(tmp_path / "run"), f"--token={PLAIN}"]
+    env = {**os.environ, **ENVIRONMENT}
+    done = subprocess.run(command, env=env, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert not leaks(done.stdout + done.stderr)
+    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and not p.is_symlink()]
+    names = {p.name for p in files}
+    assert {"config.yaml", "metrics.jsonl", "samples.jsonl", "ledger.sqlite", "summary.json", "report.html"} <= names
+    assert any(p.suffix == ".wandb" for p in files)
+    assert [p.name for p in files if leaks(p.read_bytes())] == []
+    # What was searched is what was written, with the secret out.
+    for name in ("ledger.sqlite", "samples.jsonl"):
+        assert b"marker [redacted]" in (tmp_path / "run" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["train", f"logging.wandb.api_key={PLAIN}"],
+        ["train", f"pools.judge.password={PLAIN}"],
+        ["train", "pools.judge.type=openai", f"pools.judge.endpoint=https://me:{PLAIN}@judge.example/v1"],
+        ["train", "pools.judge.type=openai", f"pools.judge.endpoint='https://judge.example/v1?api_key={PLAIN}'"],
+        ["train", "pools.judge.type=openai", "pools.judge.endpoint=http://x/v1", f"pools.judge.api_key_env={PLAIN}-"],
+        ["train", f"experiment={PLAIN}"],
+        ["train", f"trainer.learning_rate={PLAIN}"],
+        ["train", PLAIN],
+        ["calibrate", f"scores={PLAIN}.jsonl", "output=x"],
+        ["plan", f"from={PLAIN}"],
+        [f"--key={PLAIN}"],
+    ],
+)
+def test_no_message_repeats_it(
+    args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(args) == 2
+    said = "".join(capsys.readouterr())
+    assert "hamr: " in said
+    assert "canary" not in said
+
+
+@pytest.mark.parametrize("key", ["logging.wandb.api_key", "pools.judge.password", "trainer.auth_token"])
+def test_nor_where_the_environment_has_it_not(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", f"{key}={PLAIN}"]) == 2
+    err = capsys.readouterr().err
+    assert key in err
+    assert "canary" not in err
+
+
+def test_a_defect_s_traceback_does_not_repeat_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "hamr_defect_job.py").write_text(
+        "import os\ndef main(args):\n    raise KeyError(os.environ['HF_TOKEN'])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.JOBS, "defect", ("hamr_defect_job:main", "fails"))
+    monkeypatch.setenv("HF_TOKEN", PLAIN)
+    assert cli.main(["defect"]) == 1
+    err = capsys.readouterr().err
+    assert "KeyError" in err
+    assert "canary" not in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_launch_file_holds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_API_KEY"}
+    wanted = [f"pools.judge.{key}={value}" for key, value in judge.items()]
+    config = load_config(["experiment=smoke", "launch.secret=keys", *wanted])
+    text = "".join(render(config, kind).values())
+    assert "JUDGE_API_KEY" in text
+    assert "canary" not in text
+
+
+def test_the_folder_that_one_is_in_is_no_secret() -> None:
+    environ = {"PWD": "/home/me/work", "OLDPWD": "/home/me/before", "DB_PWD": "hunter2!"}
+    assert blot("/home/me/work /home/me/before hunter2!", environ) == "/home/me/work /home/me/before [redacted]"
+
+
+def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
+    said = '{"response": "see http://a:b@c"}'
+    assert blot(said, {}) == said
+    assert blot('{"x": "k\\"ey123"}', {"MY_TOKEN": 'k"ey123'}) == '{"x": "[redacted]"}'
