@@ -19,7 +19,7 @@ from hamr.evaluation.sage.schema import ScenarioFile
 
 Model = TypeVar("Model", bound=BaseModel)
 # Ten times as fast where PyYAML was built with it, and just as safe.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def scenario_names() -> list[str]:
@@ -60,8 +60,8 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
     """(what the file says, its YAML nodes, for `place`). Raises BadInput with the line of what is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
-        tree = yaml.compose(text, Loader=_LOADER)
-        raw = yaml.load(text, Loader=_LOADER)
+        tree = yaml.compose(text, Loader=_SafeLoader)
+        raw = yaml.load(text, Loader=_SafeLoader)
     except OSError as error:
         raise BadInput(what, str(path), f"{(error.strerror or 'cannot be read').lower()}; give a file") from error
     except UnicodeDecodeError as error:
