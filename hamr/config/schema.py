@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
+from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.logging import LoggingConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
@@ -34,6 +35,11 @@ class ModelConfig(Section):
 
 class RolloutConfig(Section):
     workers: PositiveInt = 1
+    placement: Literal["pack", "spread"] = "spread"
+    """`spread`: on as many nodes as possible, so that a node that goes takes few of them along."""
+    colocated: bool = False
+    """Engine i shares GPU i with trainer rank i, and sleeps while the ranks train. Set `engine.num_gpus` and
+    `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave the rank its room."""
     samples_per_prompt: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -54,8 +60,12 @@ class LoraConfig(Section):
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-class TrainerConfig(Section):
+class TrainerConfig(FootprintConfig):
+    """`num_cpus`, `num_gpus` and the like are those of one rank."""
+
     ranks: PositiveInt = 1
+    placement: Literal["pack", "strict_pack", "spread"] = "pack"
+    """`pack`: ranks on as few nodes as possible; `strict_pack`: on one; `spread`: on as many as possible."""
     backend: Literal["gloo", "nccl"] = "gloo"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
     dtype: DType = "bfloat16"
@@ -75,8 +85,6 @@ class TrainerConfig(Section):
     max_bad_steps: PositiveInt = 3
     """Optimiser steps in a row with a non-finite gradient norm before the run stops."""
     threads: PositiveInt = 1
-    num_cpus: NonNegative = 0.5
-    num_gpus: NonNegative = 0.0
     deadline_s: PositiveFloat = 1800.0
 
 
@@ -236,6 +244,8 @@ class ClusterConfig(Section):
     object_store_mb: PositiveInt = 512
     temp_dir: str | None = None
     start_timeout_s: PositiveFloat = 300.0
+    elastic: bool = False
+    """The cluster adds nodes when they are asked for: what does not fit now is said, not refused."""
 
 
 class SftStageConfig(Section):

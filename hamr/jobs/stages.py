@@ -99,7 +99,7 @@ async def sft_stage(run: Run) -> None:
                 turns=sft.turns,
                 aggregation=sft.loss_aggregation,
             )
-            run.recorder.metrics(step, await run.world.trainers.train(batch))
+            run.recorder.metrics(step, await run.world.learner.train(batch))
         await publish(run)
 
 
@@ -116,7 +116,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         encode=run.prepared.codec.prompt,
         engine=run.world.workers,
         rewarder=rewarder,
-        trainer=run.world.trainers,
+        trainer=run.world.learner,
         weights=run.world.weights,
         recorder=run.recorder,
         version=run.version,

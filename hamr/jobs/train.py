@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.actors.session import check_capacity, local_cpus, ray_session
+from hamr.actors.nodes import cluster_nodes
+from hamr.actors.placement import Node, check_placement, planned
+from hamr.actors.session import local_cpus, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
@@ -35,7 +37,7 @@ def main(args: list[str]) -> int:
     job = Job.resumed(args[0].partition("=")[2]) if _is_resume(args) else Job.new(load_config(args))
     check_wandb(job.config.logging.wandb.mode)
     if job.config.cluster.address is None:
-        check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
+        check_placement(job.config, [local_node(job.config)])
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -46,7 +48,9 @@ def main(args: list[str]) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
-                check_capacity(job.config, session.resources)
+                plan = planned(job.config, cluster_nodes())
+                for line in () if session.local else plan:
+                    console.note(line)
                 finished = asyncio.run(train(prepared, scorers, folder, console))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
@@ -147,6 +151,11 @@ def _is_resume(args: Sequence[str]) -> bool:
 def run_id(path: Path) -> str:
     """A run's name in keys and pool names: its folder's, in characters that all of them take."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
+
+
+def local_node(config: Config) -> Node:
+    """This machine as the node of a local Ray."""
+    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
 
 
 def local_gpus() -> float:
