@@ -24,6 +24,7 @@ from hamr.errors import BadInput
 MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
+SIGTERM_EXIT = 128 + signal.SIGTERM
 REACH_S = 10.0
 """Longest wait for a cluster's port to answer."""
 
@@ -55,7 +56,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
     """
     import ray
 
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         if cluster.address is not None:
             _check_reachable(cluster.address)
             _init(cluster.address, address=cluster.address)
@@ -152,7 +153,7 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
 
 
 @contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit() -> Iterator[None]:
     """SIGTERM as an ordinary exception, so that `finally` runs. The former handler comes back afterwards."""
     before = signal.getsignal(signal.SIGTERM)
     _raise_on_sigterm()

@@ -11,13 +11,16 @@ from pathlib import Path
 
 from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import Node, check_placement, planned
-from hamr.actors.session import local_cpus, ray_session
+from hamr.actors.session import SIGTERM_EXIT, local_cpus, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
-from hamr.errors import RunFolderError
+from hamr.errors import Preempted, RunFolderError
+from hamr.jobs.attendant import Attendant
+from hamr.jobs.fleet import LiveFleet
+from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared, check_room, prepare
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
-from hamr.jobs.stages import Run, rl_stage, sft_stage
+from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
 from hamr.jobs.world import started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
@@ -38,6 +41,17 @@ def main(args: list[str]) -> int:
     check_wandb(job.config.logging.wandb.mode)
     if job.config.cluster.address is None:
         check_placement(job.config, [local_node(job.config)])
+    try:
+        with sigterm_as_exit():
+            return run_job(job)
+    except SystemExit as e:
+        if e.code != SIGTERM_EXIT:
+            raise
+        begun = (job.path / "config.yaml").is_file()
+        raise Preempted(f"stopped by SIGTERM; {_go_on(job.path) if begun else 'nothing was begun'}") from None
+
+
+def run_job(job: Job) -> int:
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -59,46 +73,87 @@ def main(args: list[str]) -> int:
 
 
 async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
-    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any."""
+    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any.
+
+    Raises Preempted after a SIGTERM, as soon as nothing is lost by it.
+    """
+    preemption = Preemption()
+    try:
+        with preemption.watching():
+            return await _train(prepared, scorers, folder, console, preemption)
+    except asyncio.CancelledError:
+        if preemption.asked.is_set():
+            raise Preempted(f"stopped by SIGTERM; {_go_on(folder.path)}") from None
+        raise
+
+
+async def _train(
+    prepared: Prepared,
+    scorers: dict[str, TunedScorer],
+    folder: RunFolder,
+    console: Console,
+    preemption: Preemption,
+) -> Run:
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
+    everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
+    with RunRecorder(
+        folder,
+        console=console,
+        wandb=_wandb(config, folder.path),
+        prompts=everyone,
+        sample_rows=config.logging.sample_rows,
+        limits=config.logging.alarms,
+        audit_frac=config.rewards.consistency.audit_frac,
+    ) as recorder:
+        paths = {name: s.path for name, s in scorers.items()}
+        with console.phase("start"):
+            world = await started(prepared, paths, run_id(folder.path))
+        run = Run(
+            prepared=prepared,
+            world=world,
+            recorder=recorder,
+            checkpoints=checkpoints,
+            console=console,
+            run_id=world.run,
+            preemption=preemption,
+        )
+        fleet = LiveFleet(config, paths, world.run, world.router)
+        try:
+            await _attended(run, newest, Attendant(folder.path, world.run, fleet, note=recorder.add, phase=run.phase))
+            return run
+        finally:
+            await world.stop()
+
+
+async def _attended(run: Run, newest: Checkpoint | None, attendant: Attendant) -> None:
+    """All stages, while somebody may look at the run and resize its pools."""
+    try:
+        async with attendant.attending():
+            await run_stages(run, newest)
+            with run.console.phase("scorer check"):
+                await run.check_scorers()
+    except BaseException as e:
+        attendant.say("preempted" if run.preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
+        raise
+    attendant.say("finished")
+
+
+def _wandb(config: Config, folder: Path) -> WandbSink:
     wandb = config.logging.wandb
-    sink = WandbSink(
-        folder.path,
+    return WandbSink(
+        folder,
         mode=wandb.mode,
         project=wandb.project,
         entity=wandb.entity,
         name=config.experiment.name,
         config=config.model_dump(mode="json"),
     )
-    everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
-    with RunRecorder(
-        folder,
-        console=console,
-        wandb=sink,
-        prompts=everyone,
-        sample_rows=config.logging.sample_rows,
-        limits=config.logging.alarms,
-        audit_frac=config.rewards.consistency.audit_frac,
-    ) as recorder:
-        with console.phase("start"):
-            world = await started(prepared, {name: s.path for name, s in scorers.items()}, run_id(folder.path))
-        try:
-            run = Run(
-                prepared=prepared,
-                world=world,
-                recorder=recorder,
-                checkpoints=checkpoints,
-                console=console,
-                run_id=run_id(folder.path),
-            )
-            await run_stages(run, newest)
-            with console.phase("scorer check"):
-                await run.check_scorers()
-            return run
-        finally:
-            await world.stop()
+
+
+def _go_on(folder: Path) -> str:
+    return f"go on with: {resume_line(folder)}"
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:

@@ -156,6 +156,12 @@ class Console:
         else:
             self._line(text)
 
+    @property
+    def current(self) -> str:
+        """Name of the innermost phase that runs; empty between phases."""
+        phase = self._running()
+        return phase.name if phase else ""
+
     def close(self) -> None:
         if self._live:
             self._live.stop()
