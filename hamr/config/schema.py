@@ -237,6 +237,8 @@ class DataConfig(Section):
 
 
 class ClusterConfig(Section):
+    type: Literal["local", "ray"] = "local"
+    """Where `hamr submit` runs a job: here, or on the cluster behind `dashboard`."""
     address: str | None = None
     """Ray address; null starts a local Ray for this run."""
     num_cpus: PositiveInt | None = None
@@ -244,6 +246,13 @@ class ClusterConfig(Section):
     object_store_mb: PositiveInt = 512
     temp_dir: str | None = None
     start_timeout_s: PositiveFloat = 300.0
+    dashboard: str = "http://127.0.0.1:8265"
+    """URL that takes jobs for the cluster."""
+    run_root: str | None = None
+    """Folder for the run folders of submitted jobs, on storage that this machine and every node see; null: `runs` in
+    the working folder, for a cluster on this machine only."""
+    max_package_mb: PositiveFloat = 64.0
+    """Most of a working tree that is sent along with a job."""
     elastic: bool = False
     """The cluster adds nodes when they are asked for: what does not fit now is said, not refused."""
 

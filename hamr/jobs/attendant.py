@@ -37,7 +37,7 @@ class Fleet(Protocol):
 
 
 Note = Callable[[Mapping[str, float]], None]
-"""Takes metrics that belong to whichever step ends next."""
+"""Takes figures that stand beside those of every step from now on."""
 
 
 class Attendant:

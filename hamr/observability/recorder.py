@@ -68,13 +68,12 @@ class RunRecorder:
         self._ledger.discard_after(run, step)
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Figures of whichever step ends next; a later value of the same name counts."""
+        """Figures that stand beside those of every step from now on; a later value of the same name counts."""
         self._standing.update(values)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
         merged = {**self._standing, **self._pending.pop(step, {}), **values}
-        self._standing.clear()
         raised = alarms(merged, self._limits)
         merged |= {f"alarm/{name}": 1.0 for name in raised}
         self._metrics.write(step, self.stage, merged)
