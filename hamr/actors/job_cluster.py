@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +19,7 @@ from hamr.errors import BadInput, HamrError
 KEY = "cluster.dashboard"
 STOP_WAIT_S = 30
 """What `ray job stop` waits between SIGTERM and SIGKILL; 3 s by default, too short for a checkpoint."""
+AGENT_S = 60.0
 TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 
 
@@ -26,6 +29,8 @@ class JobCluster:
     def __init__(self, dashboard: str) -> None:
         from ray.job_submission import JobSubmissionClient
 
+        for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+            logging.getLogger(chatty).setLevel(logging.ERROR)
         self.dashboard = dashboard.rstrip("/")
         _check_reachable(self.dashboard)
         with _only_this_address(), self._asking():
@@ -51,13 +56,17 @@ class JobCluster:
         """Sends the archive and starts `command` in it; returns the job's id. `variables` are seen by everybody who
         sees the cluster."""
         env = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), **variables}
-        with self._asking():
-            return self._client.submit_job(
-                entrypoint=command,
-                submission_id=name,
-                runtime_env={"working_dir": str(package), "env_vars": env},
-                metadata={"name": name},
-            )
+        job = {"working_dir": str(package), "env_vars": env}
+        deadline = time.monotonic() + AGENT_S
+        while True:
+            try:
+                with self._asking():
+                    return self._client.submit_job(entrypoint=command, submission_id=name, runtime_env=job)
+            except HamrError as e:
+                # A cluster that has just started has nobody yet who could start a job.
+                if "No available agent" not in str(e) or time.monotonic() > deadline:
+                    raise
+            time.sleep(1.0)
 
     def state(self, job: str) -> tuple[str, int | None, str]:
         """(Ray's word for the job's state, the exit code of its process, what Ray says of it)."""

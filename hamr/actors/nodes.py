@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hamr import __version__
 from hamr.actors.demands import Demand, learners
 from hamr.actors.placement import Node
 from hamr.config.schema import Config
-from hamr.errors import CapacityError
+from hamr.errors import BadInput, CapacityError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ async def _reserve(demand: Demand, timeout_s: float) -> Place:
             raise
         remedy = f"no place for {len(bundles)} actors that take {demand.each()} ({demand.strategy}) within "
         remedy += f"{timeout_s:g} s; give the cluster room, or raise cluster.start_timeout_s"
-        raise CapacityError(demand.key, demand.count, remedy) from None
+        raise CapacityError(demand.key, "shared_memory" if demand.parts else demand.count, remedy) from None
     return place
 
 
@@ -100,3 +102,54 @@ def at(place: Place | None, unit: int, labels: Mapping[str, str]) -> dict[str, A
         return {"label_selector": dict(labels)} if labels else {}
     strategy = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.first + unit)
     return {"scheduling_strategy": strategy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """What has to be the same in all processes of a run."""
+
+    python: str
+    ray: str
+    hamr: str
+
+    @classmethod
+    def here(cls) -> Versions:
+        import ray
+
+        return cls(python=".".join(map(str, sys.version_info[:2])), ray=ray.__version__, hamr=__version__)
+
+
+def check_alike(timeout_s: float) -> None:
+    """Asks every node what is installed there. Raises BadInput for one that has something else than this process.
+
+    A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if len(nodes) < 2:
+        return
+    look = ray.remote(num_cpus=0, max_retries=0)(Versions.here)
+    asked = {look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(): n for n in nodes}
+    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
+    found: dict[str, Versions | str] = {nodes[asked[ref]]: f"no answer in {timeout_s:g} s" for ref in silent}
+    for ref in answered:
+        try:
+            found[nodes[asked[ref]]] = ray.get(ref)
+        except ray.exceptions.RayError as e:
+            found[nodes[asked[ref]]] = str(e).strip().splitlines()[-1]
+    refuse_unlike(Versions.here(), found)
+
+
+def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
+    """`found`: per node its versions, or why it has not said them. Raises BadInput for the first that differs."""
+    for node, versions in sorted(found.items()):
+        if isinstance(versions, str):
+            raise BadInput(f"node {node}", versions, "cannot say what it has; install the same as on the others")
+        for name in ("python", "ray", "hamr"):
+            there, ours = getattr(versions, name), getattr(here, name)
+            if there != ours:
+                raise BadInput(
+                    f"node {node}", f"{name} {there}", f"the run itself has {ours}; install the same on every node"
+                )

@@ -32,12 +32,14 @@ class Package:
 
 
 def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) -> Package:
-    """Writes `root` and the texts of `extra` (by their names in the archive) into the zip `target`.
+    """Writes `root` and the texts of `extra` (by their names in the archive) into the zip `target`; run folders stay.
 
     Raises BadInput for more than `most_mb` (of file sizes, before compression), with the largest files, and for a file
     in which the value of a secret environment variable stands.
     """
-    found = sorted(_listed(root))
+    listed = sorted(_listed(root))
+    runs = {f.parent for f in listed if f.name == "run.lock"}
+    found = [f for f in listed if not runs.intersection(f.parents)]
     kept_back = tuple(str(f) for f in found if any(fnmatch.fnmatch(f.name, p) for p in SECRET_FILES))
     files = [f for f in found if str(f) not in kept_back and str(f) not in extra]
     sizes = {f: (root / f).stat().st_size for f in files}

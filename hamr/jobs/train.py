@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.actors.nodes import cluster_nodes
+from hamr.actors.nodes import check_alike, cluster_nodes
 from hamr.actors.placement import Node, check_placement, planned
 from hamr.actors.session import SIGTERM_EXIT, local_cpus, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
@@ -32,6 +32,8 @@ from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
 from hamr.observability.wandb_sink import WandbSink, check_wandb
 
+ALIKE_S = 60.0
+"""Longest wait for the nodes of a cluster to say what is installed there."""
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
@@ -62,6 +64,8 @@ def run_job(job: Job) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
+                if not session.local:
+                    check_alike(ALIKE_S)
                 plan = planned(job.config, cluster_nodes())
                 for line in () if session.local else plan:
                     console.note(line)

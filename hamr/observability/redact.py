@@ -16,6 +16,9 @@ REDACTED = "[redacted]"
 _MIN_SECRET = 6
 """Shorter values of environment variables (`1`, `true`) are no secrets, and blotting them out would wreck text."""
 
+_FOLDERS = ("PWD", "OLDPWD")
+"""Every shell's own: the folder one is in, and no password."""
+
 _ALWAYS = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials"}
 _ALWAYS |= {"authorization", "apikey", "cookie", "bearer"}
 _BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
@@ -42,7 +45,7 @@ def looks_secret(key: str) -> bool:
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Values of the environment's secret-looking variables, longest first (one may contain another)."""
     env = os.environ if environ is None else environ
-    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k)}
+    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k) and k not in _FOLDERS}
     return tuple(sorted(found, key=len, reverse=True))
 
 

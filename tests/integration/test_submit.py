@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -32,13 +33,15 @@ def environment(token: str | None = TOKEN) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A head with a dashboard, as `ray start` starts one; its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
-        port, dashboard = a.getsockname()[1], b.getsockname()[1]
+    with contextlib.ExitStack() as held:
+        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        port, dashboard, agent = (each.getsockname()[1] for each in free)
     with tempfile.TemporaryDirectory(prefix="hs", dir="/tmp", ignore_cleanup_errors=True) as folder:
         started = subprocess.run(
             [
                 sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=4",
-                "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--temp-dir={folder}",
+                "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}",
+                f"--temp-dir={folder}",
                 "--object-store-memory=100000000", "--disable-usage-stats",
             ],
             env=environment(), capture_output=True, text=True, timeout=200,
