@@ -32,6 +32,14 @@ class Demand:
     parts: tuple[Demand, ...] = ()
     """What one unit is made of, if of several actors."""
 
+    @property
+    def cpus(self) -> float:
+        return self.resources.get("CPU", 0.0)
+
+    @property
+    def gpus(self) -> float:
+        return self.resources.get("GPU", 0.0)
+
     def setting(self, resource: str) -> str:
         """The key that says how much of `resource` one of them takes."""
         return f"{self.section}.{KEYS.get(resource, f'custom_resources.{resource}')}"

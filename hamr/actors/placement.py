@@ -183,9 +183,8 @@ def _place_one(demand: Demand, names: Iterable[str], free: Mapping[str, Mapping[
 
 
 def _size(demand: Demand) -> tuple[float, ...]:
-    gpus, cpus = demand.resources.get("GPU", 0.0), demand.resources.get("CPU", 0.0)
     special = bool(demand.labels) or any(name not in KEYS for name in demand.resources)
-    return gpus, float(special), float(demand.strategy == "strict_pack"), cpus
+    return demand.gpus, float(special), float(demand.strategy == "strict_pack"), demand.cpus
 
 
 def _rest(room: Mapping[str, float]) -> tuple[float, ...]:

@@ -44,9 +44,11 @@ class Attendant:
     """Writes `status.json` about once a second and carries out requests, one after the other."""
 
     def __init__(
-        self, folder: Path, run: str, fleet: Fleet, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
+        self, folder: Path, run: str, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
     ) -> None:
-        self.folder, self.run, self.fleet = folder, run, fleet
+        self.folder, self.run = folder, run
+        self.fleet: Fleet | None = None
+        """None until the pools stand; requests wait until then."""
         self._note, self._phase, self._period_s = note, phase, period_s
         self._mailbox = Mailbox(folder)
         self._started = time.time()
@@ -86,7 +88,9 @@ class Attendant:
             await asyncio.sleep(self._period_s)
 
     async def _look(self) -> None:
-        self.say("running")  # also where the pools are slow to answer: the run itself lives
+        self.say("running" if self.fleet else "starting")  # also where the pools are slow to answer: the run lives
+        if self.fleet is None:
+            return
         self._pools = await self.fleet.status()
         self.say("running")
         for name, pool in self._pools.items():
@@ -94,15 +98,15 @@ class Attendant:
             self._note({f"pool/{name}/{what}": float(value) for what, value in figures.items()})
 
     async def _serve(self) -> None:
-        while request := self._mailbox.take():
-            self._mailbox.answer(request, await self._act(request.body))
+        while self.fleet is not None and (request := self._mailbox.take()):
+            self._mailbox.answer(request, await self._act(self.fleet, request.body))
 
-    async def _act(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _act(self, fleet: Fleet, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")
         if not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
             return {"bad_input": ["request", str(body), "this run does not understand it; is hamr's version the same?"]}
         try:
-            done = await self.fleet.resize(wanted)
+            done = await fleet.resize(wanted)
         except BadInput as e:
             return {"bad_input": [e.where, e.value, e.remedy]}
         except HamrError as e:

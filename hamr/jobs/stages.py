@@ -55,10 +55,6 @@ class Run:
     def config(self) -> Config:
         return self.prepared.config
 
-    def phase(self) -> str:
-        """What it is at."""
-        return self.console.current
-
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """What a checkpoint holds beside the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}

@@ -22,7 +22,7 @@ from hamr.jobs.preparation import Prepared, check_room, prepare
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
-from hamr.jobs.world import started
+from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
@@ -112,36 +112,34 @@ async def _train(
         audit_frac=config.rewards.consistency.audit_frac,
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
-        with console.phase("start"):
-            world = await started(prepared, paths, run_id(folder.path))
-        run = Run(
-            prepared=prepared,
-            world=world,
-            recorder=recorder,
-            checkpoints=checkpoints,
-            console=console,
-            run_id=world.run,
-            preemption=preemption,
-        )
-        fleet = LiveFleet(config, paths, world.run, world.router)
+        attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        world: World | None = None
         try:
-            await _attended(run, newest, Attendant(folder.path, world.run, fleet, note=recorder.add, phase=run.phase))
+            async with attendant.attending():
+                with console.phase("start"):
+                    world = await started(prepared, paths, attendant.run)
+                attendant.fleet = LiveFleet(config, paths, world.run, world.router)
+                run = Run(
+                    prepared=prepared,
+                    world=world,
+                    recorder=recorder,
+                    checkpoints=checkpoints,
+                    console=console,
+                    run_id=world.run,
+                    preemption=preemption,
+                )
+                await run_stages(run, newest)
+                with console.phase("scorer check"):
+                    await run.check_scorers()
+        except BaseException as e:
+            attendant.say("preempted" if preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
+            raise
+        else:
+            attendant.say("finished")
             return run
         finally:
-            await world.stop()
-
-
-async def _attended(run: Run, newest: Checkpoint | None, attendant: Attendant) -> None:
-    """All stages, while somebody may look at the run and resize its pools."""
-    try:
-        async with attendant.attending():
-            await run_stages(run, newest)
-            with run.console.phase("scorer check"):
-                await run.check_scorers()
-    except BaseException as e:
-        attendant.say("preempted" if run.preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
-        raise
-    attendant.say("finished")
+            if world is not None:
+                await world.stop()
 
 
 def _wandb(config: Config, folder: Path) -> WandbSink:

@@ -118,7 +118,7 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
     (folder / "config.yaml").write_text("{}")
     router, noted = NoRouter(), {}
     fleet = LiveFleet(CONFIG, {}, RUN, router, scorer_factory=Slow)
-    attendant = Attendant(folder, RUN, fleet, note=noted.update, phase=lambda: "rl")
+    attendant = Attendant(folder, RUN, note=noted.update, phase=lambda: "rl")
     client = PoolClient("reranker", CONFIG.pools["reranker"], RUN)
     before = pids()
     assert (len(before["reranker"]), len(before["judge"])) == (1, 1)
@@ -127,6 +127,7 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
         return await client.ask(Question(variables={"seconds": str(seconds)}))
 
     async with attendant.attending():
+        attendant.fleet = fleet
         load = [asyncio.create_task(ask(0.3)) for _ in range(20)]
         assert await finished(command(folder, "reranker=3")) == 0
         grown = pids()
