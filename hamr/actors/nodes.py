@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,25 @@ def cluster_nodes() -> list[Node]:
 
     free = available_resources_per_node()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    addresses = [node["NodeManagerAddress"] for node in alive]
-    found = []
-    for node in alive:
-        address, identity = node["NodeManagerAddress"], node["NodeID"]
-        name = address if addresses.count(address) == 1 else f"{address}#{identity[:6]}"
-        found.append(Node(name=name, resources=free.get(identity, node["Resources"]), labels=node.get("Labels") or {}))
+    names = _names(alive)
+    found = [
+        Node(
+            name=names[node["NodeID"]],
+            resources=free.get(node["NodeID"], node["Resources"]),
+            labels=node.get("Labels") or {},
+        )
+        for node in alive
+    ]
     return sorted(found, key=lambda node: node.name)
+
+
+def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """A name for people for each node's id."""
+    addresses = [node["NodeManagerAddress"] for node in nodes]
+    return {
+        node["NodeID"]: address if addresses.count(address) == 1 else f"{address}#{node['NodeID'][:6]}"
+        for node, address in zip(nodes, addresses, strict=True)
+    }
 
 
 async def reserve_learners(config: Config, timeout_s: float) -> tuple[Place | None, Place | None]:
@@ -127,10 +139,10 @@ def check_alike(timeout_s: float) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    nodes = _names([node for node in ray.nodes() if node["Alive"]])
     if len(nodes) < 2:
         return
-    look = ray.remote(num_cpus=0, max_retries=0)(Versions.here)
+    look = ray.remote(num_cpus=0, max_retries=0)(_versions)
     asked = {look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(): n for n in nodes}
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
     found: dict[str, Versions | str] = {nodes[asked[ref]]: f"no answer in {timeout_s:g} s" for ref in silent}
@@ -140,6 +152,10 @@ def check_alike(timeout_s: float) -> None:
         except ray.exceptions.RayError as e:
             found[nodes[asked[ref]]] = str(e).strip().splitlines()[-1]
     refuse_unlike(Versions.here(), found)
+
+
+def _versions() -> Versions:
+    return Versions.here()
 
 
 def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
