@@ -35,7 +35,7 @@ HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 30.0
 """A replica whose event loop or engine has not answered for so long is replaced."""
 DRAIN_S = 5.0
-"""Least time that a replica which is to go has for what it has begun; a question's deadline, if that is more."""
+"""Time that a replica which is to go has for what it has begun; in `resize_pools` a question's deadline, if more."""
 POLL_S = 0.2
 VERSION = "1"
 
@@ -115,24 +115,37 @@ async def resize_pools(
     first finish what they have begun. Raises ScorerUnavailable with the reason when a new replica cannot start or
     there is no room for it within `timeout_s`.
     """
-    apps = {
-        name: _application(name, pool, model_paths.get(name, Path()), scorer_factory, fresh=False)
-        for name, pool in pools.items()
-    }
-    await asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
     deadline = time.monotonic() + timeout_s
+    found = await asyncio.to_thread(pool_status, run)
+    shrinking = {n: p for n, p in pools.items() if not p.autoscaling and p.replicas < found[n]["replicas"]}
+    # How long a replica may finish what it has begun is set for the while of a shrinking only: one that never came up
+    # would be waited for just as long.
+    patience = {n: max(DRAIN_S, p.deadline_s) for n, p in shrinking.items()}
+    as_they_are = {n: p.model_copy(update={"replicas": found[n]["replicas"]}) for n, p in shrinking.items()}
+    for sections, drain in [(as_they_are, patience), (pools, patience), (pools, {})] if patience else [(pools, {})]:
+        apps = {
+            app_name(run, name): _application(
+                name, pool, model_paths.get(name, Path()), scorer_factory, drain_s=drain.get(name, DRAIN_S), fresh=False
+            )
+            for name, pool in sections.items()
+        }
+        await asyncio.to_thread(_deploy, apps)
+        await _settled(run, sections, deadline, timeout_s)
+
+
+async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
+    """Wait until the pools have the replicas of their sections, no fewer and, where the number is fixed, no more."""
     while True:
         found = await asyncio.to_thread(pool_status, run)
         waiting = {}
         for name, pool in pools.items():
             status = found[name]
             if status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
-                raise ScorerUnavailable(
-                    f"pool {name!r}: {_last_line([status['status'], *status['message'].splitlines()])}"
-                )
+                reason = _last_line([status["status"], *status["message"].splitlines()])
+                raise ScorerUnavailable(f"pool {name!r}: {reason}")
             enough = status["running"] >= least_replicas(pool)
             exact = status["running"] == status["replicas"] == pool.replicas and not status["leaving"]
-            if not (enough if pool.autoscaling else exact):
+            if status["status"] != "RUNNING" or not (enough if pool.autoscaling else exact):
                 waiting[name] = f"{status['running']} of {least_replicas(pool)} running, {status['leaving']} leaving"
         if not waiting:
             return
@@ -179,7 +192,9 @@ def pool_status(run: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, *, fresh: bool = True) -> Any:
+def _application(
+    pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, *, drain_s: float = DRAIN_S, fresh: bool = True
+) -> Any:
     from ray.serve.config import RequestRouterConfig
 
     serve = import_serve()
@@ -203,7 +218,7 @@ def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFact
         ),
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
-        graceful_shutdown_timeout_s=max(DRAIN_S, config.deadline_s),
+        graceful_shutdown_timeout_s=drain_s,
         graceful_shutdown_wait_loop_s=0.1,
         # A first start that fails will fail again: say so at once. Restarts of a pool that once ran are unlimited.
         max_constructor_retry_count=1,
