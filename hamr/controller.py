@@ -71,11 +71,17 @@ class Controller:
     version: int = 0
     note: Callable[[str], None] = lambda line: None
     """Where a person reads what the run waits for."""
+    collecting: bool = field(default=False, init=False)
+    """Whether a step is still at what can be done again: nothing has been learned from it."""
 
     async def step(self, step: int, prompts: PromptStream) -> Metrics:
         """One optimiser step's worth of experience, learned from. Returns the step's metrics."""
         clock, start = Clock(), time.perf_counter()
-        groups, collected = await self.collect(step, prompts)
+        self.collecting = True
+        try:
+            groups, collected = await self.collect(step, prompts)
+        finally:
+            self.collecting = False
         lap = clock.lap("rollout_score", start)
         batch = self.estimate(groups)
         trained = await self.trainer.train(batch) if batch.groups else {}

@@ -45,6 +45,12 @@ class RunFolderError(BadInput):
     """The run folder exists, is in use, or cannot be resumed."""
 
 
+class Preempted(HamrError):
+    """The run was told to end and has; nothing is wrong with it, and it can go on."""
+
+    exit_code = 0
+
+
 class EngineDied(HamrError):
     """An inference engine stopped answering; its work has to be done again elsewhere."""
 

@@ -135,9 +135,14 @@ class PoolClient:
             self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
         if self._hedger:
             self._hedger.asked(1)
-        answer = await waiting.answer
-        self._tally.answered(answer, retried=waiting.attempts > 1)
+        with self._tally.waiting_one():
+            answer = await waiting.answer
+        self._tally.answered(answer, retried=waiting.attempts > 1, seconds=loop.time() - waiting.asked)
         return answer
+
+    def resized(self, replicas: int) -> None:
+        """The pool has (at most) so many replicas now: with several, a group's questions keep to one of them."""
+        self._by_group = replicas > 1
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start: `PoolTally.metrics`."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from hamr.observability.metrics import percentile
 from hamr.routing.breaker import Breaker
 from hamr.routing.hedging import Hedger
 from hamr.types import Answer
 
+RECENT = 500
 KINDS = ("asked", "scored", "retried", "timeout", "unparsable", "unavailable")
 BREAKER_LEVEL = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
@@ -24,9 +27,23 @@ class PoolTally:
     hedger: Hedger | None
     counts: Counter[str] = field(default_factory=Counter)
     hedge_cost: float = 0.0
+    waiting: int = 0
+    """Questions that were asked and have no answer yet."""
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """How long the last answers took, in line and at work."""
 
-    def answered(self, answer: Answer, *, retried: bool) -> None:
+    @contextmanager
+    def waiting_one(self) -> Iterator[None]:
+        """While a question waits for its answer, or for whoever asked to give up."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+
+    def answered(self, answer: Answer, *, retried: bool, seconds: float = 0.0) -> None:
         self.counts["asked"] += 1
+        self.seconds.append(seconds)
         self.counts[answer.failure or "scored"] += 1
         self.counts["retried"] += retried
         if answer.call:
@@ -62,10 +79,15 @@ class PoolTally:
 
     def describe(self) -> dict[str, Any]:
         """`breaker`: its state (None: the pool has none); `retry_in_s`: how long it still refuses; `hedge_budget`:
-        second tries, in questions, that may be made now (None: the pool does not hedge)."""
+        second tries, in questions, that may be made now (None: the pool does not hedge); `asked`: questions answered so
+        far; `waiting`: those that are not; `p50_s` and `p99_s`: how long the last ones took (None: there are none)."""
         refusing = self.breaker is not None and self.breaker.state != "closed"
         return {
             "breaker": self.breaker.state if self.breaker else None,
             "retry_in_s": self.breaker.retry_in_s() if self.breaker and refusing else 0.0,
             "hedge_budget": self.hedger.budget if self.hedger else None,
+            "asked": self.counts["asked"],
+            "waiting": self.waiting,
+            "p50_s": percentile(list(self.seconds), 50) if self.seconds else None,
+            "p99_s": percentile(list(self.seconds), 99) if self.seconds else None,
         }

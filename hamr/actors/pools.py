@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hamr.actors.demands import least_replicas, ray_options, replica_resources
 from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
-from hamr.actors.session import least_replicas, replica_resources
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.types import Answer, Question
 
-__all__ = ["PoolClient", "ScorerFactory", "pool_status", "start_pools", "stop_pools"]
+__all__ = ["PoolClient", "ScorerFactory", "pool_status", "resize_pools", "start_pools", "stop_pools"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 30.0
 """A replica whose event loop or engine has not answered for so long is replaced."""
 DRAIN_S = 5.0
+"""Time that a replica which is to go has for what it has begun; in `resize_pools` a question's deadline, if more."""
 POLL_S = 0.2
+VERSION = "1"
 
 
 class ScorerReplica:
@@ -101,6 +103,60 @@ async def start_pools(
         raise
 
 
+async def resize_pools(
+    pools: Mapping[str, PoolConfig],
+    model_paths: Mapping[str, Path],
+    *,
+    run: str,
+    timeout_s: float,
+    scorer_factory: ScorerFactory = build_scorer,
+) -> None:
+    """Give running pools of `run` the replicas that their sections now say, and wait until it is so.
+
+    Nothing else of the sections may differ. Replicas that stay are not touched, nor are other pools; those that go
+    first finish what they have begun. Raises ScorerUnavailable with the reason when a new replica cannot start or
+    there is no room for it within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = await asyncio.to_thread(pool_status, run)
+    shrinking = {n: p for n, p in pools.items() if not p.autoscaling and p.replicas < found[n]["replicas"]}
+    # How long a replica may finish what it has begun is set for the while of a shrinking only: one that never came up
+    # would be waited for just as long.
+    patience = {n: max(DRAIN_S, p.deadline_s) for n, p in shrinking.items()}
+    as_they_are = {n: p.model_copy(update={"replicas": found[n]["replicas"]}) for n, p in shrinking.items()}
+    for sections, drain in [(as_they_are, patience), (pools, patience), (pools, {})] if patience else [(pools, {})]:
+        apps = {
+            app_name(run, name): _application(
+                name, pool, model_paths.get(name, Path()), scorer_factory, drain_s=drain.get(name, DRAIN_S), fresh=False
+            )
+            for name, pool in sections.items()
+        }
+        await asyncio.to_thread(_deploy, apps)
+        await _settled(run, sections, deadline, timeout_s)
+
+
+async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
+    """Wait until the pools have the replicas of their sections, no fewer and, where the number is fixed, no more."""
+    while True:
+        found = await asyncio.to_thread(pool_status, run)
+        waiting = {}
+        for name, pool in pools.items():
+            status = found[name]
+            if status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
+                reason = _last_line([status["status"], *status["message"].splitlines()])
+                raise ScorerUnavailable(f"pool {name!r}: {reason}")
+            enough = status["running"] >= least_replicas(pool)
+            exact = status["running"] == status["replicas"] == pool.replicas and not status["leaving"]
+            if status["status"] != "RUNNING" or not (enough if pool.autoscaling else exact):
+                waiting[name] = f"{status['running']} of {least_replicas(pool)} running, {status['leaving']} leaving"
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            states = "; ".join(f"{name}: {state}" for name, state in sorted(waiting.items()))
+            raise ScorerUnavailable(f"pools not resized within {timeout_s:g} s ({states}); give the cluster room")
+        await asyncio.sleep(POLL_S)
+
+
 async def stop_pools(run: str) -> None:
     """Drain and remove the pools of `run`; other runs' pools on the same cluster stay."""
     serve = import_serve()
@@ -109,7 +165,8 @@ async def stop_pools(run: str) -> None:
 
 
 def pool_status(run: str) -> dict[str, dict[str, Any]]:
-    """What stands of each pool of `run`: `replicas` (wanted), `running`, their `pids`, `status` and `message`.
+    """What stands of each pool of `run`: `replicas` (wanted), `running`, their `pids`, how many are `leaving`, `status`
+    and `message`.
 
     The public `serve.status()` has no process ids and the state API needs the dashboard, so this asks the controller
     for the same details as the `serve status` command.
@@ -130,23 +187,27 @@ def pool_status(run: str) -> dict[str, dict[str, Any]]:
             "replicas": deployment.get("target_num_replicas", 0),
             "running": len(running),
             "pids": [r["pid"] for r in running],
+            "leaving": sum(r["state"] == "STOPPING" for r in replicas),
             "status": str(getattr(details["status"], "value", details["status"])),
             "message": deployment.get("message", "") or details.get("message", ""),
         }
     return found
 
 
-def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> Any:
+def _application(
+    pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, *, drain_s: float = DRAIN_S, fresh: bool = True
+) -> Any:
     from ray.serve.config import RequestRouterConfig
 
     serve = import_serve()
-    share = replica_resources(config)
-    scale = config.autoscaling
+    scale, labels = config.autoscaling, config.engine.node_labels
+    # A pool that runs keeps the replicas that load has given it.
+    start = {"initial_replicas": least_replicas(config)} if fresh else {}
     deployment = serve.deployment(
         ScorerReplica,
         name=DEPLOYMENT,
         num_replicas=None if scale else config.replicas,
-        autoscaling_config=scale.model_dump() | {"initial_replicas": least_replicas(config)} if scale else None,
+        autoscaling_config=scale.model_dump() | start if scale else None,
         max_ongoing_requests=config.max_ongoing_requests,
         max_queued_requests=config.max_queued_requests,
         # The same group, hence the same prompt prefix, on the same replica until that one is full; then the next.
@@ -159,18 +220,21 @@ def _application(pool: str, config: PoolConfig, model: Path, factory: ScorerFact
         ),
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
-        graceful_shutdown_timeout_s=DRAIN_S,
+        graceful_shutdown_timeout_s=drain_s,
         graceful_shutdown_wait_loop_s=0.1,
         # A first start that fails will fail again: say so at once. Restarts of a pool that once ran are unlimited.
         max_constructor_retry_count=1,
         ray_actor_options={
-            "num_cpus": share["cpus"],
-            "num_gpus": share["gpus"],
+            **ray_options(replica_resources(config)),
+            **({"label_selector": dict(labels)} if labels else {}),
             "runtime_env": {"env_vars": scorer_env(config)},
         },
+        max_replicas_per_node=config.max_replicas_per_node,
         logging_config={"enable_access_log": False},
     )
-    return deployment.bind(pool, config, model, factory)
+    # Serve makes up a version at each deployment and replaces the replicas of another one. What a pool does is the same
+    # for as long as its run lives, so its version is: deployed again, only the count changes.
+    return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory)
 
 
 def _deploy(apps: Mapping[str, Any]) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr.actors.demands import amounts, ray_options
+from hamr.actors.nodes import Place, at
 from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import CapacityError, EngineDied
 from hamr.protocols import GenerationRequest
@@ -35,7 +37,13 @@ class RolloutWorker:
         from hamr.backends.vllm_engine import VllmEngine
 
         self.engine = VllmEngine(
-            model_path, config.engine, model.dtype, model.max_context, seed, nccl=config.transfer == "nccl"
+            model_path,
+            config.engine,
+            model.dtype,
+            model.max_context,
+            seed,
+            nccl=config.transfer == "nccl",
+            sleeps=config.colocated,
         )
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
@@ -44,6 +52,12 @@ class RolloutWorker:
 
     async def load_weights(self, path: str, version: int) -> float:
         return await self.engine.load_weights(path, version)
+
+    async def sleep(self) -> None:
+        await self.engine.sleep()
+
+    async def wake_up(self) -> None:
+        await self.engine.wake_up()
 
     async def pid(self) -> int:
         return os.getpid()
@@ -79,8 +93,10 @@ class RolloutWorkers:
         self._newest: Path | None = None
 
     @classmethod
-    async def start(cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int) -> RolloutWorkers:
-        """Starts `config.workers` actors and waits until their engines stand.
+    async def start(
+        cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Place | None = None
+    ) -> RolloutWorkers:
+        """Starts `config.workers` actors and waits until their engines stand. Worker i goes into bundle i of `place`.
 
         Raises CapacityError if the cluster cannot hold them, EngineDied if one does not come up.
         """
@@ -90,15 +106,15 @@ class RolloutWorkers:
 
         _check_capacity(config, ray.cluster_resources())
         engine = config.engine
-        remote = ray.remote(RolloutWorker).options(
-            num_cpus=engine.num_cpus,
-            num_gpus=engine.num_gpus,
-            max_concurrency=CONCURRENT_CALLS,
-            max_restarts=0,
-            runtime_env={"env_vars": engine_env(engine)},
-        )
 
         def spawn(worker_seed: int) -> ActorHandle:
+            remote = ray.remote(RolloutWorker).options(
+                **ray_options(amounts(engine)),
+                **at(place, worker_seed - seed, engine.node_labels),
+                max_concurrency=CONCURRENT_CALLS,
+                max_restarts=0,
+                runtime_env={"env_vars": engine_env(engine)},
+            )
             return remote.remote(str(model_path), config, model, worker_seed)
 
         slots = [_Slot(seed=seed + i, actor=spawn(seed + i)) for i in range(config.workers)]
@@ -204,6 +220,13 @@ class RolloutWorkers:
         """Names the weights that every engine has just received over NCCL, and drops the old ones' KV cache."""
         await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
         self.version = version
+
+    async def sleep(self) -> None:
+        """All engines give their GPUs' memory away until `wake_up`."""
+        await asyncio.gather(*(self._in_time(s.actor.sleep.remote(), "fall asleep") for s in self._slots))
+
+    async def wake_up(self) -> None:
+        await asyncio.gather(*(self._in_time(s.actor.wake_up.remote(), "wake up") for s in self._slots))
 
     # --- life and death ---
 

@@ -8,6 +8,7 @@ scored twice, and is recorded once: records carry their key, and the ledger take
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ CONCURRENT_CALLS = 10_000
 GRACE_S = 15.0
 """The router enforces `deadline_s` itself; the client's own clock only ends the wait for a router that is gone."""
 LONGEST_BACKOFF_S = 2.0
+CLOSE_S = 3.0
 
 
 class RouterActor:
@@ -77,6 +79,14 @@ class RouterActor:
     async def describe(self) -> dict[str, dict[str, Any]]:
         """Per pool what its client knows of it now: `PoolTally.describe`."""
         return {name: pool.describe() for name, pool in self.pools.items()}
+
+    async def resized(self, replicas: Mapping[str, int]) -> None:
+        for name, count in replicas.items():
+            self.pools[name].resized(count)
+
+    async def close(self) -> None:
+        """Gives up on what is under way, so that no replica works on for nobody."""
+        await asyncio.gather(*(pool.close() for pool in self.pools.values()))
 
     async def forget(self) -> None:
         self.router.forget()
@@ -168,19 +178,27 @@ class RouterClient:
         async with asyncio.timeout(self._wait_s):
             return await self._call("describe")
 
+    async def resized(self, replicas: Mapping[str, int]) -> None:
+        """Pools have so many replicas now. A successor of the actor starts from the configuration again."""
+        async with asyncio.timeout(self._wait_s):
+            await self._call("resized", dict(replicas))
+
     async def forget(self) -> None:
         """Drop answers that the router remembers; for a change of a scorer's model or prompt."""
         async with asyncio.timeout(self._wait_s):
             await self._call("forget")
 
     async def shutdown(self) -> None:
-        """End the actor for good. What is in flight ends at its deadline."""
+        """End the actor for good, and what it has asked of the pools."""
         import ray
+        from ray.exceptions import RayError
 
+        with contextlib.suppress(RayError, TimeoutError):
+            await asyncio.wait_for(self.actor.close.remote(), CLOSE_S)
         ray.kill(self.actor)
 
-    async def _call(self, method: str) -> Any:
-        return await self._again_after_deaths(lambda: getattr(self.actor, method).remote())
+    async def _call(self, method: str, *args: Any) -> Any:
+        return await self._again_after_deaths(lambda: getattr(self.actor, method).remote(*args))
 
     async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
         """What the call gives, called again after every death of the actor. Runs until it is cancelled."""

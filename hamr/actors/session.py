@@ -1,4 +1,4 @@
-"""Ray for the length of one run: check that it fits, start or join, leave nothing behind."""
+"""Ray for the length of one run: start or join it, leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hamr.config.cluster_security import check_cluster_address
-from hamr.config.pools import EngineConfig, PoolConfig
-from hamr.config.schema import ClusterConfig, Config, TrainerConfig
-from hamr.errors import BadInput, CapacityError
+from hamr.config.schema import ClusterConfig
+from hamr.errors import BadInput
 
 MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
-OPENAI_POOL_CPUS = 0.1
-"""A replica of an `openai` pool only waits for the endpoint."""
-
+SIGTERM_EXIT = 128 + signal.SIGTERM
 REACH_S = 10.0
 """Longest wait for a cluster's port to answer."""
 
@@ -41,76 +38,6 @@ class RaySession:
     local: bool
     resources: Mapping[str, float] = field(default_factory=dict)
     temp_dir: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """`count` actors of one kind, each with so many logical CPUs and GPUs. `key` is the setting to change."""
-
-    key: str
-    count: int
-    cpus: float
-    gpus: float = 0.0
-
-
-def demands(config: Config) -> list[Demand]:
-    """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
-    wanted = [
-        trainer_demand(config.trainer),
-        Demand(key="rollout.workers", count=config.rollout.workers, **_engine_share(config.rollout.engine)),
-        Demand(key="router.num_cpus", count=1, cpus=config.router.num_cpus),
-    ]
-    for name, pool in config.pools.items():
-        key = f"pools.{name}.autoscaling.min_replicas" if pool.autoscaling else f"pools.{name}.replicas"
-        wanted.append(Demand(key=key, count=least_replicas(pool), **replica_resources(pool)))
-    return wanted
-
-
-def trainer_demand(trainer: TrainerConfig) -> Demand:
-    """What the trainer group reserves."""
-    return Demand(key="trainer.ranks", count=trainer.ranks, cpus=trainer.num_cpus, gpus=trainer.num_gpus)
-
-
-def least_replicas(pool: PoolConfig) -> int:
-    """Replicas that must run before the pool counts as started."""
-    return pool.autoscaling.min_replicas if pool.autoscaling else pool.replicas
-
-
-def replica_resources(pool: PoolConfig) -> dict[str, float]:
-    """Logical CPUs and GPUs of one replica of `pool`."""
-    return {"cpus": OPENAI_POOL_CPUS, "gpus": 0.0} if pool.type == "openai" else _engine_share(pool.engine)
-
-
-def _engine_share(engine: EngineConfig) -> dict[str, float]:
-    return {"cpus": engine.num_cpus, "gpus": engine.num_gpus}
-
-
-def check_capacity(config: Config, available: Mapping[str, float]) -> None:
-    """Refuse a configuration of `hamr train` that the cluster cannot hold, before anything is started.
-
-    `available` has Ray's resource names (`CPU`, `GPU`; logical units). The error names the largest consumer of
-    the short resource, both numbers, and the count that would fit. Ray itself would wait for ever instead.
-    """
-    check_demands(demands(config), available)
-
-
-def check_demands(wanted: Sequence[Demand], available: Mapping[str, float]) -> None:
-    """`check_capacity` for a job that starts other actors than `hamr train`."""
-    for resource, unit, remedy in (("CPU", "cpus", "cluster.num_cpus"), ("GPU", "gpus", "the cluster's GPUs")):
-        have = available.get(resource, 0.0)
-        need = sum(d.count * getattr(d, unit) for d in wanted)
-        if need <= have + 1e-9:
-            continue
-        largest = max(wanted, key=lambda d: d.count * getattr(d, unit))
-        each = getattr(largest, unit)
-        fits = max(0, int((have - (need - largest.count * each)) / each + 1e-9))
-        reduce = f"lower it to {fits} or less" if fits else "lower it and what else the run asks for"
-        raise CapacityError(
-            largest.key,
-            largest.count,
-            f"{largest.count} x {each:g} {resource} of the {need:g} that the run asks for, and the cluster has {have:g}"
-            f"; {reduce}, or raise {remedy} to {need:g}",
-        )
 
 
 def local_cpus(cluster: ClusterConfig) -> int:
@@ -131,7 +58,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
     """
     import ray
 
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         if cluster.address is not None:
             check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
             _check_reachable(cluster.address)
@@ -231,7 +158,7 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
 
 
 @contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
+def sigterm_as_exit() -> Iterator[None]:
     """SIGTERM as an ordinary exception, so that `finally` runs. The former handler comes back afterwards."""
     before = signal.getsignal(signal.SIGTERM)
     _raise_on_sigterm()

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr.actors.demands import amounts, ray_options
+from hamr.actors.nodes import Place, at
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
@@ -76,20 +78,25 @@ class TrainerGroup:
         total_steps: int,
         seed: int,
         temperature: float,
+        place: Place | None = None,
     ) -> TrainerGroup:
         """Starts `config.ranks` actors and waits until the model is loaded in all of them.
 
-        `temperature` is that of the rollouts: the loss sees the distribution that was sampled from.
+        `temperature` is that of the rollouts: the loss sees the distribution that was sampled from. Rank i goes into
+        bundle i of `place`.
         """
         import ray
 
-        remote = ray.remote(TrainerRank).options(
-            num_cpus=config.num_cpus,
-            num_gpus=config.num_gpus,
-            max_restarts=0,
-            runtime_env={"env_vars": trainer_env(config)},
-        )
-        group = cls(config, model, [remote.remote(rank, config.ranks) for rank in range(config.ranks)])
+        def spawn(rank: int) -> ActorHandle:
+            remote = ray.remote(TrainerRank).options(
+                **ray_options(amounts(config)),
+                **at(place, rank, config.node_labels),
+                max_restarts=0,
+                runtime_env={"env_vars": trainer_env(config)},
+            )
+            return remote.remote(rank, config.ranks)
+
+        group = cls(config, model, [spawn(rank) for rank in range(config.ranks)])
         try:
             [address] = await group._wait([group._actors[0].address.remote()])
             settings = dict(total_steps=total_steps, seed=seed, temperature=temperature, init_method=address)

@@ -91,7 +91,7 @@ class VllmEngine:
 
     The constructor blocks until the engine stands (seconds). Whoever waits when the stepping thread dies gets
     EngineDied, and so does whoever asks afterwards. `seed` feeds requests that bring none. `nccl` opens the engine to
-    weights from a trainer's broadcast.
+    weights from a trainer's broadcast, `sleeps` lets it give its GPU's memory away for a while.
     """
 
     def __init__(
@@ -103,11 +103,12 @@ class VllmEngine:
         seed: int = 0,
         *,
         nccl: bool = False,
+        sleeps: bool = False,
     ) -> None:
         self.tokenizer = load_tokenizer(str(model_path))
         self.max_context = max_context
         self.version = 0
-        self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, nccl)
+        self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, nccl, sleeps)
         self._on_gpu = engine.num_gpus > 0
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -196,6 +197,14 @@ class VllmEngine:
     async def worker_call(self, method: str, *args: Any) -> None:
         """Calls `method` on every vLLM worker of this engine, between two steps."""
         await self._call(lambda engine: engine.collective_rpc(method, args=args))
+
+    async def sleep(self) -> None:
+        """Moves the weights to the host and drops the KV cache; the GPU is free until `wake_up`. Nothing may be in
+        flight."""
+        await self._call(lambda engine: engine.sleep(level=1))
+
+    async def wake_up(self) -> None:
+        await self._call(lambda engine: engine.wake_up())
 
     async def unfinished(self) -> int:
         """Requests that the engine still works on."""
@@ -446,7 +455,13 @@ def _reason(reason: str | None) -> FinishReason:
 
 
 def _engine_args(
-    model_path: str, engine: EngineConfig, dtype: DType, max_context: int, seed: int, nccl: bool
+    model_path: str,
+    engine: EngineConfig,
+    dtype: DType,
+    max_context: int,
+    seed: int,
+    nccl: bool = False,
+    sleeps: bool = False,
 ) -> dict[str, Any]:
     """vLLM's EngineArgs. Log-probabilities are those of the distribution that was sampled from (after temperature
     and top-p), which at temperature 1 are the model's own."""
@@ -471,6 +486,8 @@ def _engine_args(
         args["tensor_parallel_size"] = engine.tensor_parallel_size
         if nccl:
             args["weight_transfer_config"] = {"backend": "nccl"}
+        if sleeps:
+            args["enable_sleep_mode"] = True
         return args
     if engine.block_size % CPU_BLOCK:
         raise BadInput("engine.block_size", engine.block_size, f"CPU attention takes multiples of {CPU_BLOCK}; use one")

@@ -12,7 +12,11 @@ from hamr.errors import BadInput
 
 
 def check_cluster_address(
-    address: str | None, *, allow_unauthenticated: bool, environ: Mapping[str, str] | None = None
+    address: str | None,
+    *,
+    allow_unauthenticated: bool,
+    key: str = "cluster.address",
+    environ: Mapping[str, str] | None = None,
 ) -> None:
     """Raises BadInput for a cluster that is not on this machine's loopback interface, unless a token is in force here.
 
@@ -28,7 +32,7 @@ def check_cluster_address(
     if env.get("RAY_AUTH_MODE", "token") == "token" and has_token(env):
         return
     raise BadInput(
-        "cluster.address",
+        key,
         address,
         "is not on this machine, and no token of Ray's is in force here; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
         "(or RAY_AUTH_TOKEN_PATH) as on the cluster, or, in a network where everyone may run code on it, set "

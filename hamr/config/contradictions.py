@@ -47,6 +47,7 @@ def check_consistent(c: Config) -> None:
     _check_judges(c)
     check_steering(c)
     _check_some_weight(c)
+    _check_places(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "
@@ -70,6 +71,37 @@ def check_consistent(c: Config) -> None:
         raise ValueError(
             f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
             f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
+        )
+
+
+def _check_places(c: Config) -> None:
+    """Trainers and engines that have to lie together agree on where."""
+    together = c.rollout.colocated or c.rollout.transfer == "shared_memory"
+    mine, theirs = c.trainer.node_labels, c.rollout.engine.node_labels
+    for key in sorted(set(mine) & set(theirs)) if together else ():
+        if mine[key] != theirs[key]:
+            raise ValueError(
+                f"trainer.node_labels.{key}={mine[key]!r} but rollout.engine.node_labels.{key}={theirs[key]!r}, and "
+                "they pass weights through one node's memory; give both the same"
+            )
+    if not c.rollout.colocated:
+        return
+    engine = c.rollout.engine
+    if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
+        raise ValueError(
+            f"rollout.colocated=true but rollout.engine.num_gpus={engine.num_gpus:g} and "
+            f"trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: give "
+            "each a share, 1 together"
+        )
+    if c.rollout.workers != c.trainer.ranks:
+        raise ValueError(
+            f"rollout.colocated=true but rollout.workers={c.rollout.workers} and trainer.ranks={c.trainer.ranks}; "
+            "every engine shares a GPU with one rank: make them equal"
+        )
+    if c.rollout.transfer != "shared_memory":
+        raise ValueError(
+            f"rollout.colocated=true but rollout.transfer={c.rollout.transfer!r}; NCCL has no two ends on one GPU: use "
+            "transfer='shared_memory'"
         )
 
 

@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.faults import BreakerConfig, HedgeConfig
+from hamr.config.footprint import FootprintConfig
 from hamr.config.lora import LoraConfig
 from hamr.config.section import Fraction, NonNegative, Section
 
 DType = Literal["bfloat16", "float32"]
 
 
-class EngineConfig(Section):
+class EngineConfig(FootprintConfig):
     """One vLLM engine."""
 
     threads: PositiveInt = 1
@@ -26,8 +27,15 @@ class EngineConfig(Section):
     gpu_memory_utilization: Fraction = 0.9
     tensor_parallel_size: PositiveInt = 1
     enforce_eager: bool = True
-    num_cpus: NonNegative = 0.5
-    num_gpus: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _one_gpu_a_shard(self) -> EngineConfig:
+        if self.tensor_parallel_size > 1 and self.num_gpus and self.num_gpus != self.tensor_parallel_size:
+            raise ValueError(
+                f"tensor_parallel_size={self.tensor_parallel_size} and num_gpus={self.num_gpus:g} contradict each "
+                f"other; every shard needs a GPU of its own: set num_gpus={self.tensor_parallel_size}"
+            )
+        return self
 
 
 class ScorerTrainingConfig(Section):
@@ -84,6 +92,8 @@ class PoolConfig(Section):
     """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none, nor has a
     `cross_encoder` or an `embedding`."""
     replicas: PositiveInt = 1
+    max_replicas_per_node: PositiveInt | None = None
+    """Spreads the pool: at most so many of its replicas on one node. null: wherever there is room."""
     autoscaling: AutoscalingConfig | None = None
     engine: EngineConfig = EngineConfig()
     dtype: DType = "bfloat16"

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
+from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.launch import LaunchConfig
 from hamr.config.logging import LoggingConfig
@@ -39,6 +40,11 @@ class ModelConfig(Section):
 
 class RolloutConfig(Section):
     workers: PositiveInt = 1
+    placement: Literal["pack", "spread"] = "spread"
+    """`spread`: on as many nodes as possible, so that a node that goes takes few of them along."""
+    colocated: bool = False
+    """Engine i shares GPU i with trainer rank i, and sleeps while the ranks train. Set `engine.num_gpus` and
+    `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave the rank its room."""
     samples_per_prompt: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -53,8 +59,12 @@ class RolloutConfig(Section):
     engine: EngineConfig = EngineConfig()
 
 
-class TrainerConfig(Section):
+class TrainerConfig(FootprintConfig):
+    """`num_cpus`, `num_gpus` and the like are those of one rank."""
+
     ranks: PositiveInt = 1
+    placement: Literal["pack", "strict_pack", "spread"] = "pack"
+    """`pack`: ranks on as few nodes as possible; `strict_pack`: on one; `spread`: on as many as possible."""
     backend: Literal["gloo", "nccl"] = "gloo"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
     dtype: DType = "bfloat16"
@@ -74,8 +84,6 @@ class TrainerConfig(Section):
     max_bad_steps: PositiveInt = 3
     """Optimiser steps in a row with a non-finite gradient norm before the run stops."""
     threads: PositiveInt = 1
-    num_cpus: NonNegative = 0.5
-    num_gpus: NonNegative = 0.0
     deadline_s: PositiveFloat = 1800.0
 
 
@@ -253,6 +261,8 @@ class DataConfig(Section):
 
 
 class ClusterConfig(Section):
+    type: Literal["local", "ray"] = "local"
+    """Where `hamr submit` runs a job: here, or on the cluster behind `dashboard`."""
     address: str | None = None
     """Ray address; null starts a local Ray for this run."""
     num_cpus: PositiveInt | None = None
@@ -262,6 +272,15 @@ class ClusterConfig(Section):
     start_timeout_s: PositiveFloat = 300.0
     allow_unauthenticated: bool = False
     """Join a cluster elsewhere although no token of Ray's is in force: everyone who reaches it runs code on it."""
+    dashboard: str = "http://127.0.0.1:8265"
+    """URL that takes jobs for the cluster."""
+    run_root: str | None = None
+    """Folder for the run folders of submitted jobs, on storage that this machine and every node see; null: `runs` in
+    the working folder, for a cluster on this machine only."""
+    max_package_mb: PositiveFloat = 64.0
+    """Most of a working tree that is sent along with a job."""
+    elastic: bool = False
+    """The cluster adds nodes when they are asked for: what does not fit now is said, not refused."""
 
 
 class SftStageConfig(Section):

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from hamr.actors.session import demands
+from hamr.actors.demands import demands
 from hamr.config.launch import LaunchConfig, LaunchKind
 from hamr.config.load import dump_config
 from hamr.config.schema import Config

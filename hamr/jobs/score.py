@@ -26,8 +26,8 @@ OWN = ("input", "output", "resume")
 """What this job takes beside overrides."""
 
 SPEED_ONLY = {
-    "replicas", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests", "batch_size", "batch_wait_ms",
-    "deadline_s", "attempts", "api_key_env", "price_per_1k_tokens",
+    "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
+    "batch_size", "batch_wait_ms", "deadline_s", "attempts", "api_key_env", "price_per_1k_tokens",
 }  # fmt: skip
 """What of a pool says how fast it answers, not what: a resumed file may go on with more replicas."""
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamr.actors.session import check_demands, local_cpus, ray_session, trainer_demand
+from hamr.actors.demands import trainer_demand
+from hamr.actors.placement import check_capacity
+from hamr.actors.session import local_cpus, ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
@@ -60,7 +62,7 @@ def main(args: list[str]) -> int:
     check_sinks(config.logging)
     wanted = [trainer_demand(config.trainer)]
     if config.cluster.address is None:
-        check_demands(wanted, {"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
+        check_capacity(wanted, {"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -70,7 +72,7 @@ def main(args: list[str]) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(config.cluster, logs=folder.path / "logs") as session:
-                check_demands(wanted, session.resources)
+                check_capacity(wanted, session.resources)
                 run = asyncio.run(train(prepared, folder, console))
             write_summary(folder, summarise(run, console.seconds, memory.peak))
             report = write_report(folder.path)

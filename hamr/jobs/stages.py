@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.pairs import read_pairs, reply_pairs
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
+from hamr.errors import Preempted
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
 from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
+from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared
 from hamr.jobs.world import World
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
@@ -33,6 +38,7 @@ class Run:
     checkpoints: Checkpoints
     console: Console
     run_id: str
+    preemption: Preemption
     version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
@@ -40,6 +46,10 @@ class Run:
 
     def __post_init__(self) -> None:
         self.steering = Steering(self.config.rewards.consistency)
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoints.folder.parent
 
     @property
     def config(self) -> Config:
@@ -99,7 +109,7 @@ async def sft_stage(run: Run) -> None:
                 turns=sft.turns,
                 aggregation=sft.loss_aggregation,
             )
-            run.recorder.metrics(step, await run.world.trainers.train(batch))
+            run.recorder.metrics(step, await run.world.learner.train(batch))
         await publish(run)
 
 
@@ -116,7 +126,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         encode=run.prepared.codec.prompt,
         engine=run.world.workers,
         rewarder=rewarder,
-        trainer=run.world.trainers,
+        trainer=run.world.learner,
         weights=run.world.weights,
         recorder=run.recorder,
         version=run.version,
@@ -124,15 +134,35 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's
-    with run.console.phase("rl"):
+    with run.console.phase("rl"), run.preemption.patiently():
         for step in range(done + 1, experiment.steps + 1):
-            metrics = await controller.step(step, stream)
+            before = deepcopy(run.state(stream))
+            metrics = await run.preemption.unless_asked(
+                controller.step(step, stream), may_drop=lambda: controller.collecting
+            )
+            if metrics is None:
+                await leave(run, step - 1, before)
             run.version = controller.version
             run.recorder.metrics(step, {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()})
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
-                await run.evaluate(f"rl-{step}", step)
+                await run.preemption.unless_asked(run.evaluate(f"rl-{step}", step))
+            if run.preemption.asked.is_set() and step < experiment.steps:
+                await leave(run, step, run.state(stream))
+
+
+async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
+    """Keeps what stands after `step`, unless that has been done, and ends the run. Raises Preempted."""
+    newest = await asyncio.to_thread(run.checkpoints.newest)
+    if newest is None or newest.step != step:
+        await run.checkpoints.save(step, run.world.trainers.save, state)
+    total = run.config.experiment.steps
+    raise Preempted(f"stopped by SIGTERM, step {step} of {total} is kept; go on with: {resume_line(run.folder)}")
+
+
+def resume_line(folder: Path) -> str:
+    return f"hamr train resume={folder}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:

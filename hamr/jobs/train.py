@@ -8,17 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.actors.session import check_capacity, local_cpus, ray_session
+from hamr.actors.nodes import check_alike, cluster_nodes
+from hamr.actors.placement import Node, check_placement, planned
+from hamr.actors.session import SIGTERM_EXIT, local_cpus, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
-from hamr.errors import RunFolderError
+from hamr.errors import Preempted, RunFolderError
+from hamr.jobs.attendant import Attendant
+from hamr.jobs.fleet import LiveFleet
+from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
-from hamr.jobs.stages import Run, rl_stage, sft_stage
+from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
 from hamr.jobs.sweep import FLAG, sweep
-from hamr.jobs.world import started
+from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
@@ -27,6 +32,8 @@ from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
 
+ALIKE_S = 60.0
+"""Longest wait for the nodes of a cluster to say what is installed there."""
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
@@ -40,7 +47,18 @@ def main(args: list[str]) -> int:
     job = Job.of(args)
     check_sinks(job.config.logging)
     if job.config.cluster.address is None:
-        check_capacity(job.config, {"CPU": local_cpus(job.config.cluster), "GPU": local_gpus()})
+        check_placement(job.config, [local_node(job.config)])
+    try:
+        with sigterm_as_exit():
+            return run_job(job)
+    except SystemExit as e:
+        if e.code != SIGTERM_EXIT:
+            raise
+        begun = (job.path / "config.yaml").is_file()
+        raise Preempted(f"stopped by SIGTERM; {_go_on(job.path) if begun else 'nothing was begun'}") from None
+
+
+def run_job(job: Job) -> int:
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -51,7 +69,11 @@ def main(args: list[str]) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
-                check_capacity(job.config, session.resources)
+                if not session.local:
+                    check_alike(ALIKE_S)
+                plan = planned(job.config, cluster_nodes())
+                for line in () if session.local else plan:
+                    console.note(line)
                 finished = asyncio.run(train(prepared, scorers, folder, console))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
@@ -60,7 +82,27 @@ def main(args: list[str]) -> int:
 
 
 async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
-    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any."""
+    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any.
+
+    Raises Preempted after a SIGTERM, as soon as nothing is lost by it.
+    """
+    preemption = Preemption()
+    try:
+        with preemption.watching():
+            return await _train(prepared, scorers, folder, console, preemption)
+    except asyncio.CancelledError:
+        if preemption.asked.is_set():
+            raise Preempted(f"stopped by SIGTERM; {_go_on(folder.path)}") from None
+        raise
+
+
+async def _train(
+    prepared: Prepared,
+    scorers: dict[str, TunedScorer],
+    folder: RunFolder,
+    console: Console,
+    preemption: Preemption,
+) -> Run:
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
@@ -76,23 +118,39 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
         limits=config.logging.alarms,
         audit_frac=config.rewards.consistency.audit_frac,
     ) as recorder:
-        with console.phase("start"):
-            world = await started(prepared, {name: s.path for name, s in scorers.items()}, run_id(folder.path))
+        paths = {name: s.path for name, s in scorers.items()}
+        attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        world: World | None = None
         try:
-            run = Run(
-                prepared=prepared,
-                world=world,
-                recorder=recorder,
-                checkpoints=checkpoints,
-                console=console,
-                run_id=run_id(folder.path),
-            )
-            await run_stages(run, newest)
-            with console.phase("scorer check"):
-                await run.check_scorers()
+            async with attendant.attending():
+                with console.phase("start"):
+                    world = await started(prepared, paths, attendant.run)
+                attendant.fleet = LiveFleet(config, paths, world.run, world.router)
+                run = Run(
+                    prepared=prepared,
+                    world=world,
+                    recorder=recorder,
+                    checkpoints=checkpoints,
+                    console=console,
+                    run_id=world.run,
+                    preemption=preemption,
+                )
+                await run_stages(run, newest)
+                with console.phase("scorer check"):
+                    await run.check_scorers()
+        except BaseException as e:
+            attendant.say("preempted" if preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
+            raise
+        else:
+            attendant.say("finished")
             return run
         finally:
-            await world.stop()
+            if world is not None:
+                await world.stop()
+
+
+def _go_on(folder: Path) -> str:
+    return f"go on with: {resume_line(folder)}"
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:
@@ -147,6 +205,11 @@ def _is_resume(args: Sequence[str]) -> bool:
 def run_id(path: Path) -> str:
     """A run's name in keys and pool names: its folder's, in characters that all of them take."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
+
+
+def local_node(config: Config) -> Node:
+    """This machine as the node of a local Ray."""
+    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
 
 
 def local_gpus() -> float:

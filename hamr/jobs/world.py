@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.actors.colocated import TakingTurns
+from hamr.actors.nodes import Place, release, reserve_learners
 from hamr.actors.pool_client import PoolClient
 from hamr.actors.pools import start_pools, stop_pools
 from hamr.actors.rollout import RolloutWorkers
@@ -14,6 +16,7 @@ from hamr.actors.router import RouterClient
 from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import NcclSync, SharedMemorySync
 from hamr.jobs.preparation import Prepared
+from hamr.protocols import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,12 @@ class World:
     router: RouterClient
     weights: NcclSync | SharedMemorySync
     pools: dict[str, PoolClient]
+    places: tuple[Place | None, ...] = ()
+
+    @property
+    def learner(self) -> Trainer:
+        """The trainers as the loop uses them: engines on the same GPUs sleep meanwhile."""
+        return TakingTurns(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
 
     async def stop(self) -> None:
         """Ends every actor and pool; one that is already dead is no error."""
@@ -36,14 +45,17 @@ class World:
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
         await self.router.shutdown()
         await stop_pools(self.run)
+        for place in self.places:
+            release(place)
 
 
 async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
-    """Trainers, rollout workers and pools at once; then the router, which asks the pools.
+    """Places for trainers and rollout workers; then these and the pools at once; then the router, which asks the pools.
 
     Whatever started is stopped again when a part cannot start.
     """
     config = prepared.config
+    for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
     sft = config.experiment.sft
     warm_up = {"learning_rate": sft.learning_rate, "schedule": sft.schedule, "warmup_frac": sft.warmup_frac}
     trainers = asyncio.create_task(
@@ -55,10 +67,13 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
             total_steps=max(1, sft.steps),
             seed=config.experiment.seed,
             temperature=config.rollout.temperature,
+            place=for_trainers,
         )
     )
     workers = asyncio.create_task(
-        RolloutWorkers.start(config.rollout, config.model, prepared.model_path, config.experiment.seed)
+        RolloutWorkers.start(
+            config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
+        )
     )
     pools = asyncio.create_task(
         start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
@@ -70,6 +85,8 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
         )
     except BaseException:
         await _stop_started(trainers, workers, pools, run=run)
+        release(for_trainers)
+        release(for_workers)
         raise
     sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
     return World(
@@ -79,6 +96,7 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
         router=router,
         weights=sync(trainers.result(), workers.result()),
         pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
+        places=(for_trainers, for_workers),
     )
 
 

@@ -163,6 +163,12 @@ class Console:
         if self._enabled:
             self._out.print(table)
 
+    @property
+    def current(self) -> str:
+        """Name of the innermost phase that runs; empty between phases."""
+        phase = self._running()
+        return phase.name if phase else ""
+
     def close(self) -> None:
         if self._live:
             self._live.stop()

@@ -99,6 +99,9 @@ METRICS: tuple[Metric, ...] = (
         "router/rescored", "Responses asked about again after the router restarted, since the start", "count", "zero"
     ),
     _metric("router/unrouted", "Responses for which the router gave no record, since the start", "count", "zero"),
+    _metric("pool/<pool>/replicas", "Replicas that the pool is to have", "count", "watch"),
+    _metric("pool/<pool>/running", "Replicas that run", "count", "watch"),
+    _metric("pool/<pool>/scaled", "How often `hamr scale` has resized the pool since the start", "count", "watch"),
     _metric("pool/<pool>/asked", "Questions put to the pool since the start", "count", "watch"),
     _metric("pool/<pool>/scored", "Questions that the pool answered with a score since the start", "count", "watch"),
     _metric("pool/<pool>/retried", "Further attempts on another replica since the start", "count", "zero"),

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from hamr.config.logging import AlarmsConfig
+from hamr.errors import Preempted
 from hamr.observability.console import Console
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
@@ -54,6 +55,7 @@ class RunRecorder:
         self._metrics = MetricsWriter(folder.metrics, strict=strict)
         self._samples = JsonlWriter(folder.samples)
         self._pending: dict[int, dict[str, float]] = {}
+        self._standing: dict[str, float] = {}
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow(audit_frac) if audit_frac else None
 
@@ -66,9 +68,13 @@ class RunRecorder:
         """The run goes on after `step`: what was recorded of later steps is taken back from the ledger."""
         self._ledger.discard_after(run, step)
 
+    def add(self, values: Mapping[str, float]) -> None:
+        """Figures that stand beside those of every step from now on; a later value of the same name counts."""
+        self._standing.update(values)
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
-        merged = {**self._pending.pop(step, {}), **values}
+        merged = {**self._standing, **self._pending.pop(step, {}), **values}
         raised = alarms(merged, self._limits)
         merged |= {f"alarm/{name}": 1.0 for name in raised}
         self._metrics.write(step, self.stage, merged)
@@ -126,7 +132,7 @@ class RunRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
-        self.close(failed=kind is not None)
+        self.close(failed=kind is not None and not issubclass(kind, Preempted))
 
 
 def pick_samples(

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.actors.demands import demands
+from hamr.actors.placement import check_capacity
 from hamr.actors.pool_client import app_name, split_app_name
-from hamr.actors.session import check_capacity, demands, local_cpus
+from hamr.actors.session import local_cpus
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
 
@@ -25,37 +27,37 @@ def pools(**judge: object) -> dict[str, object]:
 
 
 def test_exactly_enough_is_enough() -> None:
-    check_capacity(config(), {"CPU": 2.1})
+    check_capacity(demands(config()), {"CPU": 2.1})
 
 
 def test_a_hair_less_is_refused() -> None:
     with pytest.raises(CapacityError, match=r"2\.1 that the run asks for, and the cluster has 2"):
-        check_capacity(config(), {"CPU": 2.0})
+        check_capacity(demands(config()), {"CPU": 2.0})
 
 
 def test_the_largest_consumer_is_named_with_the_count_that_fits() -> None:
     """12 judges take 6 of 7.6 CPUs; the others take 1.6, so 4 CPUs leave room for 2.4 / 0.5 = 4 judges."""
     with pytest.raises(CapacityError) as refused:
-        check_capacity(config(pools=pools(replicas=12)), {"CPU": 4.0})
+        check_capacity(demands(config(pools=pools(replicas=12))), {"CPU": 4.0})
     assert refused.value.where == "pools.judge.replicas"
     assert refused.value.value == 12
     assert "12 x 0.5 CPU of the 7.6" in str(refused.value)
     assert "lower it to 4 or less, or raise cluster.num_cpus to 7.6" in str(refused.value)
     assert refused.value.exit_code == 2
-    check_capacity(config(pools=pools(replicas=4)), {"CPU": 4.0})
+    check_capacity(demands(config(pools=pools(replicas=4))), {"CPU": 4.0})
 
 
 def test_where_not_even_one_would_fit_no_count_is_suggested() -> None:
     with pytest.raises(CapacityError, match="lower it and what else the run asks for"):
-        check_capacity(config(trainer={"num_cpus": 4.0}), {"CPU": 1.0})
+        check_capacity(demands(config(trainer={"num_cpus": 4.0})), {"CPU": 1.0})
 
 
 def test_gpus_are_counted_apart() -> None:
     judge = pools(engine={"num_gpus": 2, "num_cpus": 0}, replicas=3)
     with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 3: 3 x 2 GPU of the 6"):
-        check_capacity(config(pools=judge), {"CPU": 64.0, "GPU": 4.0})
+        check_capacity(demands(config(pools=judge)), {"CPU": 64.0, "GPU": 4.0})
     with pytest.raises(CapacityError, match="the cluster has 0"):
-        check_capacity(config(pools=judge), {"CPU": 64.0})
+        check_capacity(demands(config(pools=judge)), {"CPU": 64.0})
 
 
 def test_an_autoscaled_pool_counts_with_its_minimum() -> None:
@@ -66,7 +68,7 @@ def test_an_autoscaled_pool_counts_with_its_minimum() -> None:
 
 def test_a_pool_behind_an_endpoint_needs_no_engine() -> None:
     remote = config(pools=pools(type="openai", endpoint="http://localhost:1/v1", engine={"num_gpus": 8}))
-    check_capacity(remote, {"CPU": 2.1})
+    check_capacity(demands(remote), {"CPU": 2.1})
 
 
 @given(
@@ -87,9 +89,9 @@ def test_refused_if_and_only_if_the_sum_is_more_than_there_is(
     need = replicas * cpus + 0.5 + 0.5 * ranks + 0.5 * workers + 0.1
     if need > available + 1e-6:
         with pytest.raises(CapacityError):
-            check_capacity(asked, {"CPU": available})
+            check_capacity(demands(asked), {"CPU": available})
     elif need < available - 1e-6:
-        check_capacity(asked, {"CPU": available})
+        check_capacity(demands(asked), {"CPU": available})
 
 
 def test_a_local_ray_offers_eight_cpus_on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hamr.actors.pool_tally import PoolTally
 from hamr.config.faults import BreakerConfig, HedgeConfig
 from hamr.observability.glossary import lookup
@@ -31,7 +33,21 @@ def test_a_bare_pool_has_the_plain_counts_only() -> None:
     assert tally.metrics() == {
         "asked": 0, "scored": 0, "retried": 0, "timeout": 0, "unparsable": 0, "unavailable": 0
     }  # fmt: skip
-    assert tally.describe() == {"breaker": None, "retry_in_s": 0.0, "hedge_budget": None}
+    assert tally.describe() == {
+        "breaker": None, "retry_in_s": 0.0, "hedge_budget": None, "asked": 0, "waiting": 0, "p50_s": None,
+        "p99_s": None,
+    }  # fmt: skip
+
+
+def test_how_long_the_last_answers_took_and_who_still_waits() -> None:
+    tally = PoolTally(breaker=None, hedger=None)
+    for seconds in (1.0, 2.0, 5.0):
+        tally.answered(answer(score=1.0), retried=False, seconds=seconds)
+    with tally.waiting_one(), tally.waiting_one():
+        assert tally.describe()["waiting"] == 2
+    described = tally.describe()
+    assert (described["asked"], described["waiting"], described["p50_s"]) == (3, 0, 2.0)
+    assert described["p99_s"] == pytest.approx(4.94)
 
 
 def test_every_figure_is_counted_and_explained() -> None:
@@ -56,6 +72,7 @@ def test_every_figure_is_counted_and_explained() -> None:
     }  # fmt: skip
     assert all(lookup(f"pool/p/{name}") for name in tally.metrics())
     now[0] = 1.0
-    assert tally.describe() == {"breaker": "open", "retry_in_s": 4.0, "hedge_budget": 0.0}
+    described = tally.describe()
+    assert (described["breaker"], described["retry_in_s"], described["hedge_budget"]) == ("open", 4.0, 0.0)
     now[0] = 5.0
     assert tally.metrics()["breaker"] == 0.5

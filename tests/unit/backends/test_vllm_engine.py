@@ -32,6 +32,8 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     assert args["weight_transfer_config"] == {"backend": "nccl"}
     assert "kv_cache_memory_bytes" not in args
     assert "OMP_NUM_THREADS" not in engine_env(engine)
+    assert "enable_sleep_mode" not in args
+    assert _engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
 
 
 def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from hamr import cli
-from hamr.actors.session import demands
+from hamr.actors.demands import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError

@@ -1,0 +1,151 @@
+"""What a run reserves of a cluster, counted from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from hamr.config.footprint import FootprintConfig
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config, TrainerConfig
+
+OPENAI_POOL_CPUS = 0.1
+"""A replica of an `openai` pool only waits for the endpoint."""
+
+Strategy = Literal["pack", "strict_pack", "spread"]
+KEYS = {"CPU": "num_cpus", "GPU": "num_gpus"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """`count` actors of one kind, each with these logical resources on one node. `key` is the setting to change,
+    `section` the one that has the resources. At most `per_node` of them lie on one node."""
+
+    key: str
+    section: str
+    count: int
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    strategy: Strategy = "spread"
+    per_node: int | None = None
+    parts: tuple[Demand, ...] = ()
+    """What one unit is made of, if of several actors."""
+
+    @property
+    def cpus(self) -> float:
+        return self.resources.get("CPU", 0.0)
+
+    @property
+    def gpus(self) -> float:
+        return self.resources.get("GPU", 0.0)
+
+    def setting(self, resource: str) -> str:
+        """The key that says how much of `resource` one of them takes."""
+        return f"{self.section}.{KEYS.get(resource, f'custom_resources.{resource}')}"
+
+    def each(self) -> str:
+        """`4 CPU + 1 GPU`."""
+        return " + ".join(f"{round(amount, 6):g} {name}" for name, amount in self.resources.items()) or "nothing"
+
+    def bundles(self) -> list[dict[str, float]]:
+        """The resources of every actor."""
+        return [dict(d.resources) for d in self.parts or (self,) for _ in range(d.count)]
+
+
+def demands(config: Config) -> list[Demand]:
+    """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
+    rollout = config.rollout
+    wanted = [
+        trainer_demand(config.trainer),
+        Demand(
+            key="rollout.workers",
+            section="rollout.engine",
+            count=rollout.workers,
+            resources=amounts(rollout.engine),
+            labels=rollout.engine.node_labels,
+            strategy=rollout.placement,
+        ),
+        Demand(key="router.num_cpus", section="router", count=1, resources={"CPU": config.router.num_cpus}),
+    ]
+    return wanted + [pool_demand(name, pool) for name, pool in config.pools.items()]
+
+
+def trainer_demand(trainer: TrainerConfig) -> Demand:
+    """What the trainer group reserves."""
+    return Demand(
+        key="trainer.ranks",
+        section="trainer",
+        count=trainer.ranks,
+        resources=amounts(trainer),
+        labels=trainer.node_labels,
+        strategy=trainer.placement,
+    )
+
+
+def learners(config: Config) -> list[Demand]:
+    """Trainers and engines as they have to lie: rank i beside engine i where they share a GPU, and all on one node
+    where the weights pass through its memory."""
+    trainer, rollout, *_ = demands(config)
+    apart = [trainer, rollout]
+    if config.rollout.colocated:
+        apart = [
+            replace(trainer, resources=_sum([(1, trainer), (1, rollout)]), labels={**rollout.labels, **trainer.labels})
+        ]
+    if config.rollout.transfer != "shared_memory":
+        return apart
+    one = Demand(
+        key="rollout.transfer",
+        section=" and ".join(d.section for d in apart),
+        count=1,
+        resources=_sum([(d.count, d) for d in apart]),
+        labels={**rollout.labels, **trainer.labels},
+        strategy="strict_pack",
+        parts=tuple(apart),
+    )
+    return [one]
+
+
+def _sum(parts: Iterable[tuple[int, Demand]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for count, demand in parts:
+        for name, amount in demand.resources.items():
+            total[name] = total.get(name, 0.0) + count * amount
+    return total
+
+
+def pool_demand(name: str, pool: PoolConfig) -> Demand:
+    key = f"pools.{name}.autoscaling.min_replicas" if pool.autoscaling else f"pools.{name}.replicas"
+    return Demand(
+        key=key,
+        section=f"pools.{name}.engine",
+        count=least_replicas(pool),
+        resources=replica_resources(pool),
+        labels=pool.engine.node_labels,
+        per_node=pool.max_replicas_per_node,
+    )
+
+
+def least_replicas(pool: PoolConfig) -> int:
+    """Replicas that must run before the pool counts as started."""
+    return pool.autoscaling.min_replicas if pool.autoscaling else pool.replicas
+
+
+def replica_resources(pool: PoolConfig) -> dict[str, float]:
+    """Logical resources of one replica of `pool`, by Ray's names."""
+    if pool.type == "openai":
+        return {"CPU": OPENAI_POOL_CPUS, **pool.engine.custom_resources}
+    return amounts(pool.engine)
+
+
+def amounts(footprint: FootprintConfig) -> dict[str, float]:
+    """Resources by Ray's names; what is zero is left out."""
+    named = {"CPU": footprint.num_cpus, "GPU": footprint.num_gpus, **footprint.custom_resources}
+    return {name: amount for name, amount in named.items() if amount}
+
+
+def ray_options(resources: Mapping[str, float]) -> dict[str, object]:
+    """`resources` as the options of a Ray actor."""
+    others = {name: amount for name, amount in resources.items() if name not in KEYS}
+    known: dict[str, object] = {key: resources.get(name, 0.0) for name, key in KEYS.items()}
+    return known | ({"resources": others} if others else {})

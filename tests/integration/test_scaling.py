@@ -1,0 +1,164 @@
+"""Resizing a pool while it works: nothing is lost, what stays is not touched, what cannot be is one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray.cloudpickle
+
+from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+from hamr.jobs.attendant import Attendant
+from hamr.jobs.fleet import LiveFleet
+from hamr.jobs.scale import main as scale
+from hamr.types import Answer, Question, ScorerCall
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+RUN = "scaled"
+
+
+class Slow:
+    """Takes as many seconds as the question says, and answers with its process id."""
+
+    def __init__(self, pool: str, config: object, model: Path) -> None:
+        self.pool = pool
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        await asyncio.sleep(max(float(q.variables["seconds"]) for q in questions))
+        call = ScorerCall(
+            pool=self.pool, model="scripted", prompt_version="1", replica="", queue_s=0.0, service_s=0.0,
+            prompt_tokens=1, output_tokens=1,
+        )  # fmt: skip
+        return [Answer(score=1.0, verdict=str(os.getpid()), call=call) for _ in questions]
+
+    async def check(self) -> None:
+        """Always well."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def section(role: str, **changes: object) -> dict[str, object]:
+    return {
+        "role": role, "prompt": f"{role}.en", "engine": {"num_cpus": 0.1}, "batch_size": 1, "max_ongoing_requests": 2,
+        "deadline_s": 60.0,
+    } | changes  # fmt: skip
+
+
+CONFIG = Config.model_validate(
+    {
+        "data": {"type": "sage"},
+        "pools": {
+            "reranker": section("reranker"),
+            "judge": section("judge", autoscaling={"min_replicas": 1, "max_replicas": 3}),
+        },
+    }
+)
+
+
+class NoRouter:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, int]] = []
+
+    async def describe(self) -> dict[str, dict[str, Any]]:
+        return {"reranker": {"breaker": "closed", "waiting": 0}}
+
+    async def resized(self, replicas: Mapping[str, int]) -> None:
+        self.told.append(dict(replicas))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools(local_ray: None) -> Iterator[None]:
+    asyncio.run(start_pools(CONFIG.pools, {}, run=RUN, timeout_s=150, scorer_factory=Slow))
+    yield
+    asyncio.run(stop_pools(RUN))
+
+
+def command(folder: Path, *args: str) -> list[Any]:
+    """`hamr scale` in a thread, as from another process; its exit code or its error."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(scale([str(folder), *args]))
+        except Exception as e:
+            outcome.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    outcome.append(thread)
+    return outcome
+
+
+async def finished(outcome: list[Any]) -> Any:
+    await asyncio.to_thread(outcome[0].join)
+    return outcome[1]
+
+
+def pids() -> dict[str, set[int]]:
+    return {name: set(status["pids"]) for name, status in pool_status(RUN).items()}
+
+
+async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("{}")
+    router, noted = NoRouter(), {}
+    fleet = LiveFleet(CONFIG, {}, RUN, router, scorer_factory=Slow)
+    attendant = Attendant(folder, RUN, note=noted.update, phase=lambda: "rl")
+    client = PoolClient("reranker", CONFIG.pools["reranker"], RUN)
+    before = pids()
+    assert (len(before["reranker"]), len(before["judge"])) == (1, 1)
+
+    async def ask(seconds: float) -> Answer:
+        return await client.ask(Question(variables={"seconds": str(seconds)}))
+
+    async with attendant.attending():
+        attendant.fleet = fleet
+        load = [asyncio.create_task(ask(0.3)) for _ in range(20)]
+        assert await finished(command(folder, "reranker=3")) == 0
+        grown = pids()
+        assert before["reranker"] < grown["reranker"] and len(grown["reranker"]) == 3, "the one that was there stayed"
+        assert grown["judge"] == before["judge"]
+        assert {a.score for a in await asyncio.gather(*load)} == {1.0}
+        assert router.told == [{"reranker": 3}]
+
+        under_way = [asyncio.create_task(ask(7.0)) for _ in range(6)]  # longer than the least time to drain
+        await asyncio.sleep(1.0)
+        assert await finished(command(folder, "reranker=1")) == 0
+        shrunk = pids()
+        answers = await asyncio.gather(*under_way)
+        assert [a.score for a in answers] == [1.0] * 6
+        assert {a.call.attempts for a in answers if a.call} == {1}, "none was cut off and asked again"
+        assert len(shrunk["reranker"]) == 1 and shrunk["reranker"] < grown["reranker"]
+        assert shrunk["judge"] == before["judge"]
+
+        assert await finished(command(folder, "judge=2")) == 0, "the least of an autoscaled pool"
+        assert before["judge"] < pids()["judge"] and len(pids()["judge"]) == 2
+        for wanted, says in (
+            ("juge=2", "scale juge: 2: no such pool; there are (nearest first): judge, reranker"),
+            ("judge=4", "beyond the bounds of pools.judge.autoscaling, 1 to 3"),
+            ("judge=0", "the run needs it: rewards.consistency would have nobody to ask"),
+            ("reranker=500", "the cluster has room for"),
+        ):
+            refused = await finished(command(folder, wanted))
+            assert isinstance(refused, BadInput)
+            assert says in str(refused)
+        assert {a.score for a in await asyncio.gather(ask(0.0), ask(0.0))} == {1.0}, "the pool is unharmed"
+        async with asyncio.timeout(20):
+            while noted.get("pool/reranker/scaled") != 2.0 or noted.get("pool/judge/replicas") != 2.0:
+                await asyncio.sleep(0.1)
+    await client.close()

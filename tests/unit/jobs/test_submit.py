@@ -1,0 +1,107 @@
+"""A command for a cluster taken apart, without a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hamr.actors.nodes import Versions, refuse_unlike
+from hamr.config.load import dump_config, load_config
+from hamr.errors import BadInput
+from hamr.jobs import submit
+from hamr.jobs.submit import Request, command, located, needed_variables, split
+
+CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
+
+
+def test_what_the_job_takes_and_what_the_configuration_is_made_of() -> None:
+    own, settings = split(["input=a", "experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2", "x=1"])
+    assert own == ["input=a", "x=1"]
+    assert settings == ["experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2"]
+
+
+def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
+    request = Request.read(
+        "train", ["experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
+    )
+    config, run = located(request)
+    assert run is not None and run.parent == tmp_path and run.name.startswith("smoke-")
+    assert (config.experiment.run_dir, config.cluster.address, config.cluster.type) == (str(run), "auto", "local")
+    assert command(request) == "python -m hamr train --config-dir .hamr-job experiment=submitted pools=null"
+    folder = tmp_path / ".hamr-job" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "submitted.yaml").write_text(f"# @package _global_\n{dump_config(config)}")
+    there = load_config(["--config-dir", str(folder.parent), "experiment=submitted", "pools=null"])
+    assert there == config
+
+
+def test_a_run_folder_has_to_be_where_all_see_it() -> None:
+    with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
+        located(Request.read("train", ["experiment=smoke", *CLUSTER]))
+    _, run = located(Request.read("train", ["experiment=smoke", "cluster=ray"]))
+    assert run is not None and run.parent == Path.cwd() / "runs", "a cluster on this machine sees this folder"
+
+
+def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke", "experiment.steps=9"])))
+    request = Request.read("train", [f"resume={tmp_path}", *CLUSTER])
+    config, run = located(request)
+    assert (config.experiment.steps, run) == (9, tmp_path)
+    assert config.cluster.dashboard == "http://10.0.0.1:8265"
+    assert command(request) == f"python -m hamr train resume={tmp_path}"
+    with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
+        Request.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["tarin"], "submit: 'tarin': name a job that can run on a cluster: train"),
+        ([], "submit: None"),
+        (["score", "input=a.jsonl", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
+        (
+            ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp"],
+            "is no URL of a dashboard",
+        ),
+        (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "nobody answers there"),
+        (["train", "experiment=smoke", "cluster=ry"], "no such choice"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], says: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        submit.main(args)
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
+
+
+def test_on_a_local_cluster_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hamr.jobs.score as score
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(score, "main", lambda args: seen.append(args) or 5)
+    assert submit.main(["score", "input=a", "experiment=smoke"]) == 5
+    assert seen == [["input=a", "experiment=smoke"]]
+
+
+def test_secrets_are_named_and_not_sent() -> None:
+    config = load_config(
+        ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
+         "pools.judge.api_key_env=JUDGE_KEY"]
+    )  # fmt: skip
+    assert needed_variables(config) == [
+        "the nodes need these variables set, they are not sent: JUDGE_KEY, WANDB_API_KEY"
+    ]
+    assert needed_variables(load_config(["experiment=smoke"])) == []
+
+
+def test_nodes_have_to_be_alike() -> None:
+    here = Versions(python="3.11", ray="2.60.0", hamr="1.0")
+    refuse_unlike(here, {"a": here, "b": here})
+    with pytest.raises(BadInput, match=r"node b: 'hamr 0\.9': the run itself has 1\.0; install the same"):
+        refuse_unlike(here, {"a": here, "b": Versions(python="3.11", ray="2.60.0", hamr="0.9")})
+    with pytest.raises(BadInput, match=r"node c: 'python 3\.12'"):
+        refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
+    with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot say what it has"):
+        refuse_unlike(here, {"d": "No module named hamr"})
