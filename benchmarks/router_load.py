@@ -178,7 +178,6 @@ async def through_actor(args: argparse.Namespace) -> dict[str, float]:
     quick = await load(client.score, fresh, args.at_once)
     alone = work(3 * args.groups, args.responses)[2 * len(asked) :][: args.alone]
     quick |= await latency(client.score, alone)
-    await client.shutdown()
     return quick
 
 

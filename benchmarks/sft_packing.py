@@ -60,7 +60,8 @@ def star_items(folder: Path) -> list[EncodedItem]:
     """The decisions of STAR as SFT items."""
     files = {"input": folder / "star_steps.jsonl", "policies": folder / "star_policies.json"}
     tokenizer = load_tokenizer(resolve_model("tiny"))
-    return [encode_item(decision_item(s, s.references[0].action), tokenizer) for s in IMPORTERS["star"](files)]
+    samples = IMPORTERS["star"](files).samples
+    return [encode_item(decision_item(s, s.references[0].action), tokenizer) for s in samples]
 
 
 def drawn_items(count: int, rng: random.Random) -> list[EncodedItem]:
