@@ -106,8 +106,8 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
 
 
 def decision_item(sample: ServiceSample, action: Action, rationale: str = "", *, answer_first: bool = False) -> SftItem:
-    """A `decision`, or if there is a rationale a `decision_dra`, with `answer_first` a `decision_post`. Raises DataError
-    for what no policy could utter."""
+    """A `decision`; with a rationale a `decision_dra`, or a `decision_post` where the answer comes first. Raises
+    DataError for what no policy could utter."""
     if not rationale.strip():
         return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
     whole = render_action(action, "think_answer", rationale)
