@@ -14,7 +14,19 @@ from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Reply, ServiceSample
 from tests.unit.augmentation.thoughts import (
-    CALL, PROCESS, REFUSED, SAID, STRATEGY, UID, Crew, call_text, chain, cot, learnt, made_of, sample,
+    CALL,
+    PROCESS,
+    REFUSED,
+    SAID,
+    STRATEGY,
+    UID,
+    Crew,
+    call_text,
+    chain,
+    cot,
+    learnt,
+    made_of,
+    sample,
 )  # fmt: skip
 
 
