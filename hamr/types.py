@@ -432,7 +432,7 @@ class TrainGroup:
 
 
 Aggregation = Literal["token_mean", "sequence_mean"]
-SftKind = Literal["decision", "decision_dra", "patm", "patm_dra"]
+SftKind = Literal["decision", "decision_dra", "patm", "patm_dra", "decision_post"]
 SftPart = Literal["rationale", "action", "environment"]
 """What a supervised target is, and what it is made of (`hamr.data.sft_items`)."""
 

@@ -160,11 +160,17 @@ def rationale_fault(text: str, one: Decided, language: Language) -> Fault | None
         return Fault(check="plain_text", detail=f"has {marked.group().strip()!r}")
     if not _FIRST_PERSON[language].search(text):
         return Fault(check="first_person", detail=f"never says {'I' if language == 'en' else '我'}")
-    hindsight = _HINDSIGHT[language].search(text)
+    hindsight = hindsight_fault(text, language)
     if hindsight:
-        return Fault(check="hindsight", detail=f"speaks of {hindsight.group()!r}")
+        return hindsight
     private = private_in(text, known_private(one.sample, one.calls))
     return Fault(check="anonymised", detail=f"has {private!r}") if private is not None else None
+
+
+def hindsight_fault(text: str, language: Language) -> Fault | None:
+    """Where thoughts speak of a decision that has not been made yet."""
+    found = _HINDSIGHT[language].search(text)
+    return Fault(check="hindsight", detail=f"speaks of {found.group()!r}") if found else None
 
 
 def with_rationale(one: Decided, rationale: str) -> SftItem:

@@ -13,9 +13,11 @@ a the agent's and q_{t+1} the environment's (a customer's turn or a tool's resul
     decision_dra   c_t, a_t                         Eq. 2: -log p(c_t, a_t | q_t)
     patm           a~_t, q~_{t+1}, a~_{t+1}         Eq. 3: -log p(a~_t, q~_{t+1}, a~_{t+1} | q_t)
     patm_dra       c_t, a~_t, q~_{t+1}, a~_{t+1}    section 3.2: the rationale in front of Eq. 3's sequence
+    decision_post  a_t, c_t                         second paper, section 4.3: -log p(a_t, c_t | q_t), post-CoT
 
 The wire forms are `hamr.data.actions`' `plain` for `decision`, its `think_answer` with the thought first for
-`decision_dra`, and for plans
+`decision_dra` and with the answer first for `decision_post` (each under a system prompt that asks for its order), and
+for plans
 
     <plans><plan_1>a~_t</plan_1><plan_2>q~_{t+1} a~_{t+1}</plan_2></plans><actions>[the tool calls]</actions>
 
@@ -24,7 +26,7 @@ behind a <think> block where the kind has a rationale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -44,6 +46,7 @@ PARTS: Mapping[Kind, tuple[Part, ...]] = {
     "decision_dra": ("rationale", "action"),
     "patm": ("action", "environment", "action"),
     "patm_dra": ("rationale", "action", "environment", "action"),
+    "decision_post": ("action", "rationale"),
 }
 """Which parts a target of each kind has, in their order."""
 
@@ -53,10 +56,13 @@ TRAINED: Mapping[Kind, frozenset[Part]] = {
     # The environment's turn is predicted, not observed: Eq. 3 has it inside the log-probability.
     "patm": frozenset({"action", "environment"}),
     "patm_dra": frozenset({"rationale", "action", "environment"}),
+    "decision_post": frozenset({"action", "rationale"}),
 }
 """Which of them carry loss. The prompt never does."""
 
-_FORMAT: Mapping[Kind, ResponseFormat] = {"decision": "plain", "decision_dra": "think_answer"}
+_FORMAT: Mapping[Kind, ResponseFormat] = {
+    "decision": "plain", "decision_dra": "think_answer", "decision_post": "think_answer",
+}  # fmt: skip
 _PLAN = (
     "<plans><plan_1>what I do now and why</plan_1><plan_2>assuming what comes back, this indicates ..., therefore I "
     "...</plan_2></plans><actions>[every tool call of the plan as JSON]</actions>"
@@ -92,19 +98,23 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
 
     A decision's prompt is the one of RL with the same `model.response_format` (`plain`; `think_answer` with a
     rationale), to the letter; a plan's differs, so that a policy which learned both still acts when it is asked to.
+    So does that of a `decision_post`: which order a policy answers in is told it by the system prompt.
     """
     if item.kind in _FORMAT:
-        return policy_messages(item.sample, _FORMAT[item.kind])
+        return policy_messages(item.sample, _FORMAT[item.kind], answer_first=item.kind == "decision_post")
     return policy_messages(item.sample, instruction=_PLANNING[item.kind])
 
 
-def decision_item(sample: ServiceSample, action: Action, rationale: str = "") -> SftItem:
-    """A `decision`, or a `decision_dra` if there is a rationale. Raises DataError for what no policy could utter."""
+def decision_item(sample: ServiceSample, action: Action, rationale: str = "", *, answer_first: bool = False) -> SftItem:
+    """A `decision`; with a rationale a `decision_dra`, or a `decision_post` where the answer comes first. Raises
+    DataError for what no policy could utter."""
     if not rationale.strip():
         return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
     whole = render_action(action, "think_answer", rationale)
     thought, tag, answer = whole.partition("<answer>")
     target = (TargetPart(part="rationale", text=thought), TargetPart(part="action", text=tag + answer))
+    if answer_first:
+        return SftItem(kind="decision_post", sample=sample, target=target[::-1])
     return SftItem(kind="decision_dra", sample=sample, target=target)
 
 
@@ -154,7 +164,17 @@ def item_from_json(row: Any, *, where: str = "item") -> SftItem:
         action = parse_action(item.text, _FORMAT[kind])
         if isinstance(action, MalformedResponse):
             raise DataError(f"{where}: target", item.text, f"a policy that said this would not act: {action.detail}")
+        if _FORMAT[kind] == "think_answer":
+            _check_places(item.target, where)
     return item
+
+
+def _check_places(target: Sequence[TargetPart], where: str) -> None:
+    """Each block has to stand in the part that is named for it: the order is what the prompt asks for."""
+    for i, part in enumerate(target):
+        tag = "<think>" if part.part == "rationale" else "<answer>"
+        if not part.text.lstrip().startswith(tag):
+            raise DataError(f"{where}: target[{i}].text", part.text, f"a part {part.part!r} begins with {tag}")
 
 
 def _target(rows: Any, kind: Kind, where: str) -> tuple[TargetPart, ...]:

@@ -45,7 +45,15 @@ usage:
       [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
       more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
       finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
-      all three: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
+  hamr data thought step=extract input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
+      [min_cot=4] the thoughts behind what experts did (each sample's first reference), for a Zero-Think model
+  hamr data thought step=migrate input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
+      [zero_think=POOL] [candidates=4] [temperature=1.0] [min_quality=4] [min_cot=4] [refine=1] [seed=0]
+      thoughts first, by the Zero-Think model or the teachers, then a response under them; the best draft that the
+      dialogue's judge and the judge of chains let pass, or else the best one, rewritten from what they said
+      both: [render=pre|post|hybrid] thoughts before the answer, behind it, or an item of each (extract: pre, migrate:
+      hybrid)
+      all four: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
   hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
       the best responses of an RL run, by total reward, as SFT items for the next stage
   hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
@@ -75,6 +83,7 @@ def main(args: list[str]) -> int:
         "patm": _patm,
         "dra": _dra,
         "multigt": _multigt,
+        "thought": _thought,
         "sampled": _sampled,
         "hallucination": _hallucination,
         "rubrics": _rubrics,
@@ -134,6 +143,12 @@ def _multigt(args: list[str]) -> int:
     from hamr.jobs.build_multigt import MULTIGT_OPTIONS, build_multigt
 
     return build_multigt(*_own(args, MULTIGT_OPTIONS))
+
+
+def _thought(args: list[str]) -> int:
+    from hamr.jobs.build_thought import THOUGHT_OPTIONS, build_thought
+
+    return build_thought(*_own(args, THOUGHT_OPTIONS))
 
 
 def _sampled(args: list[str]) -> int:

@@ -43,7 +43,7 @@ usage:
 options (`hamr --help` explains overrides):
   sft.sets=[{path, weight, name, validation}, ...]
       JSONL of SFT items. weight: how often an epoch goes through the set. Without a path: the references of `data`
-  sft.kinds=[decision_dra, patm_dra]    take only items of these kinds
+  sft.kinds=[decision_dra, patm_dra]    take only items of these kinds; [decision_dra, decision_post]: hybrid-CoT
   sft.epochs=1  sft.batch_size=256  sft.long_item=drop|refuse  sft.held_out_frac=0.05
   trainer.learning_rate, trainer.schedule, trainer.min_learning_rate, trainer.warmup_frac, trainer.weight_decay, ...
   experiment.eval_every=0               validate every so many steps, besides before and after

@@ -98,3 +98,9 @@ def test_a_long_enum_and_alternatives_are_cut_short():
     spec = {"anyOf": [{"type": "integer"}, {"type": "object"}]}
     tool = {"name": "f", "parameters": {"properties": {"a": {"enum": list("abcdefghij")}, "b": spec}}}
     assert compact(tool) == "f(a?: a|b|..|j, b?: integer)"
+
+
+def test_the_rationale_s_place_changes_the_instruction_alone():
+    pre, post = (policy_messages(_sample(*HISTORY), "think_answer", answer_first=first) for first in (False, True))
+    assert pre[1:] == post[1:]
+    assert post[0]["content"].index("<answer>") < post[0]["content"].index("<think>")

@@ -69,6 +69,16 @@ def test_eq_2_learns_rationale_and_action() -> None:
     assert learnt("decision_dra", "why ", "ok") == "why ok|"
 
 
+def test_post_cot_learns_the_action_and_the_rationale_behind_it() -> None:
+    assert learnt("decision_post", "ok", " why") == "ok why|"
+    assert learnt("decision_post", "ok", " why", without=["rationale"]) == "ok.....", "the end is the rationale's"
+    assert learnt("decision_post", "ok", " why", without=["action"]) == ".. why|"
+    assert part_names("decision_post") == ("action", "rationale")
+    encoded = encode_item(item("decision_post", "ok", "y"), Letters())
+    losses = part_losses([encoded], [[-1.0, -2.0, -4.0, -8.0]])
+    assert losses == pytest.approx({"loss": 15 / 4, "action": 3 / 2, "rationale": 12 / 2})
+
+
 def test_eq_3_learns_both_actions_and_the_predicted_environment_between_them() -> None:
     assert learnt("patm", "ask", "yes", "do") == "askyesdo|"
     assert learnt("patm_dra", "why", "ask", "yes", "do") == "whyaskyesdo|"

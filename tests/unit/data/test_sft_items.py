@@ -45,6 +45,7 @@ TEXTS = {
         " therefore I can look it up.</plan_2></plans><actions>[]</actions>",
     ),
     "patm_dra": ("<think>They greet.</think>", "<plans><plan_1>a</plan_1>", "<plan_2>b", " c</plan_2></plans>"),
+    "decision_post": ("<answer>Hello.</answer>", "<think>They greet.</think>"),
 }
 
 
@@ -85,22 +86,31 @@ def test_a_decision_is_asked_for_as_in_rl_and_a_plan_is_not() -> None:
     assert item_messages(item("decision")) == policy_messages(SAMPLE, "plain")
     assert item_messages(item("decision_dra")) == policy_messages(SAMPLE, "think_answer")
     prompts = {kind: item_messages(item(kind))[0]["content"] for kind in PARTS}
-    assert len(set(prompts.values())) == 4
+    assert len(set(prompts.values())) == 5
     assert "<plans>" in prompts["patm"] and "<think>" not in prompts["patm"]
     assert "<think>" in prompts["patm_dra"] and "<plans>" in prompts["patm_dra"]
+
+
+def test_pre_and_post_cot_differ_in_the_order_that_the_system_prompt_asks_for() -> None:
+    pre, post = (item_messages(item(kind)) for kind in ("decision_dra", "decision_post"))
+    assert pre[1:] == post[1:]
+    for messages, first, then in ((pre, "<think>", "<answer>"), (post, "<answer>", "<think>")):
+        assert 0 < messages[0]["content"].index(first) < messages[0]["content"].index(then)
+    assert item("decision_post").text == "<answer>Hello.</answer><think>They greet.</think>"
 
 
 def test_a_decision_from_its_action() -> None:
     assert decision_item(SAMPLE, Reply(content="Hello.")) == item("decision")
     assert decision_item(SAMPLE, Reply(content="Hello."), "They greet.") == item("decision_dra")
+    assert decision_item(SAMPLE, Reply(content="Hello."), "They greet.", answer_first=True) == item("decision_post")
     call = decision_item(SAMPLE, ToolCall(name="look", parameters={"order": 7}))
     assert call.text == '<tool_call>{"name": "look", "arguments": {"order": 7}}</tool_call>'
 
 
-@given(st.text(min_size=1), st.text())
-def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: str) -> None:
+@given(st.text(min_size=1), st.text(), st.booleans())
+def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: str, answer_first: bool) -> None:
     try:
-        built = decision_item(SAMPLE, Reply(content=content), rationale)
+        built = decision_item(SAMPLE, Reply(content=content), rationale, answer_first=answer_first)
     except DataError:
         return
     assert item_from_json(item_to_json(built)) == built
@@ -133,6 +143,18 @@ def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: 
         ),
         pytest.param(
             row(target=target(("rationale", "Because."), ("action", "Hello."))), "target", "<think>", id="no tags"
+        ),
+        pytest.param(
+            row(target=target(("rationale", "<answer>Hi</answer>"), ("action", "<think>Why</think>"))),
+            "target[0].text",
+            "begins with <think>",
+            id="blocks in each other's parts",
+        ),
+        pytest.param(
+            row("decision_post", target=target(("action", "<think>a</think>"), ("rationale", "<answer>b</answer>"))),
+            "target[0].text",
+            "begins with <answer>",
+            id="post-CoT with the thought first",
         ),
     ],
 )  # fmt: skip

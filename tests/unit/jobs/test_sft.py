@@ -20,6 +20,7 @@ TEXTS = {
     "decision_dra": ("<think>They leave.</think>", "<answer>May I ask why?</answer>"),
     "patm": ("<plans><plan_1>I ask.</plan_1>", "<plan_2>Assuming it is dear,", " I offer less.</plan_2></plans>"),
     "patm_dra": ("<think>Hm.</think>", "<plans><plan_1>I ask.</plan_1>", "<plan_2>If so,", " I act.</plan_2></plans>"),
+    "decision_post": ("<answer>May I ask why?</answer>", "<think>They leave.</think>"),
 }  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def test_kinds_choose_an_arm_from_one_file(files: Path) -> None:
     write_items(files / "all.jsonl", [item(i, kind) for kind in PARTS for i in range(5)])
     [entry] = prepared("sft.sets=[{path: all.jsonl}]", "sft.kinds=[decision_dra, patm_dra]").sets
     assert {x.kind for x in (*entry.train, *entry.validation)} == {"decision_dra", "patm_dra"}
-    assert entry.other_kinds == 10
+    assert entry.other_kinds == 15
 
 
 def test_a_set_of_weight_zero_is_only_validated_on(files: Path) -> None:
@@ -185,6 +186,17 @@ def test_preview_names_every_stretch_and_counts_its_tokens(files: Path, capsys: 
     assert sum(plan.mask) == parts["action"][1] + parts["next_action"][1]
     text = "".join(job.tokenizer.decode(said) for _, _, said in stretches(plan, job.tokenizer))
     assert text == "".join(TEXTS["patm"])
+
+
+def test_preview_shows_both_orders_of_a_rationale(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_items(files / "hybrid.jsonl", [item(0, "decision_dra"), item(0, "decision_post")])
+    sets = ["sft.sets=[{path: hybrid.jsonl}]", "sft.kinds=[decision_dra, decision_post]", "sft.held_out_frac=0"]
+    assert main(["sft", "preview", "experiment=smoke", *sets, "n=2"]) == 0
+    pre, post = capsys.readouterr().out.split("hybrid 1: decision_dra")[1].split("hybrid 2: decision_post")
+    assert pre.index("rationale, ") < pre.index("action, ")
+    assert post.index("action, ") < post.index("rationale, ")
+    assert "First think, then act" in pre and "First act, then say why" in post
+    assert post.count("no loss") == 1, "the prompt's"
 
 
 @pytest.mark.parametrize("n", ["0", "x", "-1"])

@@ -18,10 +18,10 @@ from hamr.types import ServiceSample
 GOLDEN = Path(__file__).parent / "golden"
 STEMS = [
     "cot_quality", "dialogue", "dra", "dra_check", "hallucination", "patm_plan_check", "patm_rewrite",
-    "patm_rewrite_check", "policy", "policy_compared", "risk", "rubric", "rubric_create", "rubric_items", "tool",
-    "tool_compared", "utility",
+    "patm_rewrite_check", "policy", "policy_compared", "risk", "rubric", "rubric_create", "rubric_items",
+    "thought_chain", "thought_extract", "thought_refine", "thought_response", "tool", "tool_compared", "utility",
 ]  # fmt: skip
-RECIPES = ("rubric_create", "patm", "dra")
+RECIPES = ("rubric_create", "patm", "dra", "thought")
 """Of teachers: a question each, in which nothing is shared."""
 SHIPPED = [f"{stem}.{language}" for stem in STEMS for language in ("en", "zh")]
 VARIABLES = {
