@@ -50,7 +50,8 @@ def test_nodes_are_as_many_as_hold_every_actor() -> None:
 
 def test_an_actor_is_not_spread_over_nodes() -> None:
     # Four judges of 3 GPUs and three actors of one: 15 GPUs would be in three nodes of 5, but each judge needs its own.
-    judges = ["pools.judge.autoscaling=null", "pools.judge.replicas=4", "pools.judge.engine.num_gpus=3"]
+    judge = {"autoscaling": "null", "replicas": 4, "engine.num_gpus": 3, "engine.tensor_parallel_size": 3}
+    judges = [f"pools.judge.{key}={value}" for key, value in judge.items()]
     others = ["pools.reranker.autoscaling=null", "pools.reranker.replicas=1", "rollout.workers=1", "trainer.ranks=1"]
     assert packed(paper(*judges, *others, "launch.gpus_per_node=5")) == 4
     with pytest.raises(CapacityError, match=r"pools.judge.*one needs 4 GPUs .* a node has 3"):
