@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hamr.config.ecs import EcsConfig
+from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs
 from hamr.errors import BadInput, HamrError
@@ -25,6 +26,7 @@ from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.scorer_check import pair_question
 from hamr.jobs.ecs_request import Policy, Request, check_comparable, read_policy, read_request
 from hamr.jobs.pools_up import capacity, with_pools, with_starts
+from hamr.jobs.score import SPEED_ONLY
 from hamr.observability.ecs_console import progress, tables
 from hamr.protocols import Ask
 from hamr.rewards.prompting import PromptTemplate
@@ -39,8 +41,6 @@ PEOPLE: Mapping[str, Label] = {"consistent": "yes", "partial": "part", "inconsis
 def main(args: list[str]) -> int:
     """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody voted."""
     request = read_request(args)
-    from hamr.config.load import load_config
-
     config = load_config(list(request.overrides))
     judges = judges_of(request, config)
     policies = [read_policy(request.source, config, request.ecs.stage)]
@@ -84,11 +84,11 @@ def judges_of(request: Request, config: Config) -> list[Judge]:
 
 
 def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
-    from hamr.jobs.score import SPEED_ONLY
-
     pools = with_starts(config, {name: config.pools[name]})
-    settings: dict[str, Any] = {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()}
-    settings["prompt"] = PromptTemplate.load(config.pools[name].prompt).id
+    settings: dict[str, Any] = {
+        "pools": {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()},
+        "prompt": PromptTemplate.load(config.pools[name].prompt).id,
+    }
     if config.pools[name].finetune:
         # What a judge says depends on what it is trained with.
         settings["data"] = config.data.model_dump(mode="json") | {"seed": config.experiment.seed}
@@ -210,7 +210,7 @@ def _judged(ballot: Ballot, judge: Judge, asked: Sequence[Asked], ecs: EcsConfig
     votes = [ballot.vote(judge, question) for question in _distinct(asked)]
     ratings = [r for vote in votes if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
     return {
-        "model": judge.settings[judge.name]["model"],
+        "model": judge.settings["pools"][judge.name]["model"],
         "prompt": judge.settings["prompt"],
         "asked": len(votes),
         "missing": dict(Counter(vote.failure for vote in votes if vote.failure is not None)),
@@ -267,5 +267,5 @@ def _ended(metrics: Mapping[str, Any], asked: Sequence[Asked]) -> int:
         raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs, and call again")
     passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in PASSING)
     if passing:
-        print(f"{passing} votes are missing for judges that did not answer; the same command asks for them again")
+        print(f"votes missing because a judge did not answer: {passing}; the same command asks for them again")
     return 0

@@ -17,18 +17,19 @@ _BINS = 20
 
 
 def headline(policies: Mapping[str, Any]) -> Figure:
-    """A group of bars a figure, one a policy; the whiskers are the intervals."""
+    """A group of bars a figure that some policy has, a bar a policy; the whiskers are the intervals."""
     figure, ax = axes(HALF)
+    names = [v for v in NAMES if any(policy["values"][v]["mean"] is not None for policy in policies.values())]
     width = 0.8 / len(policies)
     for i, ((name, policy), colour) in enumerate(zip(policies.items(), CYCLE, strict=False)):
-        known = [(x, policy["values"][value]) for x, value in enumerate(NAMES)]
+        known = [(x, policy["values"][value]) for x, value in enumerate(names)]
         known = [(x, found) for x, found in known if found["mean"] is not None]
         at = [x + (i - (len(policies) - 1) / 2) * width for x, _ in known]
         means = [found["mean"] for _, found in known]
         below = [max(0.0, found["mean"] - found["low"]) for _, found in known]
         above = [max(0.0, found["high"] - found["mean"]) for _, found in known]
         ax.bar(at, means, width * 0.92, color=colour, label=name, yerr=[below, above], ecolor=INK, capsize=3)
-    ax.set_xticks(range(len(NAMES)), list(NAMES.values()))
+    ax.set_xticks(range(len(names)), [NAMES[value] for value in names])
     ax.tick_params(axis="x", length=0, labelcolor=INK)
     ax.set_ylim(0, 1)
     legend(ax, ncols=2)
@@ -45,10 +46,8 @@ def distribution(items: Sequence[Mapping[str, Any]]) -> Figure | None:
         return None
     figure, ax = axes(HALF)
     weights = [np.full(len(values), 1 / len(values)) for values in by_policy.values()]
-    edges = np.linspace(0, 1, _BINS + 1)
-    ax.hist(
-        list(by_policy.values()), edges, weights=weights, color=list(CYCLE[: len(by_policy)]), label=list(by_policy)
-    )
+    edges, colours = [i / _BINS for i in range(_BINS + 1)], list(CYCLE[: len(by_policy)])
+    ax.hist(list(by_policy.values()), edges, weights=weights, color=colours, label=list(by_policy))
     percent(ax)
     ax.set_xlabel("Multi-ECS of a response")
     ax.set_ylabel("responses")

@@ -143,7 +143,7 @@ def test_a_judge_that_fails_is_left_out_and_asked_again(tmp_path, monkeypatch, c
     assert values(tmp_path)["multi_ecs"] == 0.0
     assert metrics(tmp_path)["judges"]["second"]["missing"] == {"unavailable": 1, "unparsable": 1}
     assert metrics(tmp_path)["policies"]["in"]["missing"] == 2
-    assert "1 votes are missing" in capsys.readouterr().out
+    assert "did not answer: 1;" in capsys.readouterr().out
     again = Judges(monkeypatch, second={"else": "yes"})
     assert evaluate(tmp_path) == 0
     # What could not be read is final, and the first judge has said all.
