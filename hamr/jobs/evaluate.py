@@ -14,6 +14,8 @@ usage:
   hamr evaluate benchmark=sage scenario=NAME|FILE.yaml|all agent=WHO[,WHO...] simulator=WHO judges=WHO[,WHO,WHO]
       output=FOLDER [option=value ...] [pools.NAME.KEY=value ...]
   hamr evaluate benchmark=sage output=FOLDER rejudge=true judges=WHO[,WHO,WHO]
+  hamr evaluate benchmark=ecs input=RESPONSES.jsonl|run=RUN_FOLDER judges=POOL[,POOL...] output=FOLDER
+      [compare=OTHER.jsonl|RUN_FOLDER] [labels=PAIRS.jsonl] [option=value ...] [pools.NAME.KEY=value ...]
 
 WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-compatible endpoint, or needs no model:
   agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
@@ -32,11 +34,21 @@ options (default):
   unreadable=left_out|zero (left_out)  user_temperature (0.7)  user_tokens (96)  agent_temperature (0)  reasks (2)
   attempts (3)  longest_wait_s (60)  at_once (what the pools can work on)  resamples (1000)
 
+ecs: judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
+the references' means (Multi-ECS), and the logged reference's (Single-ECS). RESPONSES.jsonl is what `hamr score` takes.
+compare= adds a second policy on the same samples, with a p-value; labels= says how far the judges agree with people.
+FOLDER gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command asks only for votes that are
+missing. Without judges= every pool with the role judge is one; pools=ecs brings four behind endpoints.
+
+options (default):
+  scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
+  longest_wait_s (60)  model.response_format=plain|think_answer
+
 example, without a model:
   hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient \\
       judges=scripted:gold output=perfect"""
 
-BENCHMARKS = {"sage": "hamr.jobs.evaluate_sage"}
+BENCHMARKS = {"ecs": "hamr.jobs.evaluate_ecs", "sage": "hamr.jobs.evaluate_sage"}
 """Name -> module with a `main` that takes the other arguments."""
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
+from hamr.evaluation.folder import write_aside
 from hamr.evaluation.sage import Scenario, load_scenario
 from hamr.evaluation.sage.coverage import plan_dialogues
 from hamr.evaluation.sage.judging import AGAIN
@@ -19,7 +20,7 @@ from hamr.evaluation.sage.prompts import prompt_ids
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.sage.run import Cast, Evaluated, hold, summarise
 from hamr.evaluation.sage.scripted import KINDS, PREFIX, scripted
-from hamr.evaluation.sage.store import Store, read_settings, write_aside
+from hamr.evaluation.sage.store import Store, read_settings
 from hamr.evaluation.sage.traces import Plan
 from hamr.jobs.pools_up import capacity, with_pools, writing_pool
 from hamr.jobs.sage_request import Request, read_request

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
+from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
@@ -29,12 +30,19 @@ def writing_pool(config: Config, key: str, name: str) -> str:
 
 
 def with_pools(
-    config: Config, names: Sequence[str], work: Work[Result], *, run: str, progress: Callable[[str], None] = print
+    config: Config,
+    names: Sequence[str],
+    work: Work[Result],
+    *,
+    run: str,
+    progress: Callable[[str], None] = print,
+    splits: Splits | None = None,
 ) -> Result:
     """Starts the pools `names` of the configuration (each once), does the work, and takes them down again.
 
-    `run` names their applications on the cluster. Raises BadInput for a pool whose model or template will not do,
-    ScorerUnavailable when a pool cannot start.
+    `run` names their applications on the cluster. `splits` is what pools with a `finetune` section are trained on, if
+    they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model or template will
+    not do, ScorerUnavailable when a pool cannot start.
     """
     # Ray and the engines load only here: a command whose work is done already needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
@@ -42,8 +50,10 @@ def with_pools(
     from hamr.jobs.scorer import prepare_scorers
 
     pools = {name: config.pools[name] for name in dict.fromkeys(names)}
-    scorers = prepare_scorers(config.model_copy(update={"pools": pools}), (), (), progress)
-    paths = {name: scorer.path for name, scorer in scorers.items()}
+    prepared = config.model_copy(update={"pools": with_starts(config, pools)})
+    train, held_out = (splits.train, splits.validation) if splits else ((), ())
+    scorers = prepare_scorers(prepared, train, held_out, progress)
+    paths = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 
     async def ask() -> Result:
         await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
@@ -56,6 +66,12 @@ def with_pools(
 
     with ray_session(config.cluster):
         return asyncio.run(ask())
+
+
+def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, PoolConfig]:
+    """The pools, and those that their training starts from."""
+    starts = [pool.finetune.start_from for pool in pools.values() if pool.finetune and pool.finetune.start_from]
+    return {**pools, **{name: config.pools[name] for name in starts}}
 
 
 def capacity(pool: PoolConfig) -> int:

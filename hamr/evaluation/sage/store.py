@@ -7,21 +7,20 @@ judgements.jsonl   one row an assessed turn: every judge's votes
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from hamr.errors import BadInput
+from hamr.evaluation.folder import append_to, locked, rows_of, write_aside
 from hamr.evaluation.sage.judging import AWAY, Judgement
 from hamr.evaluation.sage.traces import Trace
 
 Key = tuple[str, str]
 """(agent, dialogue)."""
-SETTINGS, TRACES, JUDGEMENTS, LOCK = "settings.json", "traces.jsonl", "judgements.jsonl", ".lock"
+SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.jsonl"
 
 
 class Store:
@@ -37,7 +36,7 @@ class Store:
         self.folder = folder
         self.traces: dict[Key, Trace] = {}
         self.judgements: dict[Key, dict[int, Judgement]] = {}
-        self._lock = _locked(folder)
+        self._lock = locked(folder)
         try:
             before = read_settings(folder)
             if before is not None:
@@ -48,7 +47,7 @@ class Store:
                 self.judgements = {}
             merged = merge_settings(before, settings)
             write_aside(folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
-            self._files = {name: _append(folder / name) for name in (TRACES, JUDGEMENTS)}
+            self._files = {name: append_to(folder / name) for name in (TRACES, JUDGEMENTS)}
         except BaseException:
             self._lock.close()
             raise
@@ -85,13 +84,13 @@ class Store:
         file.flush()
 
     def _read(self) -> None:
-        for where, row in _rows(self.folder / TRACES):
+        for where, row in rows_of(self.folder / TRACES):
             try:
                 trace = Trace.from_json(row)
             except (KeyError, TypeError) as error:
                 raise BadInput(where, str(error), "is no trace; restore the line, or give another folder") from error
             self.traces[trace.agent, trace.plan.id] = trace
-        for where, row in _rows(self.folder / JUDGEMENTS):
+        for where, row in rows_of(self.folder / JUDGEMENTS):
             try:
                 judgement = Judgement.from_json(row)
             except (KeyError, TypeError) as error:
@@ -147,54 +146,3 @@ def _difference(key: str, was: Any, now: Any) -> tuple[str, Any, Any]:
 def _brief(value: Any) -> str:
     shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-# --- files -------------------------------------------------------------------------------------
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Renamed into place: a reader sees the old file or the new one, never half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
-
-
-def _locked(folder: Path) -> IO[str]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a")
-    except OSError as error:
-        raise BadInput("output", str(folder), f"cannot be written ({error.strerror}); give another folder") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise BadInput("output", str(folder), "another evaluation is writing there; wait for it") from error
-    return file
-
-
-def _append(path: Path) -> IO[str]:
-    """Open for appending behind the last whole line: what a killed process had begun to write is cut off."""
-    if path.exists():
-        with path.open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8")
-
-
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, row) of every whole line. Raises BadInput for one that is no JSON object."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                return
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise BadInput(where, line[:40], "is no JSON; restore the line, or give another folder") from error
-            if not isinstance(row, dict):
-                raise BadInput(where, line[:40], "is no JSON object; restore the line, or give another folder")
-            yield where, row

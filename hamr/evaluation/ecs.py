@@ -1,0 +1,140 @@
+"""Ensemble-Consistency Score (first paper, Eq. 1, sections 3.1 and 4.1): is a response as good as an acceptable one?
+
+S_ECS(x, y) = max over references y* of J_con(x, y, y*), where J_con is the mean of an ensemble of consistency judges:
+first the mean, then the maximum. Multi-ECS takes all references, Single-ECS the logged one alone. In [0, 1].
+
+A vote that failed is missing: it is left out of its mean. A reference without any vote is left out of the maximum, and
+a response none of whose references has a vote has no score, which is never 0. What needs no judge is exact: a malformed
+response and one of another type than its references are 0; a tool call is 1 if it equals a reference, else 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from hamr.data.actions import ResponseFormat, parse_action
+from hamr.rewards.matching import match_action
+from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
+
+Kind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
+Votes = Sequence[float | None]
+"""One judge's vote each, in [0, 1]; None: it failed."""
+
+
+def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:
+    """Per item the maximum over its references of the mean over its judges: `scores[item][reference][judge]`.
+
+    None for an item without a single vote.
+
+    >>> ecs([[[1.0, 0.5], [0.0, 1.0]], [[0.5, None], [None, None]], [[None]]])
+    [0.75, 0.5, None]
+
+    Raises ValueError for a score outside [0, 1].
+    """
+    return [_highest(references) for references in scores]
+
+
+def mean_vote(votes: Votes) -> float | None:
+    """J_con: the mean over the judges who voted; None where none did. Raises ValueError for a score outside [0, 1]."""
+    cast = [vote for vote in votes if vote is not None]
+    for vote in cast:
+        if not 0.0 <= vote <= 1.0:
+            raise ValueError(f"{vote!r} is no score in [0, 1]")
+    # Rounded sums of scores in [0, 1] may leave it in the last bit.
+    return min(1.0, fmean(cast)) if cast else None
+
+
+def _highest(references: Sequence[Votes]) -> float | None:
+    means = [mean for votes in references if (mean := mean_vote(votes)) is not None]
+    return max(means, default=None)
+
+
+# --- one response ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is known of a response before any judge is asked. `ask`: the references (by index) that judges compare it
+    with. `logged`: the first reference that was logged, None where all were added later."""
+
+    sample: ServiceSample
+    text: str
+    index: int
+    action: Action | None
+    kind: Kind
+    ask: tuple[int, ...]
+    logged: int | None
+    exact: float | None
+    """Where no judge is asked: the score against all references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """A response's scores. `multi` and `single` are None where they are not known. `call` says of a response to a
+    logged tool call whether it is exactly one of the references; None elsewhere. `logged`: whether the sample has a
+    logged reference, without which there is no `single`."""
+
+    id: str
+    index: int
+    kind: Kind
+    multi: float | None
+    single: float | None
+    call: bool | None
+    logged: bool
+    votes: Mapping[int, tuple[float | None, ...]]
+
+
+def plan_response(sample: ServiceSample, text: str, index: int, response_format: ResponseFormat) -> Plan:
+    """The response's action beside its references (section 3.3: the types first, then exact parameters)."""
+    logged = next((i for i, reference in enumerate(sample.references) if reference.source == "logged"), None)
+    action = parse_action(text, response_format)
+    if isinstance(action, MalformedResponse):
+        return Plan(
+            sample=sample, text=text, index=index, action=None, kind="malformed", ask=(), logged=logged, exact=0.0
+        )
+    match = match_action(action, sample.references)
+    return Plan(
+        sample=sample,
+        text=text,
+        index=index,
+        action=action,
+        kind=match.kind,
+        ask=match.ask,
+        logged=logged,
+        exact=match.score,
+    )
+
+
+def score_response(plan: Plan, votes: Mapping[int, Votes]) -> Scores:
+    """The scores that follow from the judges' votes on every reference of `plan.ask`.
+
+    Multi is at least Single wherever both are known: the logged reference is one of all.
+    """
+    held = {reference: tuple(votes[reference]) for reference in plan.ask}
+    multi = ecs([list(held.values())])[0] if plan.ask else plan.exact
+    single = None if plan.logged is None else _against(plan, plan.logged, held)
+    logged = None if plan.logged is None else plan.sample.references[plan.logged].action
+    call = None
+    if isinstance(logged, ToolCall):
+        call = plan.kind == "tool_call" and plan.exact == 1.0
+    return Scores(
+        id=plan.sample.id,
+        index=plan.index,
+        kind=plan.kind,
+        multi=multi,
+        single=single,
+        call=call,
+        logged=logged is not None,
+        votes=held,
+    )
+
+
+def _against(plan: Plan, reference: int, votes: Mapping[int, Votes]) -> float | None:
+    if reference in votes:
+        return mean_vote(votes[reference])
+    if plan.action is None or isinstance(plan.action, Reply):
+        return 0.0  # malformed, or a reply where a tool was called
+    return match_action(plan.action, [plan.sample.references[reference]]).score

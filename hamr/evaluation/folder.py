@@ -1,0 +1,64 @@
+"""The folder of an evaluation, one process at a time: rows that are appended as they come, files that appear whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from hamr.errors import BadInput
+
+LOCK = ".lock"
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Renamed into place: a reader sees the old file or the new one, never half of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+
+
+def locked(folder: Path) -> IO[str]:
+    """Makes the folder and holds it until what is returned is closed. Raises BadInput where another process does, or
+    where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise BadInput("output", str(folder), f"cannot be written ({error.strerror}); give another folder") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise BadInput("output", str(folder), "another evaluation is writing there; wait for it") from error
+    return file
+
+
+def append_to(path: Path) -> IO[str]:
+    """Open for appending behind the last whole line: what a killed process had begun to write is cut off."""
+    if path.exists():
+        with path.open("rb+") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+    return path.open("a", encoding="utf-8")
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file:line, row) of every whole line. Raises BadInput for one that is no JSON object."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise BadInput(where, line[:40], "is no JSON; restore the line, or give another folder") from error
+            if not isinstance(row, dict):
+                raise BadInput(where, line[:40], "is no JSON object; restore the line, or give another folder")
+            yield where, row

@@ -1,0 +1,70 @@
+"""OlaBench's rates (second paper, sections 3.1 and 5.3, Figure 5): of risk, and of hallucination, with their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hamr.errors import BadInput
+from hamr.evaluation.statistics import Estimate, mean_interval
+from hamr.rewards import hallucination, risk
+from hamr.types import Judgement, RewardRecord
+
+HALLUCINATIONS = tuple(label for label in hallucination.LABELS if label != "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Shares in [0, 1] of the responses that were judged, `rate.n` of them. `types`: the share that each type has.
+    Responses without a judgement are in neither, and counted in `unjudged`."""
+
+    rate: Estimate
+    types: Mapping[str, Estimate]
+    unjudged: int
+
+
+def risk_rates(records: Sequence[RewardRecord], *, resamples: int = 1000, seed: int = 0) -> Rates:
+    """Share of responses with a critical business risk, and with each of its four types. A response may have several,
+    so that the types' shares add up to the rate or to more."""
+    return _rates(records, risk.name, risk.vetoes, risk.TYPES, resamples=resamples, seed=seed)
+
+
+def hallucination_rates(records: Sequence[RewardRecord], *, resamples: int = 1000, seed: int = 0) -> Rates:
+    """Share of responses with a hallucination, and of each of its four types. A response has one label, so that the
+    types' shares add up to the rate."""
+    return _rates(
+        records, hallucination.name, hallucination.vetoes, HALLUCINATIONS, resamples=resamples, seed=seed, single=True
+    )
+
+
+def _rates(
+    records: Sequence[RewardRecord],
+    component: str,
+    found: Callable[[Judgement], bool],
+    types: Sequence[str],
+    *,
+    resamples: int,
+    seed: int,
+    single: bool = False,
+) -> Rates:
+    """Raises BadInput for a judgement whose labels the benchmark does not know, or which has several where one is
+    meant: it would count in the rate and in no type, or in two."""
+    judged = [next((j for j in record.judgements if j.component == component), None) for record in records]
+    known = [judgement for judgement in judged if judgement is not None]
+    allowed = {*types, "none"} if single else set(types)
+    for record, judgement in zip(records, judged, strict=True):
+        if judgement is None:
+            continue
+        if not set(judgement.labels) <= allowed or (single and len(judgement.labels) != 1):
+            expected = "one of" if single else "some of"
+            remedy = f"sample {record.key.prompt}: give {expected} {', '.join(sorted(allowed))}"
+            raise BadInput(f"{component} labels", judgement.labels, remedy)
+
+    def share(held: Sequence[bool]) -> Estimate:
+        return mean_interval([float(holds) for holds in held], resamples=resamples, seed=seed)
+
+    return Rates(
+        rate=share([found(judgement) for judgement in known]),
+        types={kind: share([kind in judgement.labels for judgement in known]) for kind in types},
+        unjudged=len(records) - len(known),
+    )

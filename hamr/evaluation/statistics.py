@@ -1,0 +1,89 @@
+"""What a benchmark's figures need beside the mean: bootstrap intervals, a paired test, and agreement of labels."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+_EXACT = 12
+"""Up to so many differences every sign is tried: at most 4,096 of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean of `n` values, with the middle 95 % of its bootstrap. All None where there is nothing to average."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+def mean_interval(values: Sequence[float], *, resamples: int, seed: int) -> Estimate:
+    """Percentile bootstrap over the values, which have to be independent draws (one per dialogue, say)."""
+    if not values:
+        return Estimate(mean=None, low=None, high=None, n=0)
+    data = np.asarray(values, dtype=np.float64)
+    low, high = np.quantile(_means(data, resamples, seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean=float(data.mean()), low=float(low), high=float(high), n=len(data))
+
+
+def sign_flip_p(differences: Sequence[float], *, resamples: int, seed: int) -> float:
+    """Two-sided p-value of a paired permutation test: how often the mean of the differences is at least as far from 0
+    when the two sides of every pair are swapped at random.
+
+    Exact for at most 12 pairs; else from `resamples` draws, counting the data themselves as one of them, so that it is
+    never 0. 1.0 where all differences are 0. Raises ValueError for none.
+
+    >>> sign_flip_p([1.0, 1.0, 1.0], resamples=1, seed=0)
+    0.25
+    """
+    if not differences:
+        raise ValueError("a paired test needs at least one pair")
+    data = np.asarray(differences, dtype=np.float64)
+    # Sums that are equal on paper differ in their last bits.
+    seen = abs(float(data.sum())) - 1e-9
+    if len(data) <= _EXACT:
+        sums = [abs(float(data @ signs)) for signs in itertools.product((1.0, -1.0), repeat=len(data))]
+        return sum(total >= seen for total in sums) / len(sums)
+    rng = np.random.default_rng(seed)
+    far = sum(abs(float(data @ rng.choice((1.0, -1.0), size=len(data)))) >= seen for _ in range(resamples))
+    return (1 + far) / (1 + resamples)
+
+
+def exact_agreement(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | None:
+    """Share of equal labels; None for no labels."""
+    pairs = list(zip(a, b, strict=True))
+    return sum(x == y for x, y in pairs) / len(pairs) if pairs else None
+
+
+def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | None:
+    """Agreement beyond chance, (p_o - p_e) / (1 - p_e), where p_e follows from how often each side gives each label.
+
+    1 for full agreement, 0 for that of chance, in [-1, 1]. None for no labels, and where both sides give one and the
+    same label throughout: chance alone agrees then.
+
+    >>> cohen_kappa("yyn", "yyn"), cohen_kappa("yynn", "ynyn"), cohen_kappa("yy", "yy")
+    (1.0, 0.0, None)
+    """
+    agreed = exact_agreement(a, b)
+    if agreed is None:
+        return None
+    left, right = Counter(a), Counter(b)
+    # Whole numbers until the last step: p_e of 1 has to be recognised exactly.
+    chance, all_pairs = sum(count * right[label] for label, count in left.items()), len(a) * len(b)
+    if chance == all_pairs:
+        return None
+    return (agreed - chance / all_pairs) / (1 - chance / all_pairs)
+
+
+def _means(data: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means of draws with replacement, one at a time: no array of [resamples, n]."""
+    rng = np.random.default_rng(seed)
+    size = len(data)
+    return np.array([data[rng.integers(size, size=size)].mean() for _ in range(resamples)])
