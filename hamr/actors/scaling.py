@@ -13,18 +13,6 @@ from hamr.config.schema import RewardsConfig
 from hamr.errors import BadInput, CapacityError
 
 
-def asked_by(rewards: RewardsConfig) -> dict[str, list[str]]:
-    """Pool -> the rewards that ask it."""
-    asked: dict[str, list[str]] = {}
-    consistency = rewards.consistency
-    for role in ("reranker", "judge") if consistency.weight else ():
-        if consistency.mode == "hybrid" or consistency.mode.endswith(role):
-            asked.setdefault(getattr(consistency, role), []).append("consistency")
-    for reward, section in rewards.judged.items():
-        asked.setdefault(section.pool, []).append(reward)
-    return asked
-
-
 def resized(
     pools: Mapping[str, PoolConfig], wanted: Mapping[str, int], rewards: RewardsConfig
 ) -> dict[str, PoolConfig]:
@@ -40,7 +28,7 @@ def resized(
             raise BadInput(f"scale {name}", count, f"no such pool; there are (nearest first): {', '.join(near)}")
         pool = pools[name]
         if count < 1:
-            users = asked_by(rewards).get(name)
+            users = [key.partition(".")[0] for key, asked in rewards.asked.items() if asked == name]
             why = (
                 f"the run needs it: {', '.join(f'rewards.{u}' for u in users)} would have nobody to ask"
                 if users

@@ -89,16 +89,10 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
         "experiment.checkpoint.every=1",
         "algorithm.dynamic_sampling.enabled=false",
     )
-    unbroken = run(*args, "experiment.run_dir=whole", cwd=tmp_path)
-    assert unbroken.returncode == 0, unbroken.stdout + unbroken.stderr
     broken = tmp_path / "broken"
-    process = subprocess.Popen(
-        command(*args, "experiment.run_dir=broken"),
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    quietly = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    process = subprocess.Popen(command(*args, "experiment.run_dir=broken"), **quietly)
+    whole = subprocess.Popen(command(*args, "experiment.run_dir=whole"), **quietly)  # beside it: both mostly wait
     deadline = time.monotonic() + 300
     while not (broken / "checkpoints" / "step_2").is_dir():
         assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
@@ -112,6 +106,7 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
     psutil.wait_procs(family, timeout=30)
     resumed = run("train", f"resume={broken}", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert whole.wait(timeout=300) == 0
     newest = Checkpoints(broken / "checkpoints").newest()
     assert newest is not None and newest.step == 4
 

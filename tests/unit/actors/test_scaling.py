@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hamr.actors.placement import Node
-from hamr.actors.scaling import asked_by, check_growth, resized
+from hamr.actors.scaling import check_growth, resized
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
 
@@ -49,9 +49,9 @@ def test_what_cannot_be_is_one_line(wanted: dict[str, int], says: str) -> None:
 
 
 def test_who_asks_which_pool_follows_from_the_rewards() -> None:
-    assert asked_by(config().rewards) == {"reranker": ["consistency"], "judge": ["consistency"]}
+    assert config().rewards.asked == {"consistency.reranker": "reranker", "consistency.judge": "judge"}
     alone = config(rewards={"consistency": {"mode": "reranker"}, "dialogue": {"weight": 1.0, "pool": "spare"}})
-    assert asked_by(alone.rewards) == {"reranker": ["consistency"], "spare": ["dialogue"]}
+    assert alone.rewards.asked == {"consistency.reranker": "reranker", "dialogue.pool": "spare"}
 
 
 def test_growth_needs_room_for_the_new_replicas_only() -> None:

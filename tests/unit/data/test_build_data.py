@@ -54,7 +54,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "sage, import, patm, dra, multigt, sampled, hallucination"),
+        ([], "sage, import, patm, dra, multigt, thought, sampled, hallucination"),
         (["cook"], "sage, import"),
         (["sage"], "give output="),
         (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
