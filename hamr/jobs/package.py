@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamr.errors import BadInput
-from hamr.observability.redact import secret_values
+from hamr.redact import secret_values
 
 SECRET_FILES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", "auth_token")
 """Files that hold keys by custom; they stay here whatever .gitignore says."""

@@ -12,9 +12,9 @@ from hamr.observability import plots_ecs as plots
 from hamr.observability.ecs_console import NAMES, number
 from hamr.observability.ecs_template import PAGE
 from hamr.observability.plot_kit import STYLE as PLOT_STYLE
-from hamr.observability.redact import redact_text
 from hamr.observability.report_template import STYLE
 from hamr.observability.run_folder import write_atomic
+from hamr.redact import redact_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,10 +14,10 @@ from hamr.evaluation.sage.run import Evaluated
 from hamr.evaluation.sage.traces import Trace
 from hamr.observability import plots_sage as plots
 from hamr.observability.plot_kit import STYLE as PLOT_STYLE
-from hamr.observability.redact import redact_text
 from hamr.observability.report_template import STYLE
 from hamr.observability.run_folder import write_atomic
 from hamr.observability.sage_template import PAGE
+from hamr.redact import redact_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

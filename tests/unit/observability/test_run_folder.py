@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from hamr.errors import RunFolderError
-from hamr.observability.redact import REDACTED, looks_secret, redact, redact_text
 from hamr.observability.run_folder import RunFolder
+from hamr.redact import REDACTED, looks_secret, redact, redact_text
 
 
 def test_create_lays_out_the_folder(tmp_path):
