@@ -191,8 +191,10 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     # What the reader returns is marked as quantised and refuses to be saved; a fresh model takes its weights.
     values = quantised.config.to_dict()
     values.pop("quantization_config", None)
-    model = LlamaForCausalLM(LlamaConfig.from_dict(values))
-    model.load_state_dict(quantised.state_dict())
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig.from_dict(values))
+    model.load_state_dict(quantised.state_dict(), assign=True)
+    model.tie_weights()
     model.generation_config = quantised.generation_config
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)

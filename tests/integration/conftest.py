@@ -169,6 +169,12 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
         async def load_weights(self, path: str, version: int) -> float:
             return await self.engine.load_weights(path, version)
 
+        async def load_in_place(self, path: str) -> bool:
+            """New weights; whether they went in place, or vLLM made its layers anew."""
+            [in_place] = self.engine._engine.collective_rpc("load_weight_file", args=(path,))
+            self.engine._engine.reset_prefix_cache()
+            return bool(in_place)
+
         async def leave_early(self, requests: list[GenerationRequest]) -> int:
             """Takes one response, walks away, and says how many requests the engine still works on."""
             responses = self.engine.generate(requests)

@@ -178,6 +178,21 @@ def test_new_weights_reach_head_and_cache(
     assert {span.version for r in rollouts for span in r.versions} == {3}
 
 
+def test_weights_go_in_place_where_they_can_and_through_vllm_where_not(
+    fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
+) -> None:
+    """A name that vLLM knows how to skip is one that cannot be laid into a parameter. Either way, in any order."""
+    import torch
+
+    asked = [request_of(prompt_ids, samples=2, tokens=8)]
+    for seed, other in enumerate([{}, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, {}]):
+        new = oracle(tiny, noise=0.02 + 0.01 * seed)
+        path = Path(fresh_file({k: v.clone() for k, v in new.model.state_dict().items()} | other))
+        assert ask(fresh.load_in_place.remote(str(path))) is not bool(other)
+        path.unlink()
+        assert gap(ask(fresh.generate.remote(asked)), new) < TOLERANCE
+
+
 def test_update_in_flight_says_where(
     fresh: Any,
     tiny: Path,
