@@ -97,6 +97,8 @@ def turn_curve(by_turn: Mapping[str, Mapping[str, Mapping[str, float | None]]]) 
             if known:
                 x, y = zip(*known, strict=True)
                 ax.plot(x, y, style, color=colour, marker="o", ms=4, label=f"{agent}, {value}")
+    if not ax.lines:
+        return None
     ax.set_xticks(range(len(labels)), [t if t == "last" else f"turn {t}" for t in labels])
     ax.set_ylabel("score")
     ax.set_ylim(-3, 103)

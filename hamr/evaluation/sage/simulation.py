@@ -68,8 +68,7 @@ class Simulation:
             {"role": "system", "content": _user_prompt(self.scenario, plan)},
             {"role": "user", "content": OPENING[plan.language]},
         ]
-        instructions = self._instructions(tuple(plan.system.items()), plan.language)
-        to_agent = [{"role": "system", "content": instructions}]
+        to_agent = [{"role": "system", "content": self.instructions(plan)}]
 
         def ended(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
@@ -98,6 +97,10 @@ class Simulation:
             to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
         return ended("max_turns")
+
+    def instructions(self, plan: Plan) -> str:
+        """The system prompt of the agent."""
+        return self._instructions(tuple(plan.system.items()), plan.language)
 
     def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
         if self.config.agent_prompt == "service":
