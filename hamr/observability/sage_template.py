@@ -17,18 +17,26 @@ PAGE = """<!doctype html>
 <h2>Scores</h2>
 <p class="lead">Overall = 0.8 logic + 0.2 chat; the first three are means of the scenarios, with the middle 95 % of a
 bootstrap over dialogues. Codes: overall per scenario. Unreadable: no JSON that can be read; faults: any breach of the
-contract. The columns under <i>own case</i> need no judge: logic and action at the last turns against what each customer
-was told to be, and how many of those fields the judges labelled so. Where judges are seldom right, believe these.</p>
+contract.</p>
 <div class="panel"><table>
 <tr><th>agent</th><th>overall</th><th>logic</th><th>chat</th>
 {% for code in head %}<th>{{ code }}</th>{% endfor %}
-<th>labels</th><th>path</th><th>action</th>
-<th>own case: logic</th><th>action</th><th>judges right</th><th>unreadable</th><th>faults</th><th>words</th></tr>
+<th>labels</th><th>path</th><th>action</th><th>unreadable</th><th>faults</th><th>words</th></tr>
 {% for r in rows %}<tr><td><b>{{ r.agent }}</b></td>
 {% for value, interval in r.average %}<td class="number">{{ value }}<br><span class="quiet">{{ interval }}</span></td>
 {% endfor %}
-{% for value in r.scenarios + r.parts + r.case + r.format %}<td class="number">{{ value }}</td>{% endfor %}
+{% for value in r.scenarios + r.parts + r.format %}<td class="number">{{ value }}</td>{% endfor %}
 <td class="number">{{ r.length }}</td></tr>
+{% endfor %}</table></div>
+
+<h2>By the customers' own cases</h2>
+<p class="lead">No judge has a say here: logic and action at the last turns against what each customer was told to be, by the
+fields that decide its way; and how many of those fields the judges labelled so. Where judges are seldom right, believe
+this table.</p>
+<div class="panel"><table>
+<tr><th>agent</th><th>logic</th><th>action</th><th>judges right</th></tr>
+{% for r in rows %}<tr><td><b>{{ r.agent }}</b></td>
+{% for value in r.case %}<td class="number">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
 
 {% for section in sections %}
