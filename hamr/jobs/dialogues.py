@@ -41,6 +41,8 @@ def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
     sage = config.experiment.sage
     if not sage.scenarios:
         return
+    if len(set(sage.judges)) < len(sage.judges):
+        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
     for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
         if name.startswith(PREFIX):
             scripted(kind, name.removeprefix(PREFIX), {}, {})
