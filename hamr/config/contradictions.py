@@ -45,6 +45,7 @@ def check_consistent(c: Config) -> None:
                     "first or raise the second"
                 )
     _check_judges(c)
+    _check_dialogues(c)
     check_steering(c)
     _check_some_weight(c)
     _check_places(c)
@@ -118,6 +119,28 @@ def _check_judges(c: Config) -> None:
                 f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
                 "point it at a pool with role 'judge' or 'grader'"
             )
+
+
+def _check_dialogues(c: Config) -> None:
+    """Whoever takes part in dialogues during training is a pool that can write."""
+    for key, name in c.experiment.sage.asked.items():
+        pool = c.pools.get(name)
+        if pool is None:
+            raise ValueError(
+                f"experiment.sage.{key}={name!r} but pools has only {sorted(c.pools)}; "
+                "add the pool, rename it, or take a script (scripted:worded, scripted:gold)"
+            )
+        if pool.role == "reranker" or pool.finetune:
+            raise ValueError(
+                f"experiment.sage.{key}={name!r} but pools.{name} gives verdicts and cannot write; "
+                "point it at an untrained pool with role 'judge' or 'grader'"
+            )
+    if c.experiment.sage.scenarios and c.model.response_format != "plain":
+        raise ValueError(
+            f"experiment.sage.scenarios={list(c.experiment.sage.scenarios)} but "
+            f"model.response_format={c.model.response_format!r}; SAGE's answers are plain: set response_format='plain' "
+            "or scenarios=[]"
+        )
 
 
 def _check_some_weight(c: Config) -> None:

@@ -12,6 +12,8 @@ TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
 ActionForm = Literal["exact", "group"]
 Unreadable = Literal["left_out", "zero"]
+SCRIPTED = "scripted:"
+"""In front of the names of those who need no pool."""
 
 
 class SageConfig(Section):
@@ -56,3 +58,29 @@ class SageConfig(Section):
     """A turn whose output cannot be read is left out of the averages (they are 0 if none can), or counts as 0."""
     resamples: PositiveInt = 1000
     """Of the bootstrap behind the intervals."""
+
+
+class DialoguesConfig(SageConfig):
+    """SAGE with the policy in training: customers talk to the rollout engines, beside the held-out decision points."""
+
+    scenarios: tuple[str, ...] = ()
+    """Procedures, by name or file; none: no dialogues."""
+    simulator: str = "scripted:worded"
+    judges: tuple[str, ...] = ("scripted:gold",)
+    """Pools of the run, or scripts, which need no model."""
+    stages: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")
+    """Before anything, after the warm-up, at the end."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Also after every so many RL steps; 0: never."""
+    max_new_tokens: PositiveInt | None = None
+    """Of one answer of the policy; null: `rollout.max_new_tokens`."""
+    agent_prompt: Literal["service", "sample"] = "sample"
+    limit: PositiveInt | None = 24
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Setting -> pool that it has asked; scripts are nobody's."""
+        if not self.scenarios:
+            return {}
+        named = {"simulator": self.simulator, **{f"judges[{i}]": name for i, name in enumerate(self.judges)}}
+        return {key: name for key, name in named.items() if not name.startswith(SCRIPTED)}

@@ -18,7 +18,7 @@ from hamr.config.logging import LoggingConfig
 from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
-from hamr.config.sage import PathForm
+from hamr.config.sage import DialoguesConfig, PathForm
 from hamr.config.section import Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
@@ -337,6 +337,7 @@ class ExperimentConfig(Section):
     eval_every: Annotated[int, Field(ge=0)] = 0
     """Evaluate on the held-out split every so many steps; 0: before and after each stage only."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    sage: DialoguesConfig = DialoguesConfig()
     unscored: UnscoredConfig = UnscoredConfig()
 
 
@@ -365,8 +366,9 @@ class Config(Section):
         check_consistent(self)
         return self
 
-    def with_asked_pools(self) -> Config:
-        """Without the pools that no reward asks, but with those whose training another one starts from."""
-        names = set(self.rewards.asked.values())
+    def with_asked_pools(self, *more: str) -> Config:
+        """Without the pools that no reward asks and that are not among `more`, but with those whose training another
+        one starts from."""
+        names = {*self.rewards.asked.values(), *more}
         names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}
         return self.model_copy(update={"pools": {name: p for name, p in self.pools.items() if name in names}})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from hamr.data.sage_words import SPLITS, Split, Words, ask_of, drawn, load_words
+from hamr.data.sage_words import SPLITS, Split, Words, ask_of, customer_turns, load_words, one_of
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.evaluation.sage import Route, Scenario, Walk
@@ -223,21 +223,23 @@ class _Maker:
         self, setting: Setting, intent: str, persona: str, ticket: Mapping[str, Value]
     ) -> Iterator[tuple[tuple[Turn, ...], dict[str, Value], Walk]]:
         """(dialogue, fields that it has shown, how far the procedure gets) at each of the agent's turns."""
-        wordings, pins = self.words.of(self.split), self.scenario.file.intents[intent].pins
-        told = [name for name in self.words.opens_with if name not in pins]
-        parts = [self._one(wordings.manner[persona], ticket), self._one(wordings.opening[intent], ticket)]
-        parts += [self._one(wordings.show[name][setting.fields[name]], ticket) for name in told]
-        history = [Turn(role="customer", content=" ".join(parts))]
-        shown = {name: value for name, value in setting.fields.items() if name in pins or name in told}
-        while True:
-            walk = self.scenario.walk(shown, setting.system)
-            yield tuple(history), dict(shown), walk
-            if walk.awaits is None:
-                return
-            question = self._one(ask_of(wordings, walk.awaits, shown), ticket)
-            answer = self._one(wordings.show[walk.awaits][setting.fields[walk.awaits]], ticket)
-            history += [Turn(role="agent", content=question), Turn(role="customer", content=answer)]
-            shown[walk.awaits] = setting.fields[walk.awaits]
+        turns = customer_turns(
+            self.scenario,
+            self.words,
+            self.split,
+            fields=setting.fields,
+            ticket=ticket,
+            intent=intent,
+            persona=persona,
+            rng=self.rng,
+        )
+        history: list[Turn] = []
+        for said, shown, walk in turns:
+            history.append(Turn(role="customer", content=said))
+            yield tuple(history), shown, walk
+            if walk.awaits is not None:
+                question = ask_of(self.words.of(self.split), walk.awaits, shown)
+                history.append(Turn(role="agent", content=one_of(question, ticket, self.rng)))
 
     def _acts(self, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
         """The gold acts, each in another wording."""
@@ -249,7 +251,7 @@ class _Maker:
             values["amount"] = self.scenario.amount(action.amount, ticket)
         if self.form == "actions" and action is not None and not action.reply:
             return [self._call(name, action, values)]
-        said = [self._one((text,), values) for text in texts]
+        said = [one_of((text,), values, self.rng) for text in texts]
         if self.form == "sage":
             system = {variable: ticket[variable] for variable in self.scenario.file.system}
             said = [service_answer(self.scenario, shown, system, text, language=self.language) for text in said]
@@ -262,10 +264,3 @@ class _Maker:
         if action.option is not None:
             parameters["option"] = action.option
         return ToolCall(name=action.tool(name), parameters=parameters)
-
-    def _one(self, texts: Sequence[str], ticket: Mapping[str, Value]) -> str:
-        return _filled(drawn(self.rng.choice(texts), self.rng), ticket)
-
-
-def _filled(text: str, ticket: Mapping[str, Value]) -> str:
-    return text.format(**ticket)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from random import Random
 from string import Formatter
@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from hamr.errors import BadInput
-from hamr.evaluation.sage import Scenario
+from hamr.evaluation.sage import Scenario, Walk
 from hamr.evaluation.sage.files import place, read_checked
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.sage.schema import Strict, Value
@@ -98,6 +98,38 @@ def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts
 def _fits(key: str, shown: Mapping[str, object]) -> bool:
     field, _, value = key.partition("=")
     return str(shown.get(field)) == value
+
+
+def customer_turns(
+    scenario: Scenario,
+    words: Words,
+    split: Split,
+    *,
+    fields: Mapping[str, Value],
+    ticket: Mapping[str, Value],
+    intent: str,
+    persona: str,
+    rng: Random,
+) -> Iterator[tuple[str, dict[str, Value], Walk]]:
+    """(message, fields that the dialogue has shown by then, how far the procedure gets) of a customer who at every turn
+    shows the field that the procedure waits for, until it has all that it needs."""
+    wordings, pins = words.of(split), scenario.file.intents[intent].pins
+    told = [name for name in words.opens_with if name not in pins]
+    shown = {name: value for name, value in fields.items() if name in pins or name in told}
+    parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
+    said = " ".join(one_of(texts, ticket, rng) for texts in parts)
+    while True:
+        walk = scenario.walk(shown, ticket)
+        yield said, dict(shown), walk
+        if walk.awaits is None:
+            return
+        said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
+        shown[walk.awaits] = fields[walk.awaits]
+
+
+def one_of(texts: Sequence[str], ticket: Mapping[str, Value], rng: Random) -> str:
+    """One of these, drawn, with the ticket's values in it."""
+    return drawn(rng.choice(texts), rng).format(**ticket)
 
 
 def drawn(text: str, rng: Random) -> str:

@@ -27,7 +27,10 @@ usage:
   hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [form=actions|sage] [data.sage.train=600] ...
       the same over any procedure of conf/scenarios, or your own; all: over every one that ships, in equal parts.
       Beside it stand its wordings: words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks
-      for them, one JSON object with labels, path, action and chat
+      for them, one JSON object with labels, path, action and chat. [teacher=POOL|teachers=A,B] [judge=POOL]
+      [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers in a teacher's words, where numbers, names,
+      negations and the fields that a message shows survive, by its words and, if one is named, by the judge's reading;
+      elsewhere the generated wording stays
   hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
       a ticket export; the mapping names its columns (config/tickets.py says how). Faulty tickets are left out, each
       with a line of why, and go to rejected.jsonl
@@ -73,6 +76,10 @@ sage and import write train.jsonl, validation.jsonl and test.jsonl; train on the
 writes trajectories.jsonl and report.json beside them."""
 
 _SPLITS = ("train", "validation", "test")
+SAGE_OPTIONS = (
+    *("output", "overwrite", "scenario", "language", "form"),
+    *("teacher", "teachers", "judge", "at_once", "max_new_tokens", "temperature"),
+)
 
 
 def main(args: list[str]) -> int:
@@ -97,17 +104,17 @@ def main(args: list[str]) -> int:
 def _sage(args: list[str]) -> int:
     from hamr.config.load import load_config
 
-    own, overrides = options(args, ("output", "overwrite", "scenario", "language", "form"), others=("data.", "--"))
+    own, overrides = options(args, SAGE_OPTIONS, others=("data.", "pools", "cluster", "--"))
     folder = output_folder(own, [f"{name}.jsonl" for name in _SPLITS])
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
         from hamr.jobs.build_sage import build
 
         print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
-        _write(folder, build(own["scenario"], own.get("language", "en"), own.get("form", "actions"), data.sage))
+        _write(folder, build(own, ["data=sage", *overrides], data.sage, folder))
         return 0
-    for name in ("language", "form"):
-        if name in own:
+    for name in SAGE_OPTIONS:
+        if name in own and name not in ("output", "overwrite"):
             raise BadInput(name, own[name], "goes with scenario=...; give scenario=<name, path or all> too")
     print(f"generating telecom dialogues (seed {data.sage.seed}) into {folder}", flush=True)
     _write(folder, generate(data.sage))

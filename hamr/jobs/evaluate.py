@@ -19,7 +19,7 @@ usage:
 
 WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-compatible endpoint, or needs no model:
   agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
-  simulators   scripted:patient scripted:hasty scripted:machine
+  simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
   judges       scripted:gold scripted:strict scripted:contrary
 
 sage: customers with an intent, a persona and an adversarial level talk to the agent; judges say at turns 1, 5, 10, 15

@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
+from hamr.data.sage_words import load_words
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.folder import write_aside
 from hamr.evaluation.sage import Scenario, load_scenario
@@ -39,6 +42,9 @@ def main(args: list[str]) -> int:
     request = read_request(args)
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
     config = _pools(request)
+    if request.simulator == f"{PREFIX}worded":
+        for scenario in scenarios.values():
+            load_words(scenario, request.sage.language)
     settings = settings_of(request, scenarios, config)
     console = Console()
     with Store(request.output, settings, rejudge=request.rejudge) as store:
@@ -51,12 +57,12 @@ def main(args: list[str]) -> int:
             _work(request, scenarios, config, store, pairs, console)
         finally:
             found = summarise(store, scenarios, plans, request.agents, request.sage)
-            _write(request, found)
+            write_figures(request.output, request.sage, found)
         for name in scenarios:
             console.print(coverage_table(name, found.summary["coverage"][name]))
         for table in tables(found.summary):
             console.print(table)
-        _report(request, found, store)
+        draw_report(request.output, found, store)
         print(f"written: {request.output / 'report.html'}", flush=True)
     return _ended(found)
 
@@ -106,7 +112,7 @@ def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Con
         "agents": before["agents"] if before else {name: _described(config, name) for name in request.agents},
         "simulator": before["simulator"] if before else _described(config, request.simulator),
         "scenarios": {
-            name: {"given": request.scenarios[name], "digest": _digest(scenario)}
+            name: {"given": request.scenarios[name], "digest": digest_of(scenario)}
             for name, scenario in scenarios.items()
         },
         "sage": sage,
@@ -127,7 +133,7 @@ def _described(config: Config | None, name: str) -> dict[str, Any]:
     return {"name": name, **config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)}
 
 
-def _digest(scenario: Scenario) -> str:
+def digest_of(scenario: Scenario) -> str:
     return hashlib.sha256(repr(scenario.file).encode()).hexdigest()[:16]
 
 
@@ -184,20 +190,21 @@ async def _nobody(question: Any) -> Any:
     raise AssertionError("judging again asks no customer")
 
 
-def _write(request: Request, found: Evaluated) -> None:
-    options = request.sage.model_dump(mode="json", include=set(FREE))
+def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
+    """metrics.json and assessments.jsonl."""
+    options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, **found.summary}
-    write_aside(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    write_aside(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
     rows = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_aside(request.output / "assessments.jsonl", text)
+    write_aside(folder / "assessments.jsonl", text)
 
 
-def _report(request: Request, found: Evaluated, store: Store) -> None:
+def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
     # Drawing needs matplotlib, which nothing before it does.
     from hamr.observability.sage_report import write_sage_report
 
-    write_sage_report(request.output, found, list(store.traces.values()))
+    write_sage_report(folder, found, list(store.traces.values()))
 
 
 def _ended(found: Evaluated) -> int:

@@ -18,6 +18,7 @@ from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
+from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
 from hamr.types import Action, ServiceSample
 
@@ -71,6 +72,7 @@ def prepare(config: Config) -> Prepared:
     model_path = resolve_model(config.model.path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)
     seconds = {"data": after_data - started, "model": time.perf_counter() - after_data}
+    check_dialogues(config, codec.tokenizer)
     splits, dropped = fit_prompts(splits, codec, config)
     return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds)
 

@@ -29,7 +29,7 @@ OPTIONS = ("input", "output", "overwrite", "teachers", "teacher", "judge", "at_o
 
 @dataclass(frozen=True, kw_only=True)
 class Team:
-    """The pools of a recipe, by name: teachers that share the items, a judge, and a second one if the recipe has it."""
+    """The pools of a recipe, by name: teachers that share the items, a judge, and a second one ("": none)."""
 
     teachers: tuple[str, ...]
     judge: str
@@ -41,7 +41,7 @@ class Team:
 
     def by(self, config: Config) -> str:
         """Which models: what they make depends on it."""
-        named = [*self.teachers, self.judge, *([self.second] if self.second else [])]
+        named = [name for name in (*self.teachers, self.judge, self.second) if name]
         return "/".join(f"{config.pools[name].type}:{config.pools[name].model}" for name in named)
 
 
@@ -76,8 +76,9 @@ def make_items(
 
     async def work(asks: Mapping[str, Ask]) -> None:
         teachers = {name: Teacher(ask=asks[name], capacity=capacity(config.pools[name])) for name in team.teachers}
+        judge = asks[team.judge] if team.judge else None
         second = asks[team.second] if team.second else None
-        pools = Pools(teachers=Teachers(teachers), judge=asks[team.judge], second=second)
+        pools = Pools(teachers=Teachers(teachers), judge=judge, second=second)
         await run_recipe(items, make, pools, progress, at_once=at_once, tell=tell)
         for name, count in pools.teachers.answered.items():
             tell(f"teacher {name}: {count} answers")

@@ -17,6 +17,7 @@ from hamr.data.stream import PromptStream
 from hamr.errors import Preempted
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
 from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
+from hamr.jobs.dialogues import simulate
 from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared
 from hamr.jobs.world import World
@@ -30,7 +31,7 @@ CHECK_SEED = 29
 
 @dataclass(kw_only=True)
 class Run:
-    """One training job while it runs. `evaluations` and `checks` fill up as the stages end."""
+    """One training job while it runs. `evaluations`, `dialogues` and `checks` fill up as the stages end."""
 
     prepared: Prepared
     world: World
@@ -41,6 +42,7 @@ class Run:
     preemption: Preemption
     version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
+    dialogues: dict[str, Any] = field(default_factory=dict)
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
     steering: Steering = field(init=False)
 
@@ -58,10 +60,12 @@ class Run:
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """What a checkpoint holds beside the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
+        state["dialogues"] = self.dialogues
         return {**state, "cascade": self.steering.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
-        """Responses to the test split with the weights that the engines hold."""
+        """Responses to the test split with the weights that the engines hold, and whole dialogues where they are asked
+        for."""
         how = self.config.experiment.evaluation
         with self.console.phase(f"evaluation {stage}"):
             result = await evaluate_held_out(
@@ -78,6 +82,9 @@ class Run:
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()
+        sage = self.config.experiment.sage
+        if sage.scenarios and stage in sage.stages:
+            await simulate(self, stage, step)
         return result
 
     async def check_scorers(self, most: int = 120) -> None:
@@ -116,6 +123,7 @@ async def sft_stage(run: Run) -> None:
 async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
     experiment = run.config.experiment
+    sage = experiment.sage
     stream, done = await enter_rl(run, newest)
     rewarder = Steered(run.world.router, run.steering)
     controller = Controller(
@@ -148,6 +156,8 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
                 await run.preemption.unless_asked(run.evaluate(f"rl-{step}", step))
+            if sage.scenarios and sage.every and step % sage.every == 0 and step < experiment.steps:
+                await run.preemption.unless_asked(simulate(run, f"rl-{step}", step))
             if run.preemption.asked.is_set() and step < experiment.steps:
                 await leave(run, step, run.state(stream))
 
@@ -186,6 +196,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     if newest is not None:
         run.version = newest.state["version"]
         run.evaluations.update(newest.state["evaluations"])
+        run.dialogues.update(newest.state.get("dialogues", {}))
         run.steering.restore(newest.state.get("cascade"))
         await publish(run)
         run.recorder.rewind(run.run_id, newest.step)

@@ -26,6 +26,7 @@ def summarise_run(
     return {
         "name": experiment.name,
         "stages": run.evaluations,
+        "dialogues": run.dialogues,
         "scorers": {name: _scorer(run, name, tuned) for name, tuned in scorers.items()},
         "timing": dict(seconds),
         "steps": experiment.steps,

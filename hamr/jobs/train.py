@@ -47,7 +47,7 @@ def main(args: list[str]) -> int:
     job = Job.of(args)
     check_sinks(job.config.logging)
     if job.config.cluster.address is None:
-        check_placement(job.config, [local_node(job.config)])
+        check_placement(job.used, [local_node(job.config)])
     try:
         with sigterm_as_exit():
             return run_job(job)
@@ -62,16 +62,16 @@ def run_job(job: Job) -> int:
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
-            prepared = prepare(job.config)
+            prepared = prepare(job.used)
             check_room(job.config, prepared.model_path, job.path)
         with console.phase("scorers"):
-            scorers = prepare_scorers(job.config, prepared.splits.train, prepared.splits.validation, console.note)
+            scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
                 if not session.local:
                     check_alike(ALIKE_S)
-                plan = planned(job.config, cluster_nodes())
+                plan = planned(job.used, cluster_nodes())
                 for line in () if session.local else plan:
                     console.note(line)
                 finished = asyncio.run(train(prepared, scorers, folder, console))
@@ -171,6 +171,11 @@ class Job:
     config: Config
     path: Path
     resume: bool
+
+    @property
+    def used(self) -> Config:
+        """The configuration without the pools that nothing in the run asks."""
+        return self.config.with_asked_pools(*self.config.experiment.sage.asked.values())
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Job:

@@ -247,6 +247,15 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Held-out decisions that were evaluated", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
+    # Whole dialogues with the policy, per stage (experiment.sage); scores are out of 100, means of the scenarios
+    _metric("eval/<stage>/sage/logic", "Labels, path and action, on the judges' word", "points", "up"),
+    _metric("eval/<stage>/sage/truth", "The same at last turns, by the customers' own cases", "points", "up"),
+    _metric("eval/<stage>/sage/unreadable", "Assessed turns whose JSON cannot be read", "%", "down"),
+    _metric("eval/<stage>/sage/format_error", "Assessed turns with any breach of the contract", "%", "down"),
+    _metric("eval/<stage>/sage/chat_length", "Words of a reply to the customer", "words", "watch"),
+    _metric("eval/<stage>/sage/dialogues", "Dialogues with simulated customers", "count", "watch"),
+    _metric("eval/<stage>/sage/failed_frac", "Share of them that a pool broke off", "share", "down"),
+    _metric("eval/<stage>/sage/<figure>", "Another score of SAGE, as in sage/<stage>/metrics.json", "points", "up"),
     # System
     _metric("system/memory_gb", "Resident memory over all processes of the run", "GB", "down"),
 )

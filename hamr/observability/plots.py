@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hamr.observability import plots_dialogues as dialogues
 from hamr.observability import plots_learning as learning
 from hamr.observability import plots_sft as sft
 from hamr.observability import plots_training as training
@@ -79,6 +80,13 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
             "Reward by component",
             "Mean over the held-out responses that could be scored.",
             learning.rewards,
+            wide=True,
+        ),
+        _plot(
+            "dialogues",
+            "Whole dialogues",
+            "SAGE with simulated customers, out of 100. Own case: by what the customer was told to be, with no judge.",
+            dialogues.dialogue_curve,
             wide=True,
         ),
     ),

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _LAYER, _SLOT = 2.5, 1.0
 """Inches from column to column, and from row to row."""
 _BOX, _TALL = 0.62, 0.33
+_BENDS = (0.2, -0.2, 0.12, -0.12, 0.3, -0.3)
+"""Of an edge over several columns; the first that meets the fewest boxes on its way."""
+_POINTS = 41
 SCORES = {"overall": BLUE, "logic": ORANGE, "chat": GREEN}
 
 
@@ -45,7 +48,8 @@ def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Seq
             along[step] += customers
     for here, there, data in scenario.graph.edges(data=True):
         label = " or ".join(map(_condition, data["when"]))
-        _edge(ax, places[here], places[there], label, scale, covered=along[here, there] > 0)
+        between = [place for node, place in places.items() if node not in (here, there)]
+        _edge(ax, places[here], places[there], label, scale, between, covered=along[here, there] > 0)
     for node, (x, y) in places.items():
         if node in scenario.file.actions:
             _box(ax, x, y, _wrapped(node), _counted(sent[node]), "#e3f4ee", GREEN)
@@ -97,6 +101,8 @@ def turn_curve(by_turn: Mapping[str, Mapping[str, Mapping[str, float | None]]]) 
             if known:
                 x, y = zip(*known, strict=True)
                 ax.plot(x, y, style, color=colour, marker="o", ms=4, label=f"{agent}, {value}")
+    if not ax.lines:
+        return None
     ax.set_xticks(range(len(labels)), [t if t == "last" else f"turn {t}" for t in labels])
     ax.set_ylabel("score")
     ax.set_ylim(-3, 103)
@@ -207,22 +213,42 @@ def _edge(
     there: tuple[float, float],
     label: str,
     scale: tuple[float, float],
+    between: Sequence[tuple[float, float]],
     *,
     covered: bool,
 ) -> None:
     start, end = (here[0] + _BOX / 2, here[1]), (there[0] - _BOX / 2, there[1])
-    # An edge over several columns bends around what stands between.
-    bend = 0.2 if there[0] - here[0] > 1 else 0.0
+    bends = _BENDS if there[0] - here[0] > 1 else (0.0,)
+    bend = min(bends, key=lambda bend: _crossed(_arc(start, end, bend, scale), between))
     look = {"color": "#9aa5b1", "lw": 0.9, "linestyle": "-" if covered else ":"}
     style = f"arc3,rad={bend}"
     ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "connectionstyle": style, **look}, zorder=1)
     if label:
-        # The middle of the arc, whose bend is measured in inches.
-        across, down = (end[0] - start[0]) * scale[0], (end[1] - start[1]) * scale[1]
-        x = (start[0] + end[0]) / 2 + bend / 2 * down / scale[0]
-        y = (start[1] + end[1]) / 2 - bend / 2 * across / scale[1]
+        x, y = _arc(start, end, bend, scale)[_POINTS // 2]
         frame = {"fc": "white", "ec": GRID, "pad": 0.6, "lw": 0.4}
         ax.text(x, y, label, fontsize=5.4, color=MUTED, ha="center", va="center", zorder=4, bbox=frame)
+
+
+def _arc(
+    start: tuple[float, float], end: tuple[float, float], bend: float, scale: tuple[float, float]
+) -> list[tuple[float, float]]:
+    """Points of matplotlib's arc3, a parabola whose bend is measured in inches."""
+    across, down = (end[0] - start[0]) * scale[0], (end[1] - start[1]) * scale[1]
+    middle = (
+        (start[0] + end[0]) / 2 + bend * down / scale[0],
+        (start[1] + end[1]) / 2 - bend * across / scale[1],
+    )
+    shares = [i / (_POINTS - 1) for i in range(_POINTS)]
+    x, y = (
+        [(1 - t) ** 2 * s + 2 * t * (1 - t) * m + t**2 * e for t in shares]
+        for s, m, e in zip(start, middle, end, strict=True)
+    )
+    return list(zip(x, y, strict=True))
+
+
+def _crossed(points: Sequence[tuple[float, float]], places: Sequence[tuple[float, float]]) -> int:
+    """How many of the points lie in a box."""
+    return sum(abs(x - a) < _BOX / 2 and abs(y - b) < _TALL for x, y in points for a, b in places)
 
 
 def _condition(branch: Branch) -> str:
@@ -241,7 +267,7 @@ def _shade(share: float) -> str:
 
 
 def _wrapped(text: str, width: int = 24) -> str:
-    return "\n".join(textwrap.wrap(text, width)[:2])
+    return "\n".join(textwrap.wrap(text, width, max_lines=2, placeholder="..."))
 
 
 def _float(value: float | None) -> float:

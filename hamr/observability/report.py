@@ -10,6 +10,7 @@ from typing import Any
 from hamr.observability.console import duration
 from hamr.observability.glossary import BETTER, METRICS, lookup
 from hamr.observability.plots import SECTIONS, Plot, draw_all
+from hamr.observability.plots_dialogues import COLUMNS, dialogue_rows
 from hamr.observability.plots_sft import sft_verdict
 from hamr.observability.record_json import action_from_dict
 from hamr.observability.recorder import show_action
@@ -55,6 +56,8 @@ def write_report(folder: Path | str) -> Path:
         facts=_facts(data),
         cards=_cards(data),
         sections=_sections(data, files),
+        dialogues=dialogue_rows(data),
+        dialogue_columns=list(COLUMNS.values()),
         comparisons=_comparisons(data),
         comparison_stages=[STAGE_NAMES[s] for s in data.stages],
         examples=[_example(kind, row) for kind, row in data.examples()],

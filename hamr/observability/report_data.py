@@ -63,7 +63,8 @@ class ReportData:
             elif kind == "eval":
                 prefix = f"eval/{name}/"
                 figures = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
-                evaluations[name] = (row["step"], figures)
+                # A stage may have two rows: decisions, and whole dialogues.
+                evaluations[name] = (row["step"], {**evaluations.get(name, (0, {}))[1], **figures})
             else:
                 steps.setdefault(row["stage"], []).append(row)
         for rows in steps.values():

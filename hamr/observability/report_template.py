@@ -91,6 +91,15 @@ PAGE = """<!doctype html>
 {% endfor %}</div>{% endif %}
 {% endfor %}
 
+{% if dialogues %}
+<h2>Whole dialogues</h2>
+<p class="lead">SAGE with simulated customers; each stage's own report is sage/&lt;stage&gt;/report.html.</p>
+<div class="panel"><table>
+<tr><th></th>{% for name in dialogue_columns %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for row in dialogues %}<tr>{% for cell in row %}<td class="number">{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% endif %}
+
 {% if comparisons %}
 <h2>The same message, before and after</h2>
 <p class="lead">Responses to held-out messages; the total reward stands beside each.</p>

@@ -61,17 +61,19 @@ def _lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Rep
 
 
 def tables(summary: Mapping[str, Any]) -> list[Table]:
-    """The paper's Table 1 in three, so that 80 columns hold each: the means of the scenarios, what logic is made of,
-    and every scenario's overall score."""
+    """The paper's Table 1 in parts, so that 80 columns hold each: the means of the scenarios, what logic is made of,
+    what no judge has a say in, and every scenario's overall score."""
     codes = _codes(summary)
     each = _headed("SAGE: overall by scenario", codes.values())
     for agent, result in summary["agents"].items():
         each.add_row(agent, *(_mean(result["scenarios"][name]["figures"]["overall"]) for name in codes))
     means = ("overall", "logic", "chat", "unreadable", "chat_length")
     parts = ("classification", "path", "action", "format_error")
+    case = ("truth", "truth_action", "judges_right")
     return [
         _averages(summary, "SAGE: means of the scenarios", means, ("overall", "logic", "chat", "unread %", "words")),
         _averages(summary, "SAGE: what logic is made of", parts, ("labels", "path", "action", "faulty %")),
+        _averages(summary, "SAGE: by the customers' own cases", case, ("logic", "action", "judges right")),
         each,
     ]
 

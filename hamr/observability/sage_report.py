@@ -98,6 +98,7 @@ def _row(agent: str, result: Mapping[str, Any]) -> dict[str, Any]:
         "average": [_with_interval(average[name]) for name in ("overall", "logic", "chat")],
         "scenarios": [_number(s["figures"]["overall"]["mean"]) for s in result["scenarios"].values()],
         "parts": [_number(average[name]["mean"]) for name in ("classification", "path", "action")],
+        "case": [_number(average[name]["mean"]) for name in ("truth", "truth_action", "judges_right")],
         "format": [f"{_number(average[name]['mean'])} %" for name in ("unreadable", "format_error")],
         "length": _number(average["chat_length"]["mean"]),
     }

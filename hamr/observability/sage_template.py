@@ -29,6 +29,16 @@ contract.</p>
 <td class="number">{{ r.length }}</td></tr>
 {% endfor %}</table></div>
 
+<h2>By the customers' own cases</h2>
+<p class="lead">No judge has a say here: logic and action at the last turns against what each customer was told to be,
+by the fields that decide its way; and how many of those fields the judges labelled so. Where judges are seldom right,
+believe this table.</p>
+<div class="panel"><table>
+<tr><th>agent</th><th>logic</th><th>action</th><th>judges right</th></tr>
+{% for r in rows %}<tr><td><b>{{ r.agent }}</b></td>
+{% for value in r.case %}<td class="number">{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+
 {% for section in sections %}
 <h2>{{ section.title }}</h2>
 <p class="lead">{{ section.lead }}</p>

@@ -46,10 +46,12 @@ class ScorerSummary(TypedDict, total=False):
 
 
 class Summary(TypedDict, total=False):
-    """Everything in summary.json. `timing`: seconds per phase of the run; memory in GB over all processes."""
+    """Everything in summary.json. `dialogues`: SAGE's figures by stage, with their step. `timing`: seconds per phase of
+    the run; memory in GB over all processes."""
 
     name: str
     stages: dict[str, StageSummary]
+    dialogues: dict[str, dict[str, float]]
     scorers: dict[str, ScorerSummary]
     timing: dict[str, float]
     steps: int

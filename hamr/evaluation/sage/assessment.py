@@ -10,7 +10,16 @@ from hamr.config.sage import SageConfig
 from hamr.evaluation.sage.contract import Output, Reading, read_output, words
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.judging import Consensus, Judgement, Vote, assessed_turns, consensus
-from hamr.evaluation.sage.scores import LogicScore, Reference, departure, logic_score, overall, reference_of
+from hamr.evaluation.sage.schema import Value
+from hamr.evaluation.sage.scores import (
+    LogicScore,
+    Reference,
+    classification,
+    departure,
+    logic_score,
+    overall,
+    reference_of,
+)
 from hamr.evaluation.sage.traces import Trace
 
 NOTHING = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
@@ -30,7 +39,12 @@ class Worth:
 class Assessment:
     """One assessed turn. `alone`: what it would have earned with a single judge. `grades`: mean of the judges' grades
     per dimension. `passed` and `departed`: the nodes of the right way as far as the agent kept to it, and the one at
-    which it left it, or took another action (None: it did not)."""
+    which it left it, or took another action (None: it did not).
+
+    At the last turn, when the customer has said all that it was going to, `truth` is the logic score against what the
+    customer was told to be (inverse configuration: no judge is in it), by the fields that decide its way, and
+    `judges_right` the share of those that the consensus labels so. None at other turns, and where nothing was read or
+    voted."""
 
     agent: str
     scenario: str
@@ -47,6 +61,8 @@ class Assessment:
     worth: Worth
     alone: Mapping[str, Worth]
     grades: Mapping[str, float]
+    truth: LogicScore | None
+    judges_right: float | None
     passed: tuple[str, ...]
     departed: str | None
 
@@ -73,6 +89,7 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
     held = consensus(votes, scenario, config.tie) if votes else None
     reference = reference_of(scenario, held.fields, trace.plan.system) if held is not None else None
     passed, departed = _way(reading.output, reference)
+    last = turn == len(trace.turns)
     return Assessment(
         agent=trace.agent,
         scenario=scenario.name,
@@ -80,7 +97,7 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
         level=trace.plan.level,
         intent=trace.plan.intent,
         turn=turn,
-        last=turn == len(trace.turns),
+        last=last,
         faults=reading.kinds,
         readable=reading.output is not None,
         chat_words=None if reading.output is None else words(reading.output.chat),
@@ -89,6 +106,8 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
         worth=_worth(scenario, trace, reading.output, votes, config),
         alone={vote.judge: _worth(scenario, trace, reading.output, (vote,), config) for vote in votes},
         grades=_mean_grades(votes),
+        truth=_truth(scenario, trace, reading.output, config) if last else None,
+        judges_right=classification(held.fields, _deciding(scenario, trace)) if last and held is not None else None,
         passed=passed,
         departed=departed,
     )
@@ -114,6 +133,21 @@ def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Seque
     if logic is not None and held.quality is not None:
         together = overall(logic.logic, held.quality, scenario.file.metrics)
     return Worth(logic=logic, chat=held.quality, overall=together)
+
+
+def _truth(scenario: Scenario, trace: Trace, output: Output | None, config: SageConfig) -> LogicScore | None:
+    if output is None:
+        return NOTHING if config.unreadable == "zero" else None
+    reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
+    assert reference is not None, "the deciding fields lead to the end"
+    return logic_score(output, reference, scenario, path=config.path, action=config.action)
+
+
+def _deciding(scenario: Scenario, trace: Trace) -> dict[str, Value]:
+    """The customer's own fields, as far as its way reads them: it may never have had reason to say the others."""
+    fields = trace.plan.fields
+    read = scenario.walk(fields, trace.plan.system).read
+    return {name: value for name, value in fields.items() if name in read} or dict(fields)
 
 
 def _mean_grades(votes: Sequence[Vote]) -> dict[str, float]:

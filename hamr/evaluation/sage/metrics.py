@@ -23,13 +23,19 @@ VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "classification": lambda a: 100 * a.worth.logic.classification if a.worth.logic else None,
     "path": lambda a: 100 * a.worth.logic.path if a.worth.logic else None,
     "action": lambda a: 100 * a.worth.logic.action if a.worth.logic else None,
+    "truth": lambda a: a.truth.logic if a.truth else None,
+    "truth_action": lambda a: 100 * a.truth.action if a.truth else None,
+    "judges_right": lambda a: None if a.judges_right is None else 100 * a.judges_right,
     "unreadable": lambda a: 0.0 if a.readable else 100.0,
     "format_error": lambda a: 100.0 if a.faults else 0.0,
     "chat_length": lambda a: a.chat_words,
 }
 """All in [0, 100] but `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns whose
-JSON cannot be read. `format_error` counts every breach of the contract."""
-EARNED = ("overall", "logic", "chat", "classification", "path", "action")
+JSON cannot be read. `format_error` counts every breach of the contract. `truth` and `truth_action` are logic and action
+against the customer's own case, with no judge in them, and `judges_right` says how well the judges know that case:
+these three are of last turns only."""
+AT_LAST = ("truth", "truth_action")
+EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LAST)
 """What an agent earns. Where no turn of it can be read, these are 0: it earned nothing."""
 
 
@@ -194,4 +200,5 @@ def _figure(mean: float | None, draws: np.ndarray | None) -> Figure:
 
 def _nothing_earned(name: str, assessed: Sequence[Assessment]) -> float | None:
     """0 for an agent of whom nothing could be read; None where nothing is known for another reason."""
-    return 0.0 if name in EARNED and assessed and not any(a.readable for a in assessed) else None
+    asked = [a.readable for a in assessed if a.last or name not in AT_LAST]
+    return 0.0 if name in EARNED and asked and not any(asked) else None

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import islice
+from random import Random
 from typing import Any
 
+from hamr.config.sage import SCRIPTED
+from hamr.data.sage_words import customer_turns, load_words
 from hamr.errors import BadInput
 from hamr.evaluation.sage.graph import Scenario
 from hamr.evaluation.sage.prompts import (
@@ -29,7 +34,7 @@ from hamr.evaluation.sage.traces import Plan
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
-PREFIX = "scripted:"
+PREFIX = SCRIPTED
 TALK = 10
 """Messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
 
@@ -125,6 +130,26 @@ def patient(scenario: Scenario, plan: Plan, question: Question) -> str:
     return f"My case, once more ({said + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
 
 
+def worded(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Speaks as the customers of `hamr data sage` do, in its test split's sentences, which no training data has: one
+    field after the other, as the procedure needs them. Leaves when all is said."""
+    said = sum(message["role"] == "assistant" for message in question.messages)
+    told = customer_turns(
+        scenario,
+        _words(scenario, plan.language),
+        "test",
+        fields=plan.fields,
+        ticket=plan.system,
+        intent=plan.intent,
+        persona=plan.persona,
+        rng=Random(plan.seed_of("worded")),
+    )
+    return next((text for text, _, _ in islice(told, said, None)), END_MARK)
+
+
+_words = lru_cache(maxsize=64)(load_words)
+
+
 def hasty(scenario: Scenario, plan: Plan, question: Question) -> str:
     """Leaves before anything was said."""
     return END_MARK
@@ -165,6 +190,6 @@ KINDS: Mapping[str, Mapping[str, Say]] = {
         "chatty": chatty,
         "silent": silent,
     },
-    "simulator": {"patient": patient, "hasty": hasty, "machine": machine},
+    "simulator": {"patient": patient, "worded": worded, "hasty": hasty, "machine": machine},
     "judges": {"gold": gold, "strict": strict, "contrary": contrary},
 }

@@ -12,6 +12,7 @@ from hamr.config.sage import SageConfig
 from hamr.data.rendering import policy_messages
 from hamr.evaluation.sage.contract import Reading, output_schema, read_output, whole
 from hamr.evaluation.sage.graph import Scenario
+from hamr.evaluation.sage.procedure import plain
 from hamr.evaluation.sage.prompts import END_MARK, service_prompt, user_prompt
 from hamr.evaluation.sage.schema import Value
 from hamr.evaluation.sage.traces import Exchange, Outcome, Plan, Trace
@@ -68,8 +69,7 @@ class Simulation:
             {"role": "system", "content": _user_prompt(self.scenario, plan)},
             {"role": "user", "content": OPENING[plan.language]},
         ]
-        instructions = self._instructions(tuple(plan.system.items()), plan.language)
-        to_agent = [{"role": "system", "content": instructions}]
+        to_agent = [{"role": "system", "content": self.instructions(plan)}]
 
         def ended(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
@@ -99,11 +99,16 @@ class Simulation:
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
         return ended("max_turns")
 
+    def instructions(self, plan: Plan) -> str:
+        """The system prompt of the agent."""
+        return self._instructions(tuple(plan.system.items()), plan.language)
+
     def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
         if self.config.agent_prompt == "service":
             return service_prompt(self.scenario, dict(system), language=language)
         policy = service_prompt(self.scenario, {}, language=language)
-        sample = ServiceSample(id="", ticket=dict(system), policy=policy, tools=(), history=(), references=())
+        ticket = {name: plain(value) if isinstance(value, bool) else value for name, value in system}
+        sample = ServiceSample(id="", ticket=ticket, policy=policy, tools=(), history=(), references=())
         return policy_messages(sample)[0]["content"]
 
     async def _service(self, plan: Plan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:

@@ -31,3 +31,12 @@ def test_one_whose_training_another_starts_from_is_kept() -> None:
     config = load_config(["pools=cpu_small", "rewards.consistency.mode=soft_judge"])
     assert set(config.rewards.asked.values()) == {"judge"}
     assert set(config.with_asked_pools().pools) == {"reranker", "judge"}
+
+
+def test_whoever_takes_part_in_dialogues_during_training_is_asked() -> None:
+    sage = ["experiment.sage.scenarios=[telecom_package]", "experiment.sage.simulator=side"]
+    config = load_config(["pools=paper", f"+{SIDE}", *sage])
+    assert config.experiment.sage.asked == {"simulator": "side"}
+    assert set(config.with_asked_pools(*config.experiment.sage.asked.values()).pools) == {"reranker", "judge", "side"}
+    without = load_config(["pools=paper", f"+{SIDE}", "experiment.sage.simulator=side"])
+    assert without.experiment.sage.asked == {}

@@ -34,6 +34,8 @@ def turn(dialogue="d", number=1, logic=100.0, chat=90.0, readable=True, grades=N
         else Worth(logic=None, chat=None, overall=None),
         "alone": alone or {},
         "grades": grades or {},
+        "truth": None,
+        "judges_right": None,
         "passed": (),
         "departed": None,
     }

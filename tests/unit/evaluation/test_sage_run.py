@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hamr.config.sage import SageConfig
+from hamr.data.sage_words import expansions, load_words
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario, scenario_names
 from hamr.evaluation.sage.coverage import plan_dialogues
@@ -305,3 +306,61 @@ def test_an_unknown_script_names_the_nearest(kind):
     name = next(iter(KINDS[kind]))
     with pytest.raises(BadInput, match=f"did you mean 'scripted:{name}'"):
         scripted(kind, name[:-1], {}, {})
+
+
+# --- what no judge has a say in ----------------------------------------------------------------
+
+
+def test_against_the_customers_own_case_no_judge_counts(tmp_path):
+    found = run(tmp_path, agents=("perfect", "wrong_action"), judges=("contrary",))
+    assert mean(found, "perfect", "logic") < 80
+    assert mean(found, "perfect", "truth") == pytest.approx(100.0)
+    assert mean(found, "perfect", "truth_action") == 100.0
+    assert mean(found, "wrong_action", "truth") == pytest.approx(80.0)
+    assert mean(found, "perfect", "judges_right") == 0.0
+    turns = found.assessed["perfect"]["telecom_package"]
+    assert all((a.truth is not None) == (a.judges_right is not None) == a.last for a in turns)
+    assert not all(a.last for a in turns)
+    right = run(tmp_path / "b", judges=("gold",))
+    assert mean(right, "perfect", "judges_right") == 100.0
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("left_out", 0.0), ("zero", 0.0)])
+def test_an_agent_that_says_nothing_earns_nothing_by_the_own_case_either(tmp_path, rule, expected):
+    config = QUICK.model_copy(update={"unreadable": rule})
+    found = run(tmp_path, config=config, agents=("silent",))
+    assert mean(found, "silent", "truth") == expected
+    assert mean(found, "silent", "judges_right") is None
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_worded_customers_show_what_their_way_needs_and_leave(tmp_path, language):
+    config = QUICK.model_copy(update={"language": language, "cover": "routes"})
+    names = scenario_names()
+    scenarios = {name: load_scenario(name) for name in names}
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, config)]
+    with Store(tmp_path, SETTINGS) as store:
+        asyncio.run(
+            hold(store, scenarios, [("p", p) for p in plans], with_perfect(plans, scenarios), config, at_once=8)
+        )
+    for trace in store.traces.values():
+        scenario, plan = scenarios[trace.plan.scenario], trace.plan
+        assert trace.outcome == "ended"
+        pinned = {*scenario.file.intents[plan.intent].pins, *load_words(scenario, language).opens_with}
+        read = [name for name in scenario.walk(plan.fields, plan.system).read if name in plan.fields]
+        told = [name for name in read if name not in pinned]
+        assert len(trace.turns) == 1 + len(told)
+        if told:
+            texts = load_words(scenario, language).test.show[told[-1]][plan.fields[told[-1]]]
+            known = {variant.format(**plan.system) for text in texts for variant in expansions(text)}
+            assert trace.turns[-1].user in known
+
+
+def with_perfect(plans, scenarios):
+    by_id = {plan.id: plan for plan in plans}
+    return Cast(
+        agents={"p": scripted("agent", "perfect", scenarios, by_id)},
+        user=scripted("simulator", "worded", scenarios, by_id),
+        simulator="worded",
+        judges={"gold": scripted("judges", "gold", scenarios, by_id)},
+    )

@@ -8,7 +8,7 @@ import pytest
 from hamr.config.sage import SageConfig
 from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generate
-from hamr.evaluation.sage import load_scenario
+from hamr.evaluation.sage import load_scenario, scenario_names
 from hamr.evaluation.sage.assessment import assess
 from hamr.evaluation.sage.coverage import plan_dialogues
 from hamr.evaluation.sage.scripted import perfect
@@ -160,11 +160,14 @@ async def test_the_same_seed_asks_the_same():
     assert len(set(asked(one))) == 3
 
 
-async def test_a_policy_can_be_asked_as_it_was_trained():
-    splits = generate([TELECOM], {"train": 12, "validation": 0, "test": 0}, seed=0, form="sage")
+@pytest.mark.parametrize("name", scenario_names())
+async def test_a_policy_can_be_asked_as_it_was_trained(name):
+    scenario = load_scenario(name)
+    first = plan_dialogues(scenario, SageConfig())[0]
+    splits = generate([scenario], {"train": 12, "validation": 0, "test": 0}, seed=0, form="sage")
     for sample in splits.train:
-        plan = dataclasses.replace(PLAN, system=sample.ticket)
+        plan = dataclasses.replace(first, system={**sample.ticket, **sample.meta["system"]})
         agent, user = says(good()), says(sample.history[0].content, "[END]")
-        desk = Simulation(TELECOM, agent, user, SageConfig(agent_prompt="sample"))
+        desk = Simulation(scenario, agent, user, SageConfig(agent_prompt="sample"))
         await desk.run(plan, agent="a", simulator="s")
         assert list(agent.asked[0].messages) == policy_messages(sample)[:2]

@@ -1,0 +1,39 @@
+"""The policy in training as somebody who can be asked: rollout engines in the place of a pool."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from hamr.protocols import Ask, GenerationRequest, RolloutEngine, SamplingConfig
+from hamr.types import Answer, Question, SampleKey
+
+Encode = Callable[[Sequence[Mapping[str, str]]], Sequence[int]]
+"""A conversation as token ids, generation prompt included."""
+
+
+def asked_policy(engine: RolloutEngine, encode: Encode, *, run: str, context: int, max_new_tokens: int) -> Ask:
+    """Answers questions that bring a conversation, with the weights that the engines hold.
+
+    As with a pool, an answer that ran into `max_new_tokens` is "unparsable" with what there is as its reasoning, and so
+    is, with nothing, one for which `context` has no room. A dead engine raises: without it there is no run.
+    """
+    numbers = itertools.count()
+
+    async def ask(question: Question) -> Answer:
+        prompt = tuple(encode(question.messages))
+        room = min(question.max_new_tokens or max_new_tokens, context - len(prompt))
+        if room < 1:
+            return Answer(failure="unparsable", detail=f"{len(prompt)} tokens leave no room in a context of {context}")
+        request = GenerationRequest(
+            prompt_ids=prompt,
+            keys=(SampleKey(run=run, step=0, prompt=question.affinity, sample=next(numbers)),),
+            seeds=(question.seed,),
+            sampling=SamplingConfig(temperature=question.temperature or 0.0, max_new_tokens=room),
+        )
+        [rollout] = [rollout async for rollout in engine.generate([request])]
+        if rollout.finish_reason == "stop":
+            return Answer(text=rollout.text)
+        return Answer(failure="unparsable", reasoning=rollout.text, detail=f"ended by {rollout.finish_reason}")
+
+    return ask
