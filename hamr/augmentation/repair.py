@@ -30,7 +30,8 @@ async def written(
         found = await check(text)
         if not isinstance(found, Fault):
             return found
-        shown = {"previous": without_thought(text), "fault": f"{found.check}: {found.detail}"}
+        fault = found
+        shown = {"previous": without_thought(text), "fault": f"{fault.check}: {fault.detail}"}
         if not attempt:
-            desk.notes.append(f"to be repaired: {found.check}")
-    raise Dropped(found.check, found.detail)
+            desk.notes.append(f"to be repaired: {fault.check}")
+    raise Dropped(fault.check, fault.detail)
