@@ -13,11 +13,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hamr.augmentation.judged_checks import AGREES_SCHEMA, read_agreement
 from hamr.augmentation.patm_checks import Fault, Plan, known_private, read_plan
 from hamr.augmentation.progress import Item, Made, item_key
-from hamr.augmentation.runner import Desk, Dropped
+from hamr.augmentation.repair import written
+from hamr.augmentation.runner import Desk
 from hamr.augmentation.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language
@@ -105,18 +107,14 @@ class Dra:
 
     async def __call__(self, item: Item, desk: Desk) -> Made:
         one: Decided = item.content
-        previous, fault = "", Fault(check="", detail="")
-        for attempt in (0, 1):
-            question = self.question(one, previous, fault, attempt)
-            previous = without_thought(await desk.teacher("repair" if attempt else "reason", question))
-            found = rationale_fault(previous, one, self.recipe.language)
-            found = found or await self._disagreement(one, previous, desk)
-            if found is None:
-                return Made(kept={"rationale": previous})
-            fault = found
-            if not attempt:
-                desk.notes.append(f"to be repaired: {fault.check}")
-        raise Dropped(fault.check, fault.detail)
+
+        async def check(text: str) -> str | Fault:
+            rationale = without_thought(text)
+            fault = rationale_fault(rationale, one, self.recipe.language)
+            return fault or await self._disagreement(one, rationale, desk) or rationale
+
+        question = partial(self.question, one)
+        return Made(kept={"rationale": await written(desk, "reason", question, check)})
 
     async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> Fault | None:
         def ask(attempt: int) -> Question:
@@ -131,8 +129,7 @@ class Dra:
         agrees, why = await desk.judged("agreement", ask, read_agreement)
         return None if agrees else Fault(check="judge: disagrees with the plan", detail=why)
 
-    def question(self, one: Decided, previous: str, fault: Fault, attempt: int) -> Question:
-        shown = {"previous": previous, "fault": f"{fault.check}: {fault.detail}" if fault.check else ""}
+    def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:
         return Question(
             variables={**decided_variables(one), **shown},
             affinity=one.sample.id,

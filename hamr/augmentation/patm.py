@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hamr.augmentation.judged_checks import (
     PLANNING_SCHEMA,
@@ -23,7 +24,8 @@ from hamr.augmentation.judged_checks import (
 )
 from hamr.augmentation.patm_checks import Fault, Plan, calls_of, calls_text, decision_at, plan_fault, read_plan
 from hamr.augmentation.progress import Item, Made, item_key
-from hamr.augmentation.runner import Desk, Dropped
+from hamr.augmentation.repair import written
+from hamr.augmentation.runner import Desk
 from hamr.augmentation.teachers import teacher_problem
 from hamr.data.language import Language
 from hamr.data.rendering import turns_text
@@ -60,49 +62,42 @@ class Patm:
 
     async def __call__(self, item: Item, desk: Desk) -> Made:
         window: Window = item.content
-        previous, fault = "", Fault(check="", detail="")
-        for attempt in (0, 1):
-            question = self.rewrite_question(window, previous, fault, attempt)
-            previous = await desk.teacher("repair" if attempt else "rewrite", question)
-            plan, found = await self._checked(window, previous, desk)
-            if plan is not None:
-                return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
-            assert found is not None, "either a plan or its fault"
-            fault = found
-            if not attempt:
-                desk.notes.append(f"to be repaired: {fault.check}")
-        raise Dropped(fault.check, fault.detail)
 
-    async def _checked(self, window: Window, text: str, desk: Desk) -> tuple[Plan, None] | tuple[None, Fault]:
+        async def check(text: str) -> Plan | Fault:
+            return await self._checked(window, text, desk)
+
+        plan = await written(desk, "rewrite", partial(self.rewrite_question, window), check)
+        return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
+
+    async def _checked(self, window: Window, text: str, desk: Desk) -> Plan | Fault:
         language = self.recipe.language
         plan = read_plan(text)
         words = text if isinstance(plan, Fault) else f"{plan.plan_1}\n{plan.plan_2}"
         problem = teacher_problem(words, language)
         if problem is not None:
-            return None, Fault(check=problem[0], detail=problem[1])
+            return Fault(check=problem[0], detail=problem[1])
         if isinstance(plan, Fault):
-            return None, plan
+            return plan
         fault = plan_fault(plan, window, language)
         if fault is not None:
-            return None, fault
+            return fault
         scores, violations = await desk.judged(
             "rewrite check", lambda attempt: self.check_question("patm_rewrite_check", window, plan, attempt),
             read_rewrite_check,
         )  # fmt: skip
         if not all(scores.values()):
             failed = next(name for name, score in scores.items() if not score)
-            return None, Fault(check=f"judge: {failed}", detail="; ".join(violations))
+            return Fault(check=f"judge: {failed}", detail="; ".join(violations))
         scores, why = await desk.judged(
             "planning check", lambda attempt: self.check_question("patm_plan_check", window, plan, attempt),
             read_planning_check,
         )  # fmt: skip
         if not all(scores.values()):
             failed = next(name for name, score in scores.items() if not score)
-            return None, Fault(check=f"judge: {failed}", detail=why)
-        return plan, None
+            return Fault(check=f"judge: {failed}", detail=why)
+        return plan
 
-    def rewrite_question(self, window: Window, previous: str, fault: Fault, attempt: int) -> Question:
-        shown = {"previous": previous, "fault": f"{fault.check}: {fault.detail}" if fault.check else ""}
+    def rewrite_question(self, window: Window, shown: dict[str, str], attempt: int) -> Question:
         return Question(
             variables={**window_variables(window), **shown},
             affinity=window.sample.id,

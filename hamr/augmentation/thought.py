@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from hamr.augmentation.patm_checks import Fault
 from hamr.augmentation.progress import Item, Made, item_key
-from hamr.augmentation.runner import Desk, Dropped
+from hamr.augmentation.repair import written
+from hamr.augmentation.runner import Desk
 from hamr.augmentation.teachers import without_thought
 from hamr.augmentation.thought_checks import chain_of
 from hamr.data.actions import parse_action, render_action
@@ -57,17 +59,11 @@ class Extraction:
 
     async def __call__(self, item: Item, desk: Desk) -> Made:
         sample: ServiceSample = item.content
-        previous, fault = "", Fault(check="", detail="")
-        for attempt in (0, 1):
-            question = self.question(sample, previous, fault, attempt)
-            previous = await desk.teacher("repair" if attempt else "extract", question)
-            made = await self._checked(sample, previous, desk)
-            if isinstance(made, Made):
-                return made
-            fault = made
-            if not attempt:
-                desk.notes.append(f"to be repaired: {fault.check}")
-        raise Dropped(fault.check, fault.detail)
+
+        async def check(text: str) -> Made | Fault:
+            return await self._checked(sample, text, desk)
+
+        return await written(desk, "extract", partial(self.question, sample), check)
 
     async def _checked(self, sample: ServiceSample, text: str, desk: Desk) -> Made | Fault:
         action = sample.references[0].action
@@ -77,8 +73,7 @@ class Extraction:
         grade = await cot_checked(sample, chain, action, self.recipe, desk)
         return grade if isinstance(grade, Fault) else Made(kept=kept(chain, action, cot_quality=grade))
 
-    def question(self, sample: ServiceSample, previous: str, fault: Fault, attempt: int) -> Question:
-        shown = {"previous": previous, "fault": f"{fault.check}: {fault.detail}" if fault.check else ""}
+    def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
         return Question(
             variables={
                 **case_variables(sample),

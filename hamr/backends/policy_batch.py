@@ -22,9 +22,9 @@ from hamr.types import TrainGroup, TrainSequence
 ALIKE = 0.6
 """Stretches at least this long, as a share of the longest, are padded together."""
 
-FEW_ROWS, FEW_LENGTHS = 64, 16
-"""On a CPU a row is filled, and a block's stretches are padded, to multiples of these: matrix kernels are compiled anew
-for every shape, some milliseconds each, a tenth of a short step."""
+FEW_ROWS = 64
+"""On a CPU a row is filled to a multiple of this: matrix kernels are compiled anew for every shape, some milliseconds
+each, a tenth of a short step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +120,7 @@ class _Row:
             by_length = by_length[len(alike) :]
             alike.sort()
             lengths = [len(stretches[i]) for i in alike]
-            multiple = FEW_LENGTHS if torch.device(self.device).type == "cpu" else 1
-            self.blocks.append(block(prefix, len(self.ids), lengths, self.device, multiple))
+            self.blocks.append(block(prefix, len(self.ids), lengths, self.device))
             for i in alike:
                 starts[i] = len(self.ids)
                 self.ids += stretches[i]

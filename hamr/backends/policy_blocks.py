@@ -30,8 +30,7 @@ class Block:
     @property
     def size(self) -> tuple[int, int, int]:
         """(B, L, P)."""
-        longest = max(self.lengths) if self.pad is None else len(self.pad) // len(self.lengths)
-        return len(self.lengths), longest, sum(end - begin for begin, end in self.prefix)
+        return len(self.lengths), max(self.lengths), sum(end - begin for begin, end in self.prefix)
 
     @property
     def scores(self) -> int:
@@ -41,20 +40,16 @@ class Block:
 
 
 def block(
-    prefix: Sequence[tuple[int, int]],
-    start: int,
-    lengths: Sequence[int],
-    device: torch.device | str = "cpu",
-    multiple: int = 1,
+    prefix: Sequence[tuple[int, int]], start: int, lengths: Sequence[int], device: torch.device | str = "cpu"
 ) -> Block:
-    """A block with its index tensors, padded to a multiple of `multiple`.
+    """A block with its index tensors.
 
     >>> b = block([(0, 4)], 10, (2, 1))
     >>> b.pad.tolist(), b.real.tolist(), b.size
     ([0, 1, 2, 2], [0, 1, 2], (2, 2, 4))
     """
     pad = real = None
-    longest = -(-max(lengths) // multiple) * multiple
+    longest = max(lengths)
     if set(lengths) != {longest}:
         total, offset = sum(lengths), 0
         reads: list[int] = []

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hamr.backends.scorer_bill import bill
 from hamr.backends.scorer_prompt import Reading, read_labels
 from hamr.backends.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
 from hamr.config.pools import PoolConfig
@@ -139,36 +140,27 @@ class OpenAIScorer:
 
         started = time.monotonic()
 
-        def bill(reply: ChatCompletion | None) -> ScorerCall:
+        def billed(reply: ChatCompletion | None) -> ScorerCall:
             return self._call(prompt_version, started, reply)
 
         try:
             reply = await self._client.chat.completions.create(model=self.config.model, **request)
         except openai.APITimeoutError as e:
-            return Answer(failure="timeout", detail=_told(e), call=bill(None))
+            return Answer(failure="timeout", detail=_told(e), call=billed(None))
         except openai.APIError as e:
-            return Answer(failure="unavailable", detail=_told(e), call=bill(None))
+            return Answer(failure="unavailable", detail=_told(e), call=billed(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
             detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
-            return Answer(failure="unparsable", detail=detail, call=bill(None))
-        return reply.choices[0], bill(reply)
+            return Answer(failure="unparsable", detail=detail, call=billed(None))
+        return reply.choices[0], billed(reply)
 
     def _call(self, prompt_version: str, started: float, reply: ChatCompletion | None) -> ScorerCall:
         usage = reply.usage if reply else None
         asked, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
         details = usage.prompt_tokens_details if usage else None
-        return ScorerCall(
-            pool=self.pool,
-            model=(reply.model if reply else "") or self.config.model,
-            prompt_version=prompt_version,
-            replica="",
-            queue_s=0.0,
-            service_s=time.monotonic() - started,
-            prompt_tokens=asked,
-            output_tokens=said,
-            cost=self.config.price_per_1k_tokens * (asked + said) / 1000,
-            cached_tokens=(details.cached_tokens or 0) if details else 0,
-        )
+        model = (reply.model if reply else "") or self.config.model
+        cached = (details.cached_tokens or 0) if details else 0
+        return bill(self.pool, self.config, model, prompt_version, started, asked, said, cached)
 
 
 def read_reply(text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate) -> Reading:

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hamr.backends.models import PAIRS_INSTALL
+from hamr.backends.scorer_bill import bill
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
-from hamr.types import Answer, Question, ScorerCall
+from hamr.types import Answer, Question
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -81,23 +82,10 @@ class PairScorer:
         return answers
 
     def _answer(self, score: float, tokens: int, started: float) -> Answer:
-        call = self._call(started, tokens)
+        call = bill(self.pool, self.config, self.name, self.config.type, started, tokens)
         if not math.isfinite(score):
             return Answer(failure="unparsable", detail=f"the model gave {score}, which is no score", call=call)
         return Answer(score=score, label_mass=1.0, call=call)
-
-    def _call(self, started: float, tokens: int) -> ScorerCall:
-        return ScorerCall(
-            pool=self.pool,
-            model=self.name,
-            prompt_version=self.config.type,
-            replica="",
-            queue_s=0.0,
-            service_s=time.monotonic() - started,
-            prompt_tokens=tokens,
-            output_tokens=0,
-            cost=self.config.price_per_1k_tokens * tokens / 1000,
-        )
 
 
 class CrossEncoderModel:

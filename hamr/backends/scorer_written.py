@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hamr.backends.scorer_bill import bill
 from hamr.backends.structured import bounded
 from hamr.backends.tokenizer import Tokenizer
 from hamr.config.pools import PoolConfig
@@ -90,18 +91,7 @@ class Writer:
     def _call(
         self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
     ) -> ScorerCall:
-        return ScorerCall(
-            pool=self.pool,
-            model=self.model,
-            prompt_version=prompt,
-            replica="",
-            queue_s=0.0,
-            service_s=time.monotonic() - started,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
-            cached_tokens=cached_tokens,
-        )
+        return bill(self.pool, self.config, self.model, prompt, started, prompt_tokens, output_tokens, cached_tokens)
 
 
 class GraderScorer:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from hamr.backends.scorer_bill import bill
 from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.backends.scorer_prompt import ScorerPrompt
@@ -104,17 +105,15 @@ class _EngineScorer(ABC):
         return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
 
     def _call(self, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> ScorerCall:
-        return ScorerCall(
-            pool=self.pool,
-            model=self.model,
-            prompt_version=self.prompt.template.id,
-            replica="",
-            queue_s=0.0,
-            service_s=time.monotonic() - started,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            cost=self.config.price_per_1k_tokens * (prompt_tokens + output_tokens) / 1000,
-            cached_tokens=cached_tokens,
+        return bill(
+            self.pool,
+            self.config,
+            self.model,
+            self.prompt.template.id,
+            started,
+            prompt_tokens,
+            output_tokens,
+            cached_tokens,
         )
 
 

@@ -61,13 +61,6 @@ class Tokenizer:
     def count(self, text: str) -> int:
         return len(self.encode(text))
 
-    def single_token(self, text: str) -> int:
-        """The id of a label that must be one token (a verdict read from one position); raises BadInput otherwise."""
-        ids = self.encode(text)
-        if len(ids) != 1:
-            raise BadInput("label", text, f"is {len(ids)} tokens in this model's vocabulary; choose a one-token label")
-        return ids[0]
-
     def __len__(self) -> int:
         return self.core.get_vocab_size()
 

@@ -8,7 +8,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hamr.data.pairs import ReplyPair
+from hamr.routing.ranks import average_ranks
 from hamr.types import Answer, Question
 
 
@@ -57,7 +60,8 @@ def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
     positives, negatives = sum(labels), len(labels) - sum(labels)
     if not positives or not negatives:
         raise ValueError(f"AUC needs both classes; got {positives} positive and {negatives} negative pairs")
-    rank_sum = sum(rank for rank, label in zip(average_ranks(scores), labels, strict=True) if label)
+    ranks = average_ranks(np.asarray(scores, dtype=np.float64))
+    rank_sum = float(ranks[np.asarray(labels, dtype=bool)].sum())
     return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
 
 
@@ -74,25 +78,6 @@ def auc_standard_error(value: float, positives: int, negatives: int) -> float:
         + (negatives - 1) * (two_negatives - value**2)
     ) / (positives * negatives)
     return math.sqrt(variance)
-
-
-def average_ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1, equal values share the mean of their ranks.
-
-    >>> average_ranks([0.3, 0.1, 0.3])
-    [2.5, 1.0, 2.5]
-    """
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for i in order[start:end]:
-            ranks[i] = (start + 1 + end) / 2
-        start = end
-    return ranks
 
 
 def word_overlap(a: str, b: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hamr.observability import plots_ecs as plots
 from hamr.observability.ecs_console import NAMES, number
 from hamr.observability.ecs_template import PAGE
+from hamr.observability.page import picture, write_page
 from hamr.observability.plot_kit import STYLE as PLOT_STYLE
-from hamr.observability.report_template import STYLE
-from hamr.observability.run_folder import write_atomic
-from hamr.redact import redact_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,30 +22,26 @@ _SHOWN = 8
 def write_ecs_report(folder: Path, metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Path:
     """Draws plots/*.png and writes report.html into the folder of an evaluation."""
     import matplotlib
-    from jinja2 import Environment
 
     with matplotlib.rc_context(PLOT_STYLE):
         shown = list(_plots(folder, metrics, items))
-    html = (
-        Environment(autoescape=True)
-        .from_string(PAGE)
-        .render(
-            style=STYLE,
-            folder=str(folder),
-            verdict=verdict(metrics),
-            facts=_facts(metrics),
-            names=list(NAMES.values()),
-            policies=[_policy(name, policy) for name, policy in metrics["policies"].items()],
-            comparison=_comparison(metrics["comparison"]),
-            plots=shown,
-            judges=[_judge(name, judge) for name, judge in metrics["judges"].items()],
-            pairs=[(*p["judges"], p["n"], number(p["same"]), number(p["kappa"])) for p in metrics["between_judges"]],
-            people=_people(metrics["people"]),
-            lowest=[_lowest(name, items) for name in metrics["policies"]],
-        )
+    return write_page(
+        folder / "report.html",
+        PAGE,
+        title="ECS",
+        heading="Ensemble-Consistency Score",
+        folder=str(folder),
+        verdict=verdict(metrics),
+        facts=_facts(metrics),
+        names=list(NAMES.values()),
+        policies=[_policy(name, policy) for name, policy in metrics["policies"].items()],
+        comparison=_comparison(metrics["comparison"]),
+        plots=shown,
+        judges=[_judge(name, judge) for name, judge in metrics["judges"].items()],
+        pairs=[(*p["judges"], p["n"], number(p["same"]), number(p["kappa"])) for p in metrics["between_judges"]],
+        people=_people(metrics["people"]),
+        lowest=[_lowest(name, items) for name in metrics["policies"]],
     )
-    write_atomic(folder / "report.html", redact_text(html))
-    return folder / "report.html"
 
 
 def verdict(metrics: Mapping[str, Any]) -> str:
@@ -169,11 +161,5 @@ def _plots(folder: Path, metrics: Mapping[str, Any], items: Sequence[Mapping[str
         ),
     ]
     for name, title, figure in drawn:
-        if figure is None:
-            continue
-        file = folder / "plots" / f"{name}.png"
-        file.parent.mkdir(exist_ok=True)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-        file.write_bytes(picture.getvalue())
-        yield {"title": title, "png": base64.b64encode(picture.getvalue()).decode()}
+        if figure is not None:
+            yield {"title": title, "png": picture(folder, name, figure)}

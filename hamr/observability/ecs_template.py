@@ -1,19 +1,6 @@
-"""The page of an ECS report, as a Jinja template that escapes whatever it is given."""
+"""The body of an ECS report, a Jinja template."""
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>ECS · hamr report</title>
-<style>{{ style|safe }}</style>
-</head>
-<body><main>
-<header>
-<h1>Ensemble-Consistency Score</h1>
-<p class="verdict">{{ verdict }}</p>
-<p class="facts">{{ facts|join(' · ') }}</p>
-</header>
-
+PAGE = """
 <h2>Scores</h2>
 <p class="lead">Per response the mean of the judges' votes on each reference, then the highest of them: over all
 references (Multi), and on the logged one alone (Single). Call-tool accuracy: responses to logged tool calls that are
@@ -85,5 +72,4 @@ of one half, where people said consistent or inconsistent.</p>
 {% endfor %}</table></div>
 {% endfor %}
 <p class="facts">{{ folder }}</p>
-</main></body></html>
 """

@@ -316,6 +316,7 @@ def page() -> str:
     return (
         "# Metrics\n\n"
         "The same names stand in `metrics.jsonl`, in W&B and in the report. A word in `<>` stands for one of many: a\n"
-        "component of the reward, a pool, a stage. Written from `hamr/observability/glossary.py`;\nchange it there.\n\n"
+        "component of the reward, a pool, a stage. Written from `hamr/observability/glossary.py`; change it there.\n"
+        "Back to the [README](../README.md).\n\n"
         f"{markdown()}"
     )

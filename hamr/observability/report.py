@@ -9,15 +9,14 @@ from typing import Any
 
 from hamr.observability.console import duration
 from hamr.observability.glossary import BETTER, METRICS, lookup
+from hamr.observability.page import write_page
 from hamr.observability.plots import SECTIONS, Plot, draw_all
 from hamr.observability.plots_dialogues import COLUMNS, dialogue_rows
 from hamr.observability.plots_sft import sft_verdict
 from hamr.observability.record_json import action_from_dict
 from hamr.observability.recorder import show_action
 from hamr.observability.report_data import STAGE_NAMES, ReportData
-from hamr.observability.report_template import PAGE, STYLE
-from hamr.observability.run_folder import write_atomic
-from hamr.redact import redact_text
+from hamr.observability.report_template import PAGE
 
 _HEADLINES = (
     ("Held-out reward", "reward.total", "up", "{:.3f}"),
@@ -44,14 +43,12 @@ def write_report(folder: Path | str) -> Path:
 
     Raises RunFolderError if it is no run folder.
     """
-    from jinja2 import Environment
-
     data = ReportData.read(folder)
     files = draw_all(data, data.folder.plots)
-    page = Environment(autoescape=True).from_string(PAGE)
-    html = page.render(
-        style=STYLE,
-        name=data.name,
+    return write_page(
+        data.folder.report,
+        PAGE,
+        title=data.name,
         verdict=verdict(data),
         facts=_facts(data),
         cards=_cards(data),
@@ -66,8 +63,6 @@ def write_report(folder: Path | str) -> Path:
         config=data.config_text,
         glossary=_glossary(data),
     )
-    write_atomic(data.folder.report, redact_text(html))
-    return data.folder.report
 
 
 def verdict(data: ReportData) -> str:

@@ -1,4 +1,4 @@
-"""The report's page, as a Jinja template that escapes whatever it is given."""
+"""A run's report: the style of every report, and the page's body as a Jinja template."""
 
 STYLE = """
 :root { --ink: #1f2933; --muted: #616e7c; --line: #e4e7eb; --paper: #fff; --ground: #f5f7fa; --blue: #0072b2;
@@ -57,20 +57,7 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: 12
   font: 12.5px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 """
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ name }} · hamr report</title>
-<style>{{ style|safe }}</style>
-</head>
-<body><main>
-<header>
-<h1>{{ name }}</h1>
-<p class="verdict">{{ verdict }}</p>
-<p class="facts">{{ facts|join(' · ') }}</p>
-</header>
-
+PAGE = """
 {% if cards %}<section class="cards">
 {% for c in cards %}<div class="card"><h3>{{ c.title }}</h3>
 <div class="big">{{ c.value }}</div>
@@ -143,5 +130,4 @@ PAGE = """<!doctype html>
 {% for m in glossary %}<tr><td>{{ m.pattern }}</td><td>{{ m.meaning }}</td>
 <td>{{ m.unit }}</td><td>{{ m.better }}</td></tr>
 {% endfor %}</table></div></details>
-</main></body></html>
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +11,9 @@ from hamr.evaluation.sage.contract import read_output
 from hamr.evaluation.sage.run import Evaluated
 from hamr.evaluation.sage.traces import Trace
 from hamr.observability import plots_sage as plots
+from hamr.observability.page import picture, write_page
 from hamr.observability.plot_kit import STYLE as PLOT_STYLE
-from hamr.observability.report_template import STYLE
-from hamr.observability.run_folder import write_atomic
 from hamr.observability.sage_template import PAGE
-from hamr.redact import redact_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,13 +27,13 @@ _MOST_GRAPHS = 12
 def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -> Path:
     """Draws plots/*.png and writes report.html into the folder of an evaluation."""
     import matplotlib
-    from jinja2 import Environment
 
     with matplotlib.rc_context(PLOT_STYLE):
         sections = list(_sections(folder, found))
-    page = Environment(autoescape=True).from_string(PAGE)
-    html = page.render(
-        style=STYLE,
+    return write_page(
+        folder / "report.html",
+        PAGE,
+        title="SAGE",
         folder=str(folder),
         verdict=_verdict(found.summary),
         facts=_facts(found.summary),
@@ -51,8 +47,6 @@ def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -
         votes=_votes(found.summary["votes"]),
         dialogues=list(_dialogues(found, traces)),
     )
-    write_atomic(folder / "report.html", redact_text(html))
-    return folder / "report.html"
 
 
 # --- words and tables --------------------------------------------------------------------------
@@ -212,17 +206,7 @@ def _boxes(found: Evaluated, agent: str) -> Figure | None:
 
 
 def _shown(folder: Path, name: str, title: str, figure: Figure, wide: bool = False) -> dict[str, Any]:
-    """Writes plots/<name>.png and puts it into the page."""
-    file = folder / "plots" / f"{_file_name(name)}.png"
-    file.parent.mkdir(exist_ok=True)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    file.write_bytes(buffer.getvalue())
-    return {"title": title, "png": base64.b64encode(buffer.getvalue()).decode(), "wide": wide}
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+    return {"title": title, "png": picture(folder, name, figure), "wide": wide}
 
 
 # --- dialogues ---------------------------------------------------------------------------------

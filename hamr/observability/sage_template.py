@@ -1,19 +1,6 @@
-"""The page of a SAGE report, as a Jinja template that escapes whatever it is given."""
+"""The body of a SAGE report, a Jinja template."""
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>SAGE · hamr report</title>
-<style>{{ style|safe }}</style>
-</head>
-<body><main>
-<header>
-<h1>SAGE</h1>
-<p class="verdict">{{ verdict }}</p>
-<p class="facts">{{ facts|join(' · ') }}</p>
-</header>
-
+PAGE = """
 <h2>Scores</h2>
 <p class="lead">Overall = 0.8 logic + 0.2 chat; the first three are means of the scenarios, with the middle 95 % of a
 bootstrap over dialogues. Codes: overall per scenario. Unreadable: no JSON that can be read; faults: any breach of the
@@ -95,5 +82,4 @@ least</summary><div class="panel"><table>
 {% endfor %}</table></div></details>
 {% endfor %}
 <p class="facts">{{ folder }}</p>
-</main></body></html>
 """

@@ -67,7 +67,8 @@ class Grid:
     def best_of_every_pair(self, stride: int) -> Singles:
         """For every pair of cuts (a, b) the best rho (T, T) over weights in steps of `stride`. -inf for a > b and where
         R is constant."""
-        below, above = self._terms(slice(None), slice(None, None, stride))
+        every = slice(None), slice(None, None, stride)
+        below, above = self._below(*every), self._above(*every)
         cuts, weights = below.own.shape
         best = np.full((cuts, cuts), -np.inf, np.float32)
         for a in range(cuts):
@@ -77,18 +78,19 @@ class Grid:
 
     def weights_of_pair(self, a: int, b: int) -> Singles:
         """rho over all weights, (w1, w2), at one pair of cuts."""
-        below, above = self._terms(np.array([a, b]), slice(None))
-        return self._rho(below[:1], above[1:])
+        every = slice(None)
+        return self._rho(self._below(slice(a, a + 1), every), self._above(slice(b, b + 1), every))
 
-    def _terms(self, cuts: slice | Ints, steps: slice) -> tuple[_Term, _Term]:
-        """D and Q of the cuts and weights, the second laid out against the first."""
-        counts, sums = self.counts[cuts, steps], self.sums[cuts, steps]
+    def _below(self, cuts: slice, steps: slice) -> _Term:
+        """D of the cuts and weights."""
         plain_counts, plain_sums = self.counts[cuts, -1:], self.sums[cuts, -1:]
-        below = _Term.of(counts - plain_counts, sums - plain_sums)
-        above = _Term.of(
-            self.counts[-1:, steps] - counts + plain_counts, self.sums[-1:, steps] - sums + plain_sums, mirrored=True
-        )
-        return below, above
+        return _Term.of(self.counts[cuts, steps] - plain_counts, self.sums[cuts, steps] - plain_sums)
+
+    def _above(self, cuts: slice, steps: slice) -> _Term:
+        """Q of the cuts and weights, laid out against D."""
+        counts = self.counts[-1:, steps] - self.counts[cuts, steps] + self.counts[cuts, -1:]
+        sums = self.sums[-1:, steps] - self.sums[cuts, steps] + self.sums[cuts, -1:]
+        return _Term.of(counts, sums, mirrored=True)
 
     def _rho(self, below: _Term, above: _Term) -> Singles:
         """(rows of `below`, rows of `above`), each flattened."""

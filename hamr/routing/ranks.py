@@ -18,9 +18,9 @@ def average_ranks(values: Floats) -> Floats:
     >>> average_ranks(np.array([0.3, 0.1, 0.3])).tolist()
     [2.5, 1.0, 2.5]
     """
-    order, starts = _tied(values)
+    order, starts, sizes = _tied(values)
     ranks = np.empty(values.size)
-    ranks[order] = _spread(_middles(starts, values.size), starts, values.size)
+    ranks[order] = np.repeat(_middles(starts, sizes), sizes)
     return ranks
 
 
@@ -38,9 +38,8 @@ class Target:
 
     def spearman(self, values: Floats) -> float:
         """rho of `values` with y, in [-1, 1]; NaN where either is constant."""
-        order, starts = _tied(values)
-        middles = _middles(starts, values.size) - (values.size + 1) / 2
-        sizes = np.diff(starts, append=values.size)
+        order, starts, sizes = _tied(values)
+        middles = _middles(starts, sizes) - (values.size + 1) / 2
         spread = float(sizes @ middles**2)
         if spread <= 0.0 or self.norm == 0.0:
             return float("nan")
@@ -84,20 +83,16 @@ def _centred_middles(sizes: Ints) -> Floats:
     return np.cumsum(sizes) - sizes / 2 - sizes.sum() / 2
 
 
-def _tied(values: Floats) -> tuple[Ints, Ints]:
-    """(the order that sorts, where in it each group of equal values starts)."""
+def _tied(values: Floats) -> tuple[Ints, Ints, Ints]:
+    """(the order that sorts, where in it each group of equal values starts, how large each is)."""
     order = np.argsort(values)
     sorted_values = values[order]
-    fresh = np.empty(values.size, dtype=bool)
-    fresh[0] = True
-    np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:])
-    return order, np.flatnonzero(fresh)
+    fresh = np.ones(values.size + 1, dtype=bool)
+    np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:-1])
+    starts = np.flatnonzero(fresh)
+    return order, starts[:-1], starts[1:] - starts[:-1]
 
 
-def _middles(starts: Ints, n: int) -> Floats:
+def _middles(starts: Ints, sizes: Ints) -> Floats:
     """Average rank of each group of ties."""
-    return starts + (np.diff(starts, append=n) + 1) / 2
-
-
-def _spread(per_group: Floats, starts: Ints, n: int) -> Floats:
-    return np.repeat(per_group, np.diff(starts, append=n))
+    return starts + (sizes + 1) / 2

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
+
+from hamr.cli import main
 
 GOOD = {
     "id": "a",
@@ -49,16 +52,30 @@ CASES = {
 }
 
 
+def check(code: int, out: str, err: str, named: str, folder: Path) -> None:
+    assert code == 2, out + err
+    said = err.strip().splitlines()
+    assert len(said) == 1 and named in said[0], err
+    assert "Traceback" not in out + err
+    assert not (folder / "runs").exists(), "a refused run leaves no folder"
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_one_line_and_exit_code_2(case: str, tmp_path: Path) -> None:
+def test_one_line_and_exit_code_2(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     overrides, data, named = CASES[case]
     if data is not None:
         (tmp_path / "d.jsonl").write_text(data)
-    done = subprocess.run(
-        [sys.executable, "-m", "hamr", "train", *overrides], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    said = done.stderr.strip().splitlines()
-    assert len(said) == 1 and named in said[0], done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    assert not (tmp_path / "runs").exists(), "a refused run leaves no folder"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
+    code = main(["train", *overrides])
+    check(code, *capfd.readouterr(), named, tmp_path)
+
+
+def test_a_process_of_its_own_says_nothing_more(tmp_path: Path) -> None:
+    """Not even the libraries that it loads do."""
+    overrides, _, named = CASES["too many replicas"]
+    command = [sys.executable, "-m", "hamr", "train", *overrides]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    check(done.returncode, done.stdout, done.stderr, named, tmp_path)

@@ -117,7 +117,7 @@ def test_logprobs_are_those_of_the_sampling_distribution(
 def test_classify_gives_the_labels_logprobs(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], oracle: Any) -> None:
     from hamr.backends.tokenizer import load_tokenizer
 
-    labels = [load_tokenizer(tiny).single_token(word) for word in ("Yes", "Part", "No")]
+    labels = [load_tokenizer(tiny).encode(word)[0] for word in ("Yes", "Part", "No")]
     said = ask(fresh.classify.remote(prompt_ids, labels))
     expected = oracle(tiny).distributions(prompt_ids, ())[0]
     assert said == pytest.approx({label: expected[label].item() for label in labels}, abs=TOLERANCE)

@@ -172,7 +172,7 @@ async def test_what_fails_is_written_again_once_then_dropped_by_its_check(first:
     assert (made.kept, made.reason) == (None, check)
     assert made.notes == (f"to be repaired: {check}",)
     assert [question.attempt for question in teacher.asked] == [0, 1]
-    assert teacher.asked[1].variables["previous"] == first
+    assert teacher.asked[1].variables["previous"] == first.strip()
     assert teacher.asked[1].variables["fault"].startswith(check)
 
 

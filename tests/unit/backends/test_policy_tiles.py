@@ -22,7 +22,7 @@ def rows(draw: st.DrawFn) -> tuple[tuple[Block, ...], int]:
 
     def add(prefix: tuple[tuple[int, int], ...], lengths: list[int]) -> list[tuple[int, int]]:
         nonlocal end
-        blocks.append(block(prefix, end, lengths, multiple=draw(st.sampled_from([1, 4]))))
+        blocks.append(block(prefix, end, lengths))
         spans = []
         for length in lengths:
             spans.append((end, end + length))

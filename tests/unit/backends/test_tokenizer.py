@@ -55,13 +55,6 @@ def test_template_may_stand_in_the_settings(tmp_path: Path, inside: Any) -> None
     assert tokenizer.chat_ids([])[-1] == 5
 
 
-def test_label_must_be_one_token(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS))
-    assert tokenizer.single_token("yes") == 5
-    with pytest.raises(BadInput, match="is 2 tokens"):
-        tokenizer.single_token("yes no")
-
-
 def test_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
     import jinja2
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.data.pairs import ReplyPair
-from hamr.evaluation.scorer_check import auc, auc_standard_error, average_ranks, check_scorer, word_overlap
+from hamr.evaluation.scorer_check import auc, auc_standard_error, check_scorer, word_overlap
 from hamr.types import Answer, Question
 
 scored = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.booleans()), min_size=2, max_size=30)
@@ -35,10 +35,6 @@ def test_the_standard_error_of_an_auc_by_hand() -> None:
     assert auc_standard_error(0.5, 30, 20) == pytest.approx(math.sqrt(51 / (12 * 600)))
     assert auc_standard_error(1.0, 5, 5) == 0.0
     assert auc_standard_error(0.8, 100, 100) < auc_standard_error(0.8, 30, 30)
-
-
-def test_ties_share_the_mean_rank() -> None:
-    assert average_ranks([3.0, 1.0, 3.0, 2.0]) == [3.5, 1.0, 3.5, 2.0]
 
 
 def test_word_overlap_ignores_case_and_punctuation() -> None:

@@ -19,10 +19,18 @@ from hamr.jobs import calibrate as job
 from hamr.jobs import calibrate_pools
 from hamr.jobs.calibrate_pools import score_pairs, wanted_pools
 from hamr.jobs.pools_up import bounded, capacity
+from hamr.routing import calibration
 from hamr.routing.calibration import calibrate
+from hamr.routing.cascade_search import Effort
 from hamr.types import Answer, Question
 
 FAST = ("folds=0", "resamples=0")
+
+
+@pytest.fixture(autouse=True)
+def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written of a fit is tested here; that it is the best one, in tests/unit/routing."""
+    monkeypatch.setattr(calibration, "Effort", lambda: Effort(pairs=8, shares=4, climbs=1, steps=8))
 
 
 @pytest.fixture

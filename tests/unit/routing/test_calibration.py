@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
 from hamr.errors import BadInput, DataError
-from hamr.evaluation import scorer_check
 from hamr.routing.calibration import PAPER, calibrate, tau_profiles
 from hamr.routing.cascade import Cascade
 from hamr.routing.cascade_grid import Grid
@@ -58,7 +57,7 @@ steps = st.sampled_from([2, 4, 10, 1000])
 def test_rho_is_scipys(pairs):
     x, y = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     assume(np.ptp(x) > 0 and np.ptp(y) > 0)
-    assert average_ranks(x).tolist() == rankdata(x).tolist() == scorer_check.average_ranks(x.tolist())
+    assert average_ranks(x).tolist() == rankdata(x).tolist()
     assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic, abs=EXACT)
 
 
@@ -297,7 +296,7 @@ def test_given_verdicts_are_used_and_constant_ones_have_no_rho():
 
 
 def test_cross_validation_sees_through_noise_and_keeps_signal():
-    lucky = [calibrate(*np.random.default_rng(i).random((3, 30)), resamples=0) for i in range(4)]
+    lucky = [calibrate(*np.random.default_rng(i).random((3, 30)), folds=3, resamples=0) for i in range(4)]
     assert np.mean([fit.spearman for fit in lucky]) > 0.25
     assert np.mean([fit.cv_spearman for fit in lucky]) < np.mean([fit.spearman for fit in lucky]) - 0.2
     sound = calibrate(*middling(201), folds=4, resamples=0)
