@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +138,42 @@ def test_the_second_step_on_a_batch_is_clipped_against_the_first(one: TrainerGro
 # --- checkpoints ---
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_killed_world_goes_on_exactly(local_ray: None, tiny: Path, tmp_path: Path, stage: int) -> None:
-    config = CONFIG.model_copy(
-        update={"ranks": 2, "zero_stage": stage, "schedule": "cosine", "warmup_frac": 0.5, "tokens_per_microbatch": 30}
-    )
-    group = started(tiny, config)
+STAGES = (2, 3)
+
+
+def staged(stage: int) -> TrainerConfig:
+    changes = {"ranks": 2, "zero_stage": stage, "schedule": "cosine", "warmup_frac": 0.5, "tokens_per_microbatch": 30}
+    return CONFIG.model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def lost(local_ray: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Any], str]:
+    """A world of two ranks that saved in each stage, went on, and lost a rank: where its checkpoints are, what it did
+    behind each of them, and what it said in the end."""
+    folder, after = tmp_path_factory.mktemp("lost"), {}
+    group = started(tiny, staged(STAGES[0]))
     try:
-        train(group)
-        asyncio.run(group.save(tmp_path))
-        before = [train(group, make_batch(s)) for s in (1, 2)], logprobs(group)
-        for pid in group.pids:
-            os.kill(pid, signal.SIGKILL)
+        for stage in STAGES:
+            reset(group, tiny, staged(stage))
+            train(group)
+            asyncio.run(group.save(folder / str(stage)))
+            after[stage] = [train(group, make_batch(s)) for s in (1, 2)], logprobs(group)
+        os.kill(group.pids[1], signal.SIGKILL)
+        with pytest.raises(EngineDied) as error:
+            train(group)
+        return folder, after, str(error.value)
     finally:
         asyncio.run(group.shutdown())
-    group = started(tiny, config)
-    try:
-        asyncio.run(group.load(tmp_path))
-        assert ([train(group, make_batch(s)) for s in (1, 2)], logprobs(group)) == before
-    finally:
-        asyncio.run(group.shutdown())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_another_world_goes_on_exactly(
+    lost: tuple[Path, dict[int, Any], str], two: TrainerGroup, tiny: Path, stage: int
+) -> None:
+    folder, after, _ = lost
+    reset(two, tiny, staged(stage))
+    asyncio.run(two.load(folder / str(stage)))
+    assert ([train(two, make_batch(s)) for s in (1, 2)], logprobs(two)) == after[stage]
 
 
 def test_the_reference_is_the_stages_not_the_resumed_runs(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
@@ -312,22 +328,16 @@ def test_ranks_and_backend_cannot_change_in_a_running_group(one: TrainerGroup, t
         reset(one, tiny, CONFIG.model_copy(update={"ranks": 2}))
 
 
-def die(group: TrainerGroup) -> None:
-    os.kill(group.pids[1], signal.SIGKILL)
+def test_a_rank_that_died_is_named(lost: tuple[Path, dict[int, Any], str]) -> None:
+    assert "rank 1 died" in lost[2]
 
 
-def hang(group: TrainerGroup) -> None:
-    os.kill(group.pids[1], signal.SIGSTOP)
-    group.config = group.config.model_copy(update={"deadline_s": 3.0})
-
-
-@pytest.mark.parametrize(("happen", "said"), [(die, "rank 1 died"), (hang, "did not answer in 3 s")])
-def test_a_lost_rank_is_named(local_ray: None, tiny: Path, happen: Callable[[TrainerGroup], None], said: str) -> None:
+def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path) -> None:
     group = started(tiny, CONFIG.model_copy(update={"ranks": 2}), AlgorithmConfig())
     try:
-        train(group)
-        happen(group)
-        with pytest.raises(EngineDied, match=said):
+        os.kill(group.pids[1], signal.SIGSTOP)
+        group.config = group.config.model_copy(update={"deadline_s": 3.0})
+        with pytest.raises(EngineDied, match="did not answer in 3 s"):
             train(group)
     finally:
         asyncio.run(group.shutdown())
