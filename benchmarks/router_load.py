@@ -116,11 +116,11 @@ class InstantRouter:
     def __init__(self) -> None:
         self.router = core()
 
-    async def score_many(self, calls: Sequence[Any]) -> AsyncIterator[Any]:
-        from hamr.actors.router_calls import in_batches
+    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
+        from hamr.actors.router_calls import in_batches, packed_done, unpacked
 
-        async for done in in_batches(self._score, calls):
-            yield done
+        async for done in in_batches(self._score, unpacked(calls)):
+            yield packed_done(done)
 
     async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any, group_aware: bool) -> RewardRecord:
         return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
