@@ -23,7 +23,8 @@ from hamr.config.pools import ScorerTrainingConfig
 from hamr.data.pairs import ReplyPair
 from hamr.errors import RunFolderError
 from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import clearly_better, example, main, prepare_scorers, question_ids, training_examples
+from hamr.jobs.scorer import clearly_better, main, prepare_scorers
+from hamr.jobs.scorer_lessons import example, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 
 
