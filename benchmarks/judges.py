@@ -55,7 +55,7 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
     return load_config(
         [
             "data.type=sage",
-            f"pools.grader={{role: grader, structured: true, answer_tokens: 64, finetune: {{{own}}}}}",
+            f"pools.grader={{role: grader, model: {args.model}, structured: true, answer_tokens: 64, finetune: {{{own}}}}}",
             f"rewards.{args.reward}.weight=1",
             f"rewards.{args.reward}.pool=grader",
             f"rewards.{args.reward}.prompt={prompt}",
@@ -122,7 +122,12 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         write_rows(sets["public"], list(public_rows([row for _, row in read_rows(args.public)])))
     tuned = prepare_scorers(config, (), (), lambda line: print(line, flush=True))["grader"]
     pool, grading = config.pools["grader"], grading_of(config.pools["grader"], config)
-    out: dict[str, Any] = {"model": pool.model, "prompt": grading.prompt_id, "asked_at_once": {}, "written": {}}
+    out: dict[str, Any] = {
+        "model": Path(pool.model).name,
+        "prompt": grading.prompt_id,
+        "asked_at_once": {},
+        "written": {},
+    }
     for name, path in sets.items():
         rows = read_judged(path, FLAWS[args.reward])
         for kind, own in by_flaw(rows).items():
@@ -150,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--examples", type=int, default=640)
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--written", type=int, default=60, help="held-out responses put to the engine")
-    parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument("--model", default="smollm2-135m", help="a bundled name or a folder, e.g. a trained scorer's")
+    parser.add_argument("--layers", type=int, help="keep only so many; default: all")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
