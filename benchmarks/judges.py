@@ -52,10 +52,11 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
         "train_embeddings": False, "threads": 2,
     }  # fmt: skip
     own = ", ".join(f"{key}: {'null' if value is None else value}" for key, value in tuning.items())
+    pool = f"role: grader, model: {args.model}, structured: true, answer_tokens: 64, finetune: {{{own}}}"
     return load_config(
         [
             "data.type=sage",
-            f"pools.grader={{role: grader, model: {args.model}, structured: true, answer_tokens: 64, finetune: {{{own}}}}}",
+            f"pools.grader={{{pool}}}",
             f"rewards.{args.reward}.weight=1",
             f"rewards.{args.reward}.pool=grader",
             f"rewards.{args.reward}.prompt={prompt}",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
-from hamr.actors.router_calls import RouterCalls, in_batches, packed_done, unpacked
+from hamr.actors.router_calls import RouterCalls, collect_rarely, in_batches, packed_done, unpacked
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
@@ -60,6 +60,7 @@ class RouterActor:
             deadline_s=router.deadline_s,
             group_wait_s=router.group_wait_s,
         )
+        collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
         """Records as they are done; both packed: see `hamr.actors.router_calls`."""
