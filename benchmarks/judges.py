@@ -53,7 +53,7 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
     }  # fmt: skip
     own = ", ".join(f"{key}: {'null' if value is None else value}" for key, value in tuning.items())
     pool = f"role: grader, model: {args.model}, structured: true, answer_tokens: 64, finetune: {{{own}}}"
-    return load_config(
+    config = load_config(
         [
             "data.type=sage",
             f"pools.grader={{{pool}}}",
@@ -64,6 +64,7 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
             *args.overrides,
         ]
     )
+    return config.model_copy(update={"pools": {"grader": config.pools["grader"]}})
 
 
 def planted(args: argparse.Namespace, folder: Path) -> None:
@@ -159,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="smollm2-135m", help="a bundled name or a folder, e.g. a trained scorer's")
     parser.add_argument("--layers", type=int, help="keep only so many; default: all")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-engine", action="store_true", help="leave out what is written through vLLM")
