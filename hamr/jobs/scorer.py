@@ -58,13 +58,13 @@ usage:
 Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on pairs
 of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap: accuracy,
 AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled responses, the
-sets of `hamr data hallucination`, to give one judged reward; it is measured on responses that it has not seen.
+sets of `hamr data hallucination` in one file, to give one judged reward, and measured on responses not seen in training.
 The models are cached and found again by `hamr train`; figures and reliability plots go into the run folder.
 
 options (`hamr --help` explains overrides):
   pools.reranker.model=Qwen/Qwen3-4B
   pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, warmup_frac: 0.05, lora: {}}
-  pools.checker={role: grader, structured: true, finetune: {labelled: confirmed.jsonl, reward: hallucination}}
+  pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
   experiment.run_dir=FOLDER"""
 PR_SET_PDEATHSIG = 1
 RECIPE_VERSION = 4

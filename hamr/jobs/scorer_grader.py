@@ -103,7 +103,8 @@ class Grading:
 
 
 def labelled_responses(name: str, tuning: ScorerTrainingConfig) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
-    """(to learn from, held out). Raises BadInput where one of them lacks clean or flawed responses."""
+    """(to learn from, held out), in an order by chance: a file may have its flaws at its end. Raises BadInput where one
+    of them lacks clean or flawed responses."""
     assert tuning.labelled is not None, "a grader's section has it"
     flaws = FLAWS[tuning.reward]
     train, held_out = read_judged(tuning.labelled, flaws), []
@@ -118,4 +119,5 @@ def labelled_responses(name: str, tuning: ScorerTrainingConfig) -> tuple[list[Ju
             remedy = f"has {flawed} flawed responses of {len(rows)} to {use}"
             given = getattr(tuning, key) or tuning.labelled
             raise BadInput(f"pools.{name}.finetune.{key}", given, f"{remedy}; both kinds are needed")
+        Random(SEED).shuffle(rows)
     return train[: tuning.examples], held_out

@@ -101,6 +101,8 @@ def labelled(tmp_path: Path, *labels: str) -> ScorerTrainingConfig:
 def test_files_of_one_kind_are_refused(tmp_path: Path) -> None:
     train, held_out = labelled_responses("g", labelled(tmp_path, *["none", "factual"] * 20))
     assert (len(train), len(held_out)) == (32, 8)
+    train, _ = labelled_responses("g", labelled(tmp_path, *["none"] * 20, *["factual"] * 20))
+    assert 0 < sum(bool(row.labels) for row in train[:12]) < 12, "whatever the order of the file"
     with pytest.raises(BadInput, match=r"pools\.g\.finetune\.labelled: .*has 0 flawed responses of 32 to learn from"):
         labelled_responses("g", labelled(tmp_path, *["none"] * 40))
     tuning = labelled(tmp_path, *["none", "factual"] * 20)
