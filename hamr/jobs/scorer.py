@@ -58,7 +58,7 @@ usage:
 Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on pairs
 of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap: accuracy,
 AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled responses, the
-sets of `hamr data hallucination` in one file, to give one judged reward, and measured on responses not seen in training.
+sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than it learnt from.
 The models are cached and found again by `hamr train`; figures and reliability plots go into the run folder.
 
 options (`hamr --help` explains overrides):
