@@ -2,6 +2,7 @@
 
     python benchmarks/reward_time.py                               # three synthetic models, under a minute
     python benchmarks/reward_time.py --models fooled --frac 0.3
+    python benchmarks/reward_time.py --seeds 12 --tolerances       # is a difference more than the luck of one draw?
     python benchmarks/reward_time.py --triples triples.jsonl       # real scores: s_r, s_j, y
 
 README.md beside this file says what is simulated and how to read the table.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -237,6 +239,58 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def over_draws(draws: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per arm the means over draws; `difference` from the judge's rho in the same draw, with the deviation of one draw
+    and the half width of the mean's 95 % interval (Student's t)."""
+    rows = []
+    for i, arm in enumerate(draws[0]["arms"]):
+        own = [draw["arms"][i] for draw in draws]
+        judged = [draw["arms"][0]["spearman"] for draw in draws]
+        differences = np.array([row["spearman"] - rho for row, rho in zip(own, judged, strict=True)])
+        deviation = float(differences.std(ddof=1))
+        width = float(stats.t.ppf(0.975, len(draws) - 1)) * deviation / len(draws) ** 0.5
+        rows.append(
+            {
+                "arm": arm["arm"],
+                "time": float(np.mean([1.0 - row["saved"] for row in own])),
+                "difference": float(differences.mean()),
+                "deviation": deviation,
+                "half_width": width,
+                "meets_goal": sum(row["meets_goal"] for row in own),
+            }
+        )
+    return rows
+
+
+def draws_table(repeated: Mapping[str, Any]) -> str:
+    lines = [
+        f"{repeated['scores']}: {repeated['draws']} draws",
+        "| | time | Spearman - judge's, mean | one draw varies by | draws that meet the goal |",
+        "|---|---|---|---|---|",
+    ]
+    for row in repeated["arms"]:
+        lines.append(
+            f"| {row['arm']} | {row['time']:.2f} | {row['difference']:+.4f} ± {row['half_width']:.4f} "
+            f"| {row['deviation']:.4f} | {row['meets_goal']} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Calibration set and batches by one seed, and every arm on them."""
+    rng = np.random.default_rng(seed)
+    if args.triples:
+        fitting, rest = from_file(args.triples, rng, args.responses)
+        batches = [rest] * (args.warm_up + 2)
+    else:
+        sizes = {"responses": args.responses, "repeats": args.repeats}
+        groups = -(-args.fitting // args.responses)
+        fitting = synthetic(name, rng, groups=groups, shift=0.0, **sizes)
+        count = args.warm_up + 1 + args.batches
+        batches = [synthetic(name, rng, groups=args.groups, shift=args.shift, **sizes) for _ in range(count)]
+    return simulated_time.run(measure(name, fitting, batches, args))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -255,27 +309,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--judge-places", type=int, default=16)
     parser.add_argument("--reranker-places", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="draws of everything, calibration set included")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "reward_time.json")
     args = parser.parse_args(argv)
-    found = []
+    found, repeated = [], []
     for name in [str(args.triples.name)] if args.triples else args.models:
-        rng = np.random.default_rng(args.seed)
-        if args.triples:
-            fitting, rest = from_file(args.triples, rng, args.responses)
-            batches = [rest] * (args.warm_up + 2)
-        else:
-            sizes = {"responses": args.responses, "repeats": args.repeats}
-            groups = -(-args.fitting // args.responses)
-            fitting = synthetic(name, rng, groups=groups, shift=0.0, **sizes)
-            count = args.warm_up + 1 + args.batches
-            batches = [synthetic(name, rng, groups=args.groups, shift=args.shift, **sizes) for _ in range(count)]
-        found.append(simulated_time.run(measure(name, fitting, batches, args)))
-        print(table(found[-1]) + "\n", flush=True)
+        draws = [draw(name, seed, args) for seed in range(args.seed, args.seed + args.seeds)]
+        found.append(draws[0])
+        print(table(draws[0]) + "\n", flush=True)
+        if args.seeds > 1:
+            repeated.append({"scores": name, "draws": args.seeds, "arms": over_draws(draws)})
+            print(draws_table(repeated[-1]) + "\n", flush=True)
     # Paths say nothing to others.
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "triples")}
     out = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "settings": settings}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**out, "found": found}, indent=1) + "\n")
+    args.out.write_text(json.dumps({**out, "found": found, "repeated": repeated}, indent=1) + "\n")
     print(f"written to {args.out}")
 
 

@@ -114,19 +114,25 @@ class InstantRouter:
     """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
 
     def __init__(self) -> None:
+        from hamr.actors.router_calls import collect_rarely
+
         self.router = core()
+        collect_rarely()
 
-    async def score_many(self, calls: Sequence[Any]) -> AsyncIterator[Any]:
-        from hamr.actors.router_calls import in_batches
+    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
+        from hamr.actors.router_calls import in_batches, packed_done, unpacked
 
-        async for done in in_batches(self._score, calls):
-            yield done
+        async for done in in_batches(self._score, unpacked(calls)):
+            yield packed_done(done)
 
     async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any, group_aware: bool) -> RewardRecord:
         return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
 
     async def ready(self) -> int:
         return os.getpid()
+
+    async def cpu_s(self) -> float:
+        return time.process_time()
 
 
 async def load(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], at_once: int) -> dict[str, float]:
@@ -175,7 +181,9 @@ async def through_actor(args: argparse.Namespace) -> dict[str, float]:
     await load(client.score, asked[:64], 64)
     # Other words: the actor remembers what its scorers said.
     fresh = work(2 * args.groups, args.responses)[len(asked) :]
+    before = await actor.cpu_s.remote()
     quick = await load(client.score, fresh, args.at_once)
+    quick["actor_per_cpu_s"] = len(fresh) / (await actor.cpu_s.remote() - before)
     alone = work(3 * args.groups, args.responses)[2 * len(asked) :][: args.alone]
     quick |= await latency(client.score, alone)
     return quick

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hamr.config.footprint import FootprintConfig
-from hamr.config.pools import PoolConfig
+from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import Config, TrainerConfig
 
 OPENAI_POOL_CPUS = 0.1
@@ -66,7 +66,7 @@ def demands(config: Config) -> list[Demand]:
             labels=rollout.engine.node_labels,
             strategy=rollout.placement,
         ),
-        Demand(key="router.num_cpus", section="router", count=1, resources={"CPU": config.router.num_cpus}),
+        router_demand(config.router),
     ]
     return wanted + [pool_demand(name, pool) for name, pool in config.pools.items()]
 
@@ -81,6 +81,11 @@ def trainer_demand(trainer: TrainerConfig) -> Demand:
         labels=trainer.node_labels,
         strategy=trainer.placement,
     )
+
+
+def router_demand(router: RouterConfig) -> Demand:
+    """What the router reserves."""
+    return Demand(key="router.num_cpus", section="router", count=1, resources={"CPU": router.num_cpus})
 
 
 def learners(config: Config) -> list[Demand]:

@@ -67,7 +67,15 @@ def check_placement(config: Config, nodes: Sequence[Node]) -> list[Row]:
     First what no node could hold even alone, then what all nodes together do not have, then what is left over when
     the rest lies where it best does.
     """
-    wanted = demands(config)
+    return _checked(demands(config), _units(config), nodes)
+
+
+def check_demands(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+    """The same for what has no trainers and rollout workers that belong together."""
+    return _checked(wanted, wanted, nodes)
+
+
+def _checked(wanted: Sequence[Demand], units: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
     for demand in wanted:
         _check_one_fits(demand, nodes)
     total: dict[str, float] = {}
@@ -75,7 +83,7 @@ def check_placement(config: Config, nodes: Sequence[Node]) -> list[Row]:
         for name, amount in node.resources.items():
             total[name] = total.get(name, 0.0) + amount
     check_capacity(wanted, total)
-    rows = plan(config, nodes)
+    rows = place(units, nodes)
     for row in rows:
         if not row.missing:
             continue
@@ -87,7 +95,11 @@ def check_placement(config: Config, nodes: Sequence[Node]) -> list[Row]:
 
 def plan(config: Config, nodes: Sequence[Node]) -> list[Row]:
     """Where everything of a run would lie, as far as there is room."""
-    return place([*learners(config), *demands(config)[2:]], nodes)
+    return place(_units(config), nodes)
+
+
+def _units(config: Config) -> list[Demand]:
+    return [*learners(config), *demands(config)[2:]]
 
 
 def _apart(demand: Demand, nodes: Sequence[Node]) -> str:

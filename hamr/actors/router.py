@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
-from hamr.actors.router_calls import Done, RouterCalls, in_batches
+from hamr.actors.router_calls import RouterCalls, collect_rarely, in_batches, packed_done, unpacked
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
@@ -58,13 +60,12 @@ class RouterActor:
             deadline_s=router.deadline_s,
             group_wait_s=router.group_wait_s,
         )
+        collect_rarely()
 
-    async def score_many(
-        self, calls: Sequence[tuple[ServiceSample, Rollout, Cascade | None, bool]]
-    ) -> AsyncIterator[Done]:
-        """Records as they are done; see `hamr.actors.router_calls`."""
-        async for done in in_batches(self._score, calls):
-            yield done
+    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
+        """Records as they are done; both packed: see `hamr.actors.router_calls`."""
+        async for done in in_batches(self._score, unpacked(calls)):
+            yield packed_done(done)
 
     async def _score(
         self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None, group_aware: bool
@@ -203,13 +204,13 @@ class RouterClient:
     async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
         """What the call gives, called again after every death of the actor. Runs until it is cancelled."""
         from ray.exceptions import RayActorError
-        from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-        wait = wait_random_exponential(multiplier=0.1, max=LONGEST_BACKOFF_S)
-        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RayActorError), wait=wait):
-            self._asked_again += rescoring and attempt.retry_state.attempt_number > 1
-            with attempt:
+        for again in itertools.count(1):
+            try:
                 return await call()
+            except RayActorError:
+                await asyncio.sleep(random.uniform(0.0, min(LONGEST_BACKOFF_S, 0.1 * 2**again)))
+                self._asked_again += rescoring
         raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
 
 

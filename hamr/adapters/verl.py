@@ -10,6 +10,9 @@ The sample's JSON is the row's `reward_model.ground_truth`, or `extra_info["samp
 verl knows only numbers: it makes a tensor of them, and a NaN in it spoils its whole group. So a response that could not
 be scored is asked for again, and then an error ends the run (`missing="refuse"`); `group_mean` (of a batch) and `nan`
 are there for who prefers them. None of them is 0.
+
+The batch manager of verl's first months (spring 2025) makes 0.0 of any error, and of any score that is not a bare
+number: use one that hands `reward_kwargs` on, as all later ones do.
 """
 
 from __future__ import annotations

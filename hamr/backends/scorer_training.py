@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class ScorerExample:
     """A rendered question and what the scorer should say to it, as token ids.
 
-    `target_ids` ends in the verdict's token. `verdict` maps label tokens to the probability that each should get
-    there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a third label. Examples of one
-    `family` (those about one reference) begin alike, and what they begin with is computed once. Reasoning that is not
-    `sound` is heard but not learnt: the verdict has to be right all the same.
+    `target_ids` has `behind` tokens behind the verdict's, learnt as reasoning is. `verdict` maps label tokens to the
+    probability that each should get there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a
+    third label. Examples of one `family` (those about one reference) begin alike, and what they begin with is computed
+    once. Reasoning that is not `sound` is heard but not learnt: the verdict has to be right all the same.
     """
 
     prompt_ids: tuple[int, ...]
@@ -36,6 +36,7 @@ class ScorerExample:
     verdict: tuple[tuple[int, float], ...]
     family: str = ""
     sound: bool = True
+    behind: int = 0
 
 
 def finetune(
@@ -142,7 +143,7 @@ def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> l
 
 
 def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
-    """Mean over examples of (mean cross-entropy of sound reasoning's tokens) + (cross-entropy at the verdict).
+    """Mean over examples of (mean cross-entropy of what is learnt around the verdict) + (cross-entropy at the verdict).
 
     The verdict weighs as much as all the reasoning before it: it is one token, and it is the score.
     """
@@ -158,10 +159,10 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
     end = 0
     for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
         end += length
-        reasoning = len(e.target_ids) - 1
-        if e.sound:
-            read += [(end - 1 - reasoning + j, token, 1.0 / reasoning) for j, token in enumerate(e.target_ids[:-1])]
-        read += [(end - 1, token, probability) for token, probability in e.verdict]
+        start, at = end - len(e.target_ids), len(e.target_ids) - 1 - e.behind
+        learnt = [j for j in range(len(e.target_ids)) if j > at or (j < at and e.sound)]
+        read += [(start + j, e.target_ids[j], 1.0 / len(learnt)) for j in learnt]
+        read += [(start + at, token, probability) for token, probability in e.verdict]
     rows, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
     logprobs, _ = model(dataclasses.replace(laid_out, read_N=laid_out.read_N[rows], targets_N=targets))
     return -(logprobs * weights).sum() / len(batch)

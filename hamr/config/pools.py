@@ -39,7 +39,8 @@ class EngineConfig(FootprintConfig):
 
 
 class ScorerTrainingConfig(Section):
-    """Fine-tunes the pool's model on labelled pairs before the run; the result is cached by content."""
+    """Fine-tunes the pool's model before the run, on labelled pairs of replies or, a grader, on labelled responses; the
+    result is cached by content."""
 
     when: Literal["needed", "always"] = "needed"
     """`needed`: unless the raw model's AUC on held-out pairs is clearly (by two standard errors) above that of word
@@ -62,6 +63,13 @@ class ScorerTrainingConfig(Section):
     """False leaves the embeddings (and a head tied to them) as they are: a fifth of a small model's weights, and
     nothing that a scorer has to learn about words. With `lora` they never move."""
     threads: PositiveInt = 1
+    reward: Literal["risk", "hallucination"] = "hallucination"
+    """A grader's: which judged reward it learns to give. It learns by that reward's prompt in `rewards`."""
+    labelled: str | None = None
+    """A grader's, and needed there: JSONL of samples with `response`, `label` ("none", or what is wrong) and
+    `reason`, as `hamr data hallucination` writes them."""
+    held_out: str | None = None
+    """A grader's: a file of the same form to measure it on. null: a fifth of the samples of `labelled`."""
 
 
 class AutoscalingConfig(Section):
@@ -141,8 +149,11 @@ class PoolConfig(Section):
                 f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
                 "prompt, a grader's come with the questions"
             )
-        if self.role == "grader" and self.finetune:
-            raise ValueError("role='grader' and a finetune section contradict each other; remove the section")
+        if self.finetune and (self.role == "grader") != (self.finetune.labelled is not None):
+            raise ValueError(
+                f"role={self.role!r} and finetune.labelled={self.finetune.labelled!r} contradict each "
+                "other; a grader is taught by labelled responses, and nobody else: set finetune.labelled or remove it"
+            )
         return self
 
     @model_validator(mode="after")
@@ -170,6 +181,11 @@ class PoolConfig(Section):
     @property
     def most_replicas(self) -> int:
         return self.autoscaling.max_replicas if self.autoscaling else self.replicas
+
+    @property
+    def learns_pairs(self) -> bool:
+        """Whether it is fine-tuned on pairs of replies, which are made from `data`."""
+        return self.finetune is not None and self.role != "grader"
 
     @property
     def compares(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, render_action
@@ -79,9 +80,27 @@ def dialogue_text(sample: ServiceSample) -> str:
     """The history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
 
     Line breaks inside a turn, its parameters included, become spaces, so that a turn cannot pose as another
-    one. Empty history: "".
+    one. Empty history: "". Kept for the samples asked about last: a group's responses share theirs.
     """
-    return turns_text(sample.history)
+    return _text_of(_Same(sample.history))
+
+
+class _Same:
+    """A history as a cache's key: the very same one, since an equal one is dear to find (calls have no hash)."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self.turns = turns
+
+    def __hash__(self) -> int:
+        return id(self.turns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.turns is other.turns
+
+
+@lru_cache(maxsize=64)
+def _text_of(same: _Same) -> str:
+    return turns_text(same.turns)
 
 
 def turns_text(turns: Sequence[Turn]) -> str:

@@ -26,12 +26,16 @@ class Bin:
 class Quality:
     """Figures of a scorer on `n` labelled pairs, all in [0, 1]. `auc` is None where there is only one class.
 
-    `accuracy` takes a score of at least one half for a yes. `calibration_error` is 0 for a calibrated scorer.
+    `accuracy` takes a score of at least one half for a yes. `precision` and `recall` are those of finding what
+    is wrong: of all scores below one half the share whose truth is no (None if there are none), and of all whose truth
+    is no the share that scores below one half. `calibration_error` is 0 for a calibrated scorer.
     """
 
     n: int
     accuracy: float
     auc: float | None
+    precision: float | None
+    recall: float | None
     calibration_error: float
     bins: tuple[Bin, ...]
 
@@ -47,10 +51,14 @@ def quality(scores: Sequence[float], labels: Sequence[bool]) -> Quality:
         raise ValueError("a scorer is measured on at least one pair")
     bins = reliability(scores, labels)
     pairs = list(zip(scores, labels, strict=True))
+    refused = [label for score, label in pairs if score < 0.5]
+    found, wrong = refused.count(False), labels.count(False)
     return Quality(
         n=len(pairs),
         accuracy=sum((score >= 0.5) == label for score, label in pairs) / len(pairs),
         auc=auc(scores, labels) if 0 < sum(labels) < len(pairs) else None,
+        precision=found / len(refused) if refused else None,
+        recall=found / wrong if wrong else None,
         calibration_error=calibration_error(bins),
         bins=bins,
     )

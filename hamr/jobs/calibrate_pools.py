@@ -32,10 +32,12 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     # Ray and the engines load only here: calibrating from a file needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
+    from hamr.jobs.pool_room import check_pool_room
     from hamr.jobs.preparation import load_splits
     from hamr.jobs.scorer import prepare_scorers
 
-    needs_training = any(pool.finetune for pool in config.pools.values())
+    check_pool_room(config, pools, router=False)
+    needs_training = any(pool.learns_pairs for pool in config.pools.values())
     splits = load_splits(config.data, config.experiment.seed) if needs_training else None
     scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), progress)
     paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
@@ -52,6 +54,7 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
             await stop_pools(RUN)
 
     with ray_session(config.cluster):
+        check_pool_room(config, pools, router=False)
         return asyncio.run(ask())
 
 

@@ -42,14 +42,16 @@ def with_pools(
 
     `run` names their applications on the cluster. `splits` is what pools with a `finetune` section are trained on, if
     they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model or template will
-    not do, ScorerUnavailable when a pool cannot start.
+    not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
     """
     # Ray and the engines load only here: a command whose work is done already needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
+    from hamr.jobs.pool_room import check_pool_room
     from hamr.jobs.scorer import prepare_scorers
 
     pools = {name: config.pools[name] for name in dict.fromkeys(names)}
+    check_pool_room(config, pools, router=False)
     prepared = config.model_copy(update={"pools": with_starts(config, pools)})
     train, held_out = (splits.train, splits.validation) if splits else ((), ())
     scorers = prepare_scorers(prepared, train, held_out, progress)
@@ -65,6 +67,7 @@ def with_pools(
             await stop_pools(run)
 
     with ray_session(config.cluster):
+        check_pool_room(config, pools, router=False)
         return asyncio.run(ask())
 
 

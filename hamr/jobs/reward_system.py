@@ -29,6 +29,7 @@ from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.data.responses import ResponseGroup, Scorable, as_group
 from hamr.jobs.background_loop import BackgroundLoop
+from hamr.jobs.pool_room import check_pool_room
 from hamr.jobs.preparation import load_splits
 from hamr.jobs.scorer import prepare_scorers
 from hamr.rewards.judged import check_prompts
@@ -176,13 +177,15 @@ class RewardSystem:
 
         config = self.config
         check_prompts(config.rewards)
-        trained = any(pool.finetune for pool in config.pools.values())
+        check_pool_room(config, config.pools, router=True)
+        trained = any(pool.learns_pairs for pool in config.pools.values())
         splits = load_splits(config.data, config.experiment.seed) if trained else None
         train, held_out = (splits.train, splits.validation) if splits else ((), ())
         scorers = prepare_scorers(config, train, held_out, self._note)
         if not ray.is_initialized():
             self._note("starting Ray")
             stack.enter_context(ray_session(config.cluster))
+            check_pool_room(config, config.pools, router=True)
         loop = BackgroundLoop("hamr-reward-system")
         stack.callback(loop.close)
         self._note(f"starting the pools {', '.join(config.pools)}")

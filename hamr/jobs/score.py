@@ -93,7 +93,7 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
 def score_settings(config: Config) -> dict[str, Any]:
     """What decides a response's score: an output may only be resumed with the same."""
     model = config.model
-    trained = any(pool.finetune for pool in config.pools.values())
+    trained = any(pool.learns_pairs for pool in config.pools.values())
     return {
         "hamr": __version__,
         "model": {"path": model.path, "response_format": model.response_format},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
-import dataclasses
 import hashlib
 import json
 import multiprocessing
@@ -14,6 +13,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,22 @@ from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
+from hamr.data.splits import Splits
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.reliability import Quality, quality
-from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap
+from hamr.evaluation.scorer_check import auc, auc_standard_error
 from hamr.jobs.preparation import load_splits, run_path
+from hamr.jobs.scorer_grader import labelled_responses
+from hamr.jobs.scorer_lessons import (
+    PAIRS_SEED,
+    Exam,
+    Lessons,
+    grader_exam,
+    grader_lessons,
+    grading_of,
+    pair_exam,
+    pair_lessons,
+)
 from hamr.jobs.scorer_report import write_measured
 from hamr.observability.run_folder import RunFolder
 from hamr.rewards.prompting import PromptTemplate
@@ -44,23 +56,22 @@ usage:
   hamr scorer [experiment=scorer_lora] [data=FOLDER] [overrides]
 
 Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on pairs
-of the test samples (and on `data.labelled_pairs`, if there are any), before and after: accuracy, AUC and calibration.
+of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap: accuracy,
+AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled responses, the
+sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than it learnt from.
 The models are cached and found again by `hamr train`; figures and reliability plots go into the run folder.
 
 options (`hamr --help` explains overrides):
   pools.reranker.model=Qwen/Qwen3-4B
   pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, warmup_frac: 0.05, lora: {}}
+  pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
   experiment.run_dir=FOLDER"""
 PR_SET_PDEATHSIG = 1
-PAIRS_SEED = 17
 RECIPE_VERSION = 4
 """Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
 
 MOST_MEASURED = 300
 """Pairs of a set that a scorer is measured on; with 300 an AUC is known to about 0.02."""
-
-CHECK_PAIRS = 60
-"""Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
 
 CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
 """Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
@@ -86,15 +97,14 @@ def main(args: list[str]) -> int:
         raise BadInput("pools.<name>.finetune", None, "no pool asks for fine-tuning; set it, e.g. pools=cpu_small")
     path = run_path(config.experiment)
     RunFolder.refuse_if_used(path)
-    splits = load_splits(config.data, config.experiment.seed)
-    sets = {"held_out": clear_pairs("data.test", reply_pairs(splits.test, 2 * MOST_MEASURED, PAIRS_SEED))}
-    if config.data.labelled_pairs:
-        sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
+    pairs = any(pool.role != "grader" for pool in wanted.values())
+    splits = load_splits(config.data, config.experiment.seed) if pairs else Splits(train=(), validation=(), test=())
+    exams = {name: _exams(name, pool, config, splits) for name, pool in wanted.items()}
     with RunFolder.create(path, dump_config(config)) as folder:
         config = config.model_copy(update={"pools": wanted})
         tuned = prepare_scorers(config, splits.train, splits.validation, print)
         found = {
-            name: {kind: measured(pool, tuned[name], pairs) for kind, pairs in sets.items()}
+            name: {kind: measured(pool, tuned[name], exam) for kind, exam in exams[name].items()}
             for name, pool in wanted.items()
         }
         write_measured(folder, found, {name: str(scorer.path) for name, scorer in tuned.items()})
@@ -102,6 +112,19 @@ def main(args: list[str]) -> int:
             print(f"{name}: {scorer.path}" + (" (fine-tuned)" if scorer.finetuned else ""))
         print(f"figures: {folder.path}")
     return 0
+
+
+def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[str, Exam]:
+    """What the pool is measured on, by the name of the set."""
+    assert pool.finetune is not None, "only such pools are measured"
+    if pool.role == "grader":
+        _, rows = labelled_responses(name, pool.finetune)
+        return {"held_out": grader_exam(grading_of(pool, config), rows[:MOST_MEASURED])}
+    prompt = ScorerPrompt(PromptTemplate.load(pool.prompt), load_tokenizer(resolve_model(pool.model)))
+    sets = {"held_out": clear_pairs("data.test", reply_pairs(splits.test, 2 * MOST_MEASURED, PAIRS_SEED))}
+    if config.data.labelled_pairs:
+        sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
+    return {kind: pair_exam(prompt, pairs) for kind, pairs in sets.items()}
 
 
 def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
@@ -112,20 +135,16 @@ def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
     return random.Random(PAIRS_SEED).sample(clear, min(MOST_MEASURED, len(clear)))
 
 
-def measured(pool: PoolConfig, tuned: TunedScorer, pairs: Sequence[ReplyPair]) -> dict[str, Quality]:
-    """Figures of the pool's raw model and, if there is one, of the fine-tuned one on clear pairs. They are asked for
-    their verdict at once, a judge without its reasoning: what is compared is what training changed."""
+def measured(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Quality]:
+    """Figures of the pool's raw model, of the fine-tuned one if there is one, and of word overlap. The models are asked
+    for their verdict at once, a judge without its reasoning: what is compared is what training changed."""
     assert pool.finetune is not None, "only such pools are measured"
     base = resolve_model(pool.model)
-    template = PromptTemplate.load(pool.prompt)
-    prompt = ScorerPrompt(template, load_tokenizer(base))
-    questions = [question_ids(prompt, pair, think=False) for pair in pairs]
-    values = {prompt.labels[label]: verdict.value for label, verdict in template.labels.items()}
-    labels = [pair.label == "consistent" for pair in pairs]
     models = {"raw": base} | ({"tuned": tuned.path} if tuned.finetuned else {})
     with _environment(CHILD_ENV), _child() as call:
-        scores = {model: call(_raw_scores, path, questions, values, pool.finetune) for model, path in models.items()}
-    return {model: quality([min(max(s, 0.0), 1.0) for s in own], labels) for model, own in scores.items()}
+        scores = {model: call(_raw_scores, path, exam, pool.finetune) for model, path in models.items()}
+    scores["overlap"] = exam.overlap
+    return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}
 
 
 def prepare_scorers(
@@ -151,9 +170,8 @@ def prepare_scorers(
         # Those that wait come last: all that they may wait for is then done or under way.
         for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
             start = prepared.get(_start(pool) or "")
-            prepared[name] = side_by_side.submit(
-                prepare_scorer, name, pool, config.data.max_pairs, train, held_out, progress, start
-            )
+            lessons = partial(_lessons, name, pool, config, train, held_out)
+            prepared[name] = side_by_side.submit(prepare_scorer, name, pool, lessons, progress, start)
         return {name: prepared[name].result() for name in pools}
 
 
@@ -161,12 +179,18 @@ def _start(pool: PoolConfig) -> str | None:
     return pool.finetune.start_from if pool.finetune else None
 
 
+def _lessons(
+    name: str, pool: PoolConfig, config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample]
+) -> Lessons:
+    if pool.role == "grader":
+        return grader_lessons(name, pool, config)
+    return pair_lessons(pool, config.data.max_pairs, train, held_out)
+
+
 def prepare_scorer(
     name: str,
     pool: PoolConfig,
-    max_pairs: int,
-    train: Sequence[ServiceSample],
-    held_out: Sequence[ServiceSample],
+    lessons: Callable[[], Lessons],
     progress: Progress,
     start: concurrent.futures.Future[TunedScorer] | None = None,
 ) -> TunedScorer:
@@ -175,32 +199,24 @@ def prepare_scorer(
     base = resolve_model(pool.model)
     if pool.finetune is None:
         return TunedScorer(path=base, finetuned=False)
-    tuning, template = pool.finetune, PromptTemplate.load(pool.prompt)
-    pairs = reply_pairs(train, min(tuning.examples, max_pairs), PAIRS_SEED)
-    checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
+    tuning, taught = pool.finetune, lessons()
     begin = start.result().path if start else base
     models = [str(path.resolve()) for path in (base, begin)]
-    recipe = json.dumps(
-        [RECIPE_VERSION, models, template.id, tuning.model_dump(), [dataclasses.astuple(p) for p in (*pairs, *checks)]]
-    )
+    recipe = json.dumps([RECIPE_VERSION, models, *taught.basis])
     folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     note = folder.with_suffix(".json")
     if not note.is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        prompt = ScorerPrompt(template, load_tokenizer(base))
-        questions = [question_ids(prompt, pair, think=False) for pair in checks]
-        values = {prompt.labels[label]: verdict.value for label, verdict in template.labels.items()}
-        examples = training_examples(prompt, pairs)
-        labels = [pair.label == "consistent" for pair in checks]
-        overlap = auc([word_overlap(pair.statement_a, pair.statement_b) for pair in checks], labels)
+        exam = taught.exam()
+        overlap = exam.overlap_auc
         with _child() as call:
-            raw = auc(call(_raw_scores, base, questions, values, tuning), labels)
-            needed = tuning.when == "always" or not clearly_better(raw, overlap, labels)
+            raw = auc(call(_raw_scores, base, exam, tuning), exam.labels)
+            needed = tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
             progress(
                 f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
             )
             if needed and not (folder / "config.json").is_file():
-                call(_finetune, begin, folder, examples, tuning, name)
+                call(_finetune, begin, folder, taught.examples(), tuning, name)
         note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
@@ -212,55 +228,8 @@ def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
     return raw - 2 * auc_standard_error(raw, sum(labels), len(labels) - sum(labels)) > overlap
 
 
-def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
-    """The pairs as examples. A scorer that reasons is shown every second pair without its reasoning or, in turns, with
-    another's (and is taught neither): its own reasoning will be wrong at times, and a verdict that only ever followed
-    right reasoning would believe it rather than look at the statements."""
-    if not prompt.template.thinks:
-        return [example(prompt, pair) for pair in pairs]
-    heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
-    return [example(prompt, pair, said) for pair, said in zip(pairs, heard, strict=True)]
-
-
-def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
-    """The reasoning of the nearest pair whose own differs, if possible about the same statement: it sounds right."""
-    others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
-    alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
-    return next((pairs[j].thought for j in (*alike, *others)), "")
-
-
-def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
-    """A labelled pair as the template's question and the scorer's whole answer to it. `heard`: what stands in the place
-    of the pair's reasoning, and is not learnt."""
-    level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
-    verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
-    said: list[int] = []
-    if prompt.template.thinks:
-        reasoning = pair.thought if heard is None else heard
-        said = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
-    most_likely = max(verdict, key=lambda label: verdict[label])
-    return ScorerExample(
-        prompt_ids=tuple(question_ids(prompt, pair, think=True)),
-        target_ids=(*said, prompt.labels[most_likely]),
-        verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
-        family=pair.statement_a,
-        sound=heard is None,
-    )
-
-
-def question_ids(prompt: ScorerPrompt, pair: ReplyPair, *, think: bool) -> list[int]:
-    """The rendered question up to where the scorer speaks: before its reasoning, or right before its verdict."""
-    asked = prompt.question_ids(pair_question(pair).variables)
-    if not prompt.template.thinks:
-        return asked + prompt.verdict_ids(after_thinking=False)
-    opened = asked + prompt.thinking_ids()
-    return opened if think else opened + prompt.verdict_ids(after_thinking=True)
-
-
-def _raw_scores(
-    base: Path, questions: list[list[int]], values: dict[int, float], tuning: ScorerTrainingConfig
-) -> list[float]:
-    return verdict_scores(base, [tuple(q) for q in questions], values, threads=tuning.threads)
+def _raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[float]:
+    return verdict_scores(base, [tuple(q) for q in exam.questions], exam.values, threads=tuning.threads)
 
 
 def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: ScorerTrainingConfig, name: str) -> None:

@@ -1,4 +1,5 @@
-"""What `hamr scorer` leaves behind: accuracy, AUC and calibration of each scorer, before and after its training."""
+"""What `hamr scorer` leaves behind: accuracy, AUC and calibration of each scorer, before and after its training, and
+of word overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
 
 Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
-"""Pool -> set of pairs -> model (raw, tuned) -> figures."""
+"""Pool -> set -> model (raw, tuned) or `overlap` -> figures."""
 
 
 def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
@@ -26,18 +27,23 @@ def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str])
     write_summary(folder, {"scorers": scorers})
     for name, sets in found.items():
         for kind, models in sets.items():
-            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(models))
+            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(_models_only(models)))
     Console().print(measured_table(found))
 
 
 def measured_table(found: Measured) -> Table:
-    table = Table("scorer", "pairs", "model", "n", "accuracy", "AUC", "calibration error")
+    table = Table("scorer", "pairs", "model", "n", "accuracy", "AUC", "precision", "recall", "calibration error")
     for name, sets in found.items():
         for kind, models in sets.items():
             for model, q in models.items():
-                auc = "-" if q.auc is None else f"{q.auc:.3f}"
-                table.add_row(name, kind, model, str(q.n), f"{q.accuracy:.3f}", auc, f"{q.calibration_error:.3f}")
+                figures = (q.accuracy, q.auc, q.precision, q.recall, q.calibration_error)
+                table.add_row(name, kind, model, str(q.n), *("-" if x is None else f"{x:.3f}" for x in figures))
     return table
+
+
+def _models_only(models: Mapping[str, Quality]) -> dict[str, Quality]:
+    """Word overlap orders pairs, and is no probability."""
+    return {model: found for model, found in models.items() if model != "overlap"}
 
 
 def _plain(models: Mapping[str, Quality]) -> dict[str, dict[str, object]]:

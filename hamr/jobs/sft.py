@@ -10,17 +10,18 @@ from typing import Any
 
 from hamr.actors.demands import trainer_demand
 from hamr.actors.placement import check_capacity
-from hamr.actors.session import local_cpus, ray_session
+from hamr.actors.session import ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError
+from hamr.jobs.pool_room import local_node
 from hamr.jobs.preparation import check_checkpoint_room
 from hamr.jobs.sft_preview import mix_table, preview
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
 from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.summary import machine, versions
-from hamr.jobs.train import Job, local_gpus, run_id
+from hamr.jobs.train import Job, run_id
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
@@ -62,7 +63,7 @@ def main(args: list[str]) -> int:
     check_sinks(config.logging)
     wanted = [trainer_demand(config.trainer)]
     if config.cluster.address is None:
-        check_capacity(wanted, {"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
+        check_capacity(wanted, local_node(config).resources)
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamr.actors.nodes import check_alike, cluster_nodes
-from hamr.actors.placement import Node, check_placement, planned
-from hamr.actors.session import SIGTERM_EXIT, local_cpus, ray_session, sigterm_as_exit
+from hamr.actors.placement import check_placement, planned
+from hamr.actors.session import SIGTERM_EXIT, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import Preempted, RunFolderError
 from hamr.jobs.attendant import Attendant
 from hamr.jobs.fleet import LiveFleet
+from hamr.jobs.pool_room import local_node
 from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
@@ -210,13 +211,3 @@ def _is_resume(args: Sequence[str]) -> bool:
 def run_id(path: Path) -> str:
     """A run's name in keys and pool names: its folder's, in characters that all of them take."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
-
-
-def local_node(config: Config) -> Node:
-    """This machine as the node of a local Ray."""
-    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
-
-
-def local_gpus() -> float:
-    """GPUs of this machine, counted without importing torch."""
-    return float(len(list(Path("/dev").glob("nvidia[0-9]*"))))

@@ -20,11 +20,15 @@ from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
 from hamr.config.pools import ScorerTrainingConfig
+from hamr.data.judged import JudgedResponse
 from hamr.data.pairs import ReplyPair
 from hamr.errors import RunFolderError
 from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import clearly_better, example, main, prepare_scorers, question_ids, training_examples
+from hamr.jobs.scorer import clearly_better, main, prepare_scorers
+from hamr.jobs.scorer_grader import Grading
+from hamr.jobs.scorer_lessons import example, grader_exam, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
+from hamr.types import ServiceSample
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,33 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+def test_a_grader_learns_the_label_of_a_response_and_what_stands_behind_it(tiny: Path, tmp_path: Path) -> None:
+    sample = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
+    rows = [
+        JudgedResponse(sample=sample, response=said, labels=labels, reason=reason)
+        for said, labels, reason in (("It costs $40.", (), ""), ("I am a lawyer.", ("role",), "a lawyer"))
+    ]
+    grading = Grading(
+        reward="risk",
+        rewards=load_config(["experiment=smoke"]).rewards,
+        tokenizer=load_tokenizer(tiny),
+        response_format="plain",
+    )
+    losses: list[float] = []
+    finetune(
+        tiny,
+        tmp_path / "grader",
+        grading.examples(rows * 32),
+        ScorerTrainingConfig(layers=2, epochs=8, batch_size=8, learning_rate=3e-3, threads=1),
+        seed=0,
+        progress=lambda step, steps, loss: losses.append(loss),
+    )
+    assert losses[-1] < 0.1 * losses[0]
+    exam = grader_exam(grading, rows)
+    clean, risky = verdict_scores(tmp_path / "grader", [tuple(q) for q in exam.questions], exam.values, threads=1)
+    assert clean > 0.9 and risky < 0.1
 
 
 def test_an_adapter_learns_and_is_merged_into_a_plain_model(tiny: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hamr.actors import router_calls
-from hamr.actors.router_calls import RouterCalls, in_batches
+from hamr.actors.router_calls import RouterCalls, in_batches, packed, packed_done, unpacked
 
 
 class Actor:
@@ -22,13 +22,13 @@ class Actor:
     def options(self, **how: Any) -> Any:
         return self
 
-    def remote(self, calls: list[Any]) -> AsyncIterator[Any]:
-        self.calls.append(calls)
-        return self._stream(calls)
+    def remote(self, calls: bytes) -> AsyncIterator[Any]:
+        self.calls.append(unpacked(calls))
+        return self._stream(self.calls[-1])
 
     async def _stream(self, calls: list[Any]) -> AsyncIterator[Any]:
         async for done in in_batches(self.score, calls):
-            yield _value(done)
+            yield _value(packed_done(done))
 
 
 async def _value(value: Any) -> Any:
@@ -80,8 +80,8 @@ async def test_a_mistake_concerns_its_own_response_alone() -> None:
 
 
 async def test_a_dead_actor_concerns_all_that_have_no_record_yet() -> None:
-    async def dying(calls: list[Any]) -> AsyncIterator[Any]:
-        yield _value([(1, "record of second")])
+    async def dying(calls: bytes) -> AsyncIterator[Any]:
+        yield _value(packed([(1, "record of second")]))
         raise ConnectionError("the actor died")
 
     actor = Actor(quick)
@@ -115,3 +115,30 @@ async def test_one_who_leaves_before_the_call_is_not_in_it() -> None:
     gone.cancel()
     assert await calls.score("here") == "record of here"
     assert actor.calls == [[("here",)]]
+
+
+async def test_an_error_that_cannot_travel_goes_in_words() -> None:
+    class Local(Exception):
+        """Of no module, so that no other process could make one."""
+
+    async def score(name: str) -> Any:
+        if name == "bad":
+            raise Local("odd")
+        return f"record of {name}"
+
+    calls = RouterCalls(Actor(score))
+    good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
+    assert good == "record of good"
+    assert isinstance(bad, RuntimeError) and "Local('odd')" in str(bad)
+
+
+async def test_a_response_that_is_cancelled_inside_of_the_router_is_told_so() -> None:
+    async def score(name: str) -> Any:
+        if name == "bad":
+            raise asyncio.CancelledError
+        return f"record of {name}"
+
+    calls = RouterCalls(Actor(score))
+    good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
+    assert good == "record of good"
+    assert isinstance(bad, RuntimeError) and "cancelled" in str(bad)

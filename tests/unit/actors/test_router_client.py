@@ -8,6 +8,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from hamr.actors.router import RouterClient
+from hamr.actors.router_calls import packed, unpacked
 from hamr.config.pools import RouterConfig
 from hamr.routing.cascade import Cascade
 from hamr.types import Rollout, SampleKey, ServiceSample
@@ -35,12 +36,13 @@ class Dying:
         assert how == {"num_returns": "streaming"}
         return self
 
-    async def remote(self, calls: list[Any]) -> Any:
+    async def remote(self, packed_calls: bytes) -> Any:
+        calls = unpacked(packed_calls)
         self.told += calls
         self.left -= 1
         if self.left >= 0:
             raise RayActorError
-        yield _value(list(enumerate(calls)))
+        yield _value(packed(list(enumerate(calls))))
 
 
 async def _value(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import hamr
 from hamr import RewardSystem
 from hamr.config.load import dump_config, load_config
-from hamr.errors import ConfigError, DataError, HamrError
+from hamr.errors import CapacityError, ConfigError, DataError, HamrError
 from hamr.jobs.background_loop import BackgroundLoop
 from hamr.jobs.reward_system import values_of
 from hamr.types import JudgeTimeout, MalformedResponse, RewardRecord, Rollout, SampleKey, Scored, ServiceSample
@@ -117,6 +117,7 @@ class World:
         from hamr.jobs import reward_system as module
 
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(module, "check_pool_room", lambda *args, **kwargs: None)
         monkeypatch.setattr(module, "prepare_scorers", lambda *args: {})
         monkeypatch.setattr(module, "start_pools", self.start_pools)
         monkeypatch.setattr(module, "stop_pools", self.stop_pools)
@@ -212,3 +213,16 @@ def test_a_defect_of_the_router_is_raised_as_it_is_and_nothing_goes_on(world: Wo
             system.score([(SAMPLE, ["for ever", "x"]), (SAMPLE, ["for ever", "defect"])])
         assert world.under_way == 0
         assert system.rewards([(SAMPLE, ["fine"])]) == [[4.0]]
+
+
+def test_more_replicas_than_the_machine_holds_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """8 logical CPUs: two pools of 0.5 and a router of 0.1 leave room for (8 - 0.6) / 0.5 = 14 judges."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    system = RewardSystem.from_config(["experiment=smoke", "pools.judge.replicas=64"])
+    with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 64: .*lower it to 14 or less") as refused:
+        system.start()
+    assert refused.value.exit_code == 2
+    with pytest.raises(CapacityError, match="no node with its labels|no node has these labels"):
+        RewardSystem.from_config(["experiment=smoke", "pools.judge.engine.node_labels={zone: east}"]).start()

@@ -1,0 +1,84 @@
+"""Responses with a judge's label: what a grader is trained on and measured by.
+
+A line is a sample (`hamr.data.samples`) with `response`, `label` and `reason`, as `hamr data hallucination` writes it.
+`label` is "none" or what is wrong; a list where several things are.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.data.samples import from_json, read_rows
+from hamr.errors import DataError
+from hamr.rewards.questions import case_variables
+from hamr.types import ServiceSample
+
+CLEAN = "none"
+HELD_OUT = 5
+"""One sample in so many is held out where there is no file of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedResponse:
+    """`labels` is empty for a response that nothing is wrong with."""
+
+    sample: ServiceSample
+    response: str
+    labels: tuple[str, ...]
+    reason: str
+
+
+def read_judged(path: str | Path, labels: Sequence[str]) -> list[JudgedResponse]:
+    """The file's responses. `labels` are those that a flaw may have. Raises DataError at `file:line: field`."""
+    found = []
+    for number, row in read_rows(path):
+        where = f"{path}:{number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: line", row, "must be a JSON object")
+        row = dict(row)
+        response, label, reason = (row.pop(field, None) for field in ("response", "label", "reason"))
+        if not isinstance(response, str):
+            raise DataError(f"{where}: response", response, "must be a text")
+        if not isinstance(reason, str | None):
+            raise DataError(f"{where}: reason", reason, "must be a text or null")
+        found.append(
+            JudgedResponse(
+                sample=from_json(row, where=where),
+                response=response,
+                labels=_labels(label, labels, where),
+                reason=reason or "",
+            )
+        )
+    return found
+
+
+def _labels(label: Any, known: Sequence[str], where: str) -> tuple[str, ...]:
+    named = [label] if isinstance(label, str) else label
+    if named == [CLEAN]:
+        return ()
+    if not isinstance(named, list) or not named or not set(map(str, named)) <= set(known):
+        raise DataError(f"{where}: label", label, f'must be "{CLEAN}" or of {", ".join(known)}')
+    return tuple(name for name in known if name in named)
+
+
+def split_off(rows: Sequence[JudgedResponse], seed: int) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
+    """(to learn from, held out): all responses to a sample on one side."""
+    ids = sorted({row.sample.id for row in rows})
+    random.Random(seed).shuffle(ids)
+    out = set(ids[: len(ids) // HELD_OUT])
+    return [row for row in rows if row.sample.id not in out], [row for row in rows if row.sample.id in out]
+
+
+def borne_out(row: JudgedResponse) -> float:
+    """Share of the response's distinct words that stand in what its judge reads: what a grader has to beat.
+
+    1.0 for a response without words.
+    """
+    words = set(re.findall(r"\w+", row.response.lower()))
+    material = set(re.findall(r"\w+", " ".join(case_variables(row.sample).values()).lower()))
+    return len(words & material) / len(words) if words else 1.0

@@ -1,0 +1,42 @@
+"""Whether pools that are asked without a training run find room, before anything of theirs starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hamr.actors.demands import pool_demand, router_demand
+from hamr.actors.nodes import cluster_nodes
+from hamr.actors.placement import Node, check_demands
+from hamr.actors.session import local_cpus
+from hamr.config.schema import Config
+
+
+def check_pool_room(config: Config, names: Iterable[str], *, router: bool) -> None:
+    """Raises CapacityError where the pools `names` (and the router, if one is started) do not fit: the key, its value
+    and what would fit.
+
+    On the nodes of the Ray that runs in this process; before one runs, on the one that will be started here. A cluster
+    elsewhere has to be joined first, and an elastic one is never full.
+    """
+    import ray
+
+    wanted = [pool_demand(name, config.pools[name]) for name in names]
+    if router:
+        wanted.append(router_demand(config.router))
+    if config.cluster.elastic:
+        return
+    if ray.is_initialized():
+        check_demands(wanted, cluster_nodes())
+    elif config.cluster.address is None:
+        check_demands(wanted, [local_node(config)])
+
+
+def local_node(config: Config) -> Node:
+    """This machine as the node of a local Ray."""
+    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
+
+
+def local_gpus() -> float:
+    """GPUs of this machine, counted without importing torch."""
+    return float(len(list(Path("/dev").glob("nvidia[0-9]*"))))

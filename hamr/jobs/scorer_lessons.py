@@ -1,0 +1,166 @@
+"""What scorers learn from and are tried with: labelled pairs of replies, or, a grader, labelled responses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hamr.backends.models import resolve_model
+from hamr.backends.scorer_prompt import ScorerPrompt
+from hamr.backends.scorer_training import ScorerExample
+from hamr.backends.tokenizer import load_tokenizer
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config
+from hamr.data.judged import JudgedResponse, borne_out
+from hamr.data.pairs import ReplyPair, reply_pairs
+from hamr.data.samples import to_json
+from hamr.evaluation.scorer_check import auc, pair_question, word_overlap
+from hamr.jobs.scorer_grader import Grading, labelled_responses
+from hamr.rewards.prompting import PromptTemplate
+from hamr.types import ServiceSample
+
+PAIRS_SEED = 17
+CHECK_PAIRS = 60
+"""Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+GRADERS_OWN = {"reward", "labelled", "held_out"}
+"""What of a `finetune` section a scorer of pairs has no use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """Questions whose answers are known. They end right before the verdict: nobody reasons. `values`: what the
+    verdict's tokens are worth. `labels`: where a high score is right. `overlap`: a score that needs no model."""
+
+    questions: list[list[int]]
+    values: dict[int, float]
+    labels: list[bool]
+    overlap: list[float]
+
+    @cached_property
+    def overlap_auc(self) -> float:
+        return auc(self.overlap, self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lessons:
+    """`basis` is all that the others depend on beside the model, as JSON; these are made when they are needed."""
+
+    basis: list[Any]
+    exam: Callable[[], Exam]
+    examples: Callable[[], list[ScorerExample]]
+
+
+def pair_lessons(
+    pool: PoolConfig, max_pairs: int, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample]
+) -> Lessons:
+    """For a reranker or a judge."""
+    assert pool.finetune is not None, "only such pools learn"
+    template = PromptTemplate.load(pool.prompt)
+    prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
+    pairs = reply_pairs(train, min(pool.finetune.examples, max_pairs), PAIRS_SEED)
+    checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
+    settings = pool.finetune.model_dump(exclude=GRADERS_OWN)
+    return Lessons(
+        basis=[template.id, settings, [dataclasses.astuple(p) for p in (*pairs, *checks)]],
+        exam=lambda: pair_exam(prompt, checks),
+        examples=lambda: training_examples(prompt, pairs),
+    )
+
+
+def grader_lessons(name: str, pool: PoolConfig, config: Config) -> Lessons:
+    """For a grader. Raises DataError for a file of labelled responses that cannot be read."""
+    assert pool.finetune is not None, "only such pools learn"
+    grading = grading_of(pool, config)
+    train, held_out = labelled_responses(name, pool.finetune)
+    checks = held_out[:CHECK_PAIRS]
+    rows = [[to_json(row.sample), row.response, row.labels, row.reason] for row in (*train, *checks)]
+    return Lessons(
+        basis=[
+            grading.prompt_id,
+            grading.response_format,
+            pool.finetune.model_dump(exclude={"labelled", "held_out"}),
+            rows,
+        ],
+        exam=lambda: grader_exam(grading, checks),
+        examples=lambda: grading.examples(train),
+    )
+
+
+def grading_of(pool: PoolConfig, config: Config) -> Grading:
+    assert pool.finetune is not None, "only such pools learn"
+    return Grading(
+        reward=pool.finetune.reward,
+        rewards=config.rewards,
+        tokenizer=load_tokenizer(resolve_model(pool.model)),
+        response_format=config.model.response_format,
+    )
+
+
+def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> Exam:
+    """Whether pairs that are consistent or inconsistent are told apart."""
+    levels = prompt.template.labels.items()
+    return Exam(
+        questions=[question_ids(prompt, pair, think=False) for pair in pairs],
+        values={prompt.labels[label]: verdict.value for label, verdict in levels},
+        labels=[pair.label == "consistent" for pair in pairs],
+        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
+    )
+
+
+def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> Exam:
+    """Whether clean responses are told from flawed ones."""
+    opened, values = grading.verdict_ids()
+    return Exam(
+        questions=[grading.question_ids(row) + opened for row in rows],
+        values=values,
+        labels=[not row.labels for row in rows],
+        overlap=[borne_out(row) for row in rows],
+    )
+
+
+def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
+    """The pairs as examples. A scorer that reasons is shown every second pair without its reasoning or, in turns, with
+    another's (and is taught neither): its own reasoning will be wrong at times, and a verdict that only ever followed
+    right reasoning would believe it rather than look at the statements."""
+    if not prompt.template.thinks:
+        return [example(prompt, pair) for pair in pairs]
+    heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
+    return [example(prompt, pair, said) for pair, said in zip(pairs, heard, strict=True)]
+
+
+def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
+    """The reasoning of the nearest pair whose own differs, if possible about the same statement: it sounds right."""
+    others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
+    alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
+    return next((pairs[j].thought for j in (*alike, *others)), "")
+
+
+def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
+    """A labelled pair as the template's question and the scorer's whole answer to it. `heard`: what stands in the place
+    of the pair's reasoning, and is not learnt."""
+    level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
+    verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
+    said: list[int] = []
+    if prompt.template.thinks:
+        reasoning = pair.thought if heard is None else heard
+        said = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
+    most_likely = max(verdict, key=lambda label: verdict[label])
+    return ScorerExample(
+        prompt_ids=tuple(question_ids(prompt, pair, think=True)),
+        target_ids=(*said, prompt.labels[most_likely]),
+        verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
+        family=pair.statement_a,
+        sound=heard is None,
+    )
+
+
+def question_ids(prompt: ScorerPrompt, pair: ReplyPair, *, think: bool) -> list[int]:
+    """The rendered question up to where the scorer speaks: before its reasoning, or right before its verdict."""
+    asked = prompt.question_ids(pair_question(pair).variables)
+    if not prompt.template.thinks:
+        return asked + prompt.verdict_ids(after_thinking=False)
+    opened = asked + prompt.thinking_ids()
+    return opened if think else opened + prompt.verdict_ids(after_thinking=True)
