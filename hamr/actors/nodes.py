@@ -23,13 +23,13 @@ class Place:
     first: int = 0
 
 
-def cluster_nodes() -> list[Node]:
-    """The live nodes and what is free on each now. Nodes with the same address (several on one machine) are told
-    apart by the start of their id."""
+def cluster_nodes(*, free_only: bool = True) -> list[Node]:
+    """The live nodes and what is free on each now, or what each has in all. Nodes with the same address (several on one
+    machine) are told apart by the start of their id."""
     import ray
     from ray._private.state import available_resources_per_node
 
-    free = available_resources_per_node()
+    free = available_resources_per_node() if free_only else {}
     alive = [node for node in ray.nodes() if node["Alive"]]
     names = _names(alive)
     found = [

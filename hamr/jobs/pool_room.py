@@ -16,8 +16,9 @@ def check_pool_room(config: Config, names: Iterable[str], *, router: bool) -> No
     """Raises CapacityError where the pools `names` (and the router, if one is started) do not fit: the key, its value
     and what would fit.
 
-    On the nodes of the Ray that runs in this process; before one runs, on the one that will be started here. A cluster
-    elsewhere has to be joined first, and an elastic one is never full.
+    On the nodes of the Ray that runs in this process, all that they have (what is taken may be on its way out); before
+    one runs, on the one that will be started here. A cluster elsewhere has to be joined first, and an elastic one is
+    never full.
     """
     import ray
 
@@ -27,7 +28,7 @@ def check_pool_room(config: Config, names: Iterable[str], *, router: bool) -> No
     if config.cluster.elastic:
         return
     if ray.is_initialized():
-        check_demands(wanted, cluster_nodes())
+        check_demands(wanted, cluster_nodes(free_only=False))
     elif config.cluster.address is None:
         check_demands(wanted, [local_node(config)])
 
