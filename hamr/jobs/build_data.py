@@ -87,6 +87,7 @@ def main(args: list[str]) -> int:
         "sampled": _sampled,
         "hallucination": _hallucination,
         "rubrics": _rubrics,
+        "olabench": _olabench,
     }
     if not args or args[0] not in recipes:
         given = args[0] if args else None
@@ -125,6 +126,12 @@ def _rubrics(args: list[str]) -> int:
     from hamr.jobs.build_rubrics import OPTIONS, build
 
     return build(*_own(args, OPTIONS))
+
+
+def _olabench(args: list[str]) -> int:
+    from hamr.jobs.build_olabench import build_olabench
+
+    return build_olabench(args)
 
 
 def _patm(args: list[str]) -> int:
