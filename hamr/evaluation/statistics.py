@@ -93,8 +93,8 @@ def _means(data: np.ndarray, resamples: int, seed: int) -> np.ndarray:
 
 
 def share_interval(held: Sequence[bool]) -> Estimate:
-    """A share with Wilson's score interval, for counts so small, or so even, that a bootstrap never varies: 5 of 5 is no
-    certainty.
+    """A share with Wilson's score interval, for counts so small, or so even, that a bootstrap never varies: 5 of 5 is
+    no certainty.
 
         (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n),  z = 1.96
 

@@ -1,4 +1,4 @@
-"""OlaBench's items (second paper, sections 3.1 and A.2): decision points of a service, of three kinds and three subsets.
+"""OlaBench's items (second paper, sections 3.1 and A.2): decision points of a service, of three kinds and subsets.
 
 An item is a sample with what its kind of system hands to the model beside the conversation. In a file, a line is a
 sample (`hamr.data.samples`) with some more fields:
