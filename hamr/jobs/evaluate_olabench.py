@@ -76,7 +76,8 @@ class Bench:
 def main(args: list[str]) -> int:
     """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody answered."""
     request = read_request(args)
-    config, asked = with_policies(load_config(list(request.overrides)), "policy", request.policies)
+    given = load_config(list(request.overrides))
+    config, asked = with_policies(given, "policy", request.policies, request.options.cot)
     bench = read_bench(request, config, asked)
     console = Console()
     with Journal(request.output) as journal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hamr.config.load import load_dumped
@@ -19,11 +19,12 @@ POLICY = "policy"
 """Of a checkpoint: the folder that holds the model."""
 
 
-def with_policies(config: Config, key: str, names: Sequence[str]) -> tuple[Config, dict[str, str]]:
+def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> tuple[Config, dict[str, str]]:
     """(the configuration with a pool for every policy that is to be asked, name -> pool).
 
     A name is a pool's, or the path of a run folder, whose pool is then made with the engine that the run rolled out
-    with. Files of responses (`*.jsonl`) are left out: nobody is asked. Raises BadInput for any other name.
+    with. Files of responses (`*.jsonl`) are left out: nobody is asked. Raises BadInput for any other name, and for a run
+    that did not learn to answer in the order `cot`.
     """
     pools: dict[str, PoolConfig] = dict(config.pools)
     asked: dict[str, str] = {}
@@ -41,7 +42,7 @@ def with_policies(config: Config, key: str, names: Sequence[str]) -> tuple[Confi
         name = f"run-{path.resolve().name}"
         if name in pools:
             raise BadInput(key, given, f"would be called {name}, as another is; rename one of the folders")
-        pools[name] = _pool_of_run(key, path)
+        pools[name] = _pool_of_run(key, path, cot)
         asked[name] = name
     return config.model_copy(update={"pools": pools}), asked
 
@@ -74,9 +75,13 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _pool_of_run(key: str, path: Path) -> PoolConfig:
+def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
     folder = RunFolder.open(path)
     run = load_dumped(folder.config)
+    orders = ("none",) if run.model.response_format == "plain" else ("pre", "post")
+    if cot not in orders:
+        remedy = f"{path} learned model.response_format={run.model.response_format}; set cot={' or '.join(orders)}"
+        raise BadInput("cot", cot, remedy)
     newest = Checkpoints(folder.checkpoints).newest()
     if newest is None:
         raise BadInput(key, str(path), "has no whole checkpoint; give a run that wrote one")
@@ -88,8 +93,3 @@ def _pool_of_run(key: str, path: Path) -> PoolConfig:
         engine=run.rollout.engine,
         replicas=run.rollout.workers,
     )
-
-
-def describe(config: Config, pools: Mapping[str, str]) -> dict[str, str]:
-    """The model behind each name."""
-    return {name: config.pools[pool].model for name, pool in pools.items()}

@@ -14,6 +14,8 @@ from hamr.observability.ecs_console import Report
 from hamr.observability.ecs_console import progress as bars
 
 GRADES = {"dialogue": "dialogue", "policy": "policy", "tool": "tools"}
+SHORT = {"hallucination": "halluc."}
+"""So that every column of eight has its room."""
 GROUPS = ("all", "rag", "workflow", "agent", "core", "risk", "hallucination")
 
 
@@ -40,40 +42,51 @@ def tables(metrics: Mapping[str, Any]) -> list[Table]:
     return [table for table in found if table.row_count]
 
 
-def figure(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0) -> str:
-    """A mean with its interval; "-" where there is none."""
-    if estimate["mean"] is None:
-        return "-"
-    ends = [form.format(scale * estimate[end]) for end in ("low", "high")] if estimate["low"] is not None else []
-    return form.format(scale * estimate["mean"]) + (f"\n{ends[0]}-{ends[1]}" if ends else "")
+def figure(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0, ends: str = "") -> str:
+    """A mean over its interval, whose ends have a form of their own if `ends` gives one; "-" where there is none."""
+    mean = mean_of(estimate, form, scale)
+    if estimate["low"] is None:
+        return mean
+    low, high = ((ends or form).format(scale * estimate[end]) for end in ("low", "high"))
+    return f"{mean}\n{low}-{high}"
+
+
+def mean_of(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0) -> str:
+    return "-" if estimate["mean"] is None else form.format(scale * estimate["mean"])
 
 
 def share(estimate: Mapping[str, Any]) -> str:
-    return figure(estimate, "{:.1f}", 100.0)
+    return figure(estimate, "{:.1f}", 100.0, ends="{:.0f}")
 
 
 def _policy(name: str, groups: Mapping[str, Any]) -> Table:
-    table = _headed(f"OlaBench: {name}", "", ["items", *GRADES.values(), "risk %", "halluc. %", "overall"])
+    table = _headed(f"OlaBench: {name}", "", ["n", *GRADES.values(), "risk %", "halluc. %", "overall"])
     for group in (g for g in GROUPS if g in groups):
         found = groups[group]
-        grades = [figure(found["grades"][grade]) for grade in GRADES]
+        grades = [figure(found["grades"][grade], ends="{:.1f}") for grade in GRADES]
         rates = [share(found[rate]["rate"]) for rate in ("risk", "hallucination")]
-        table.add_row(group, str(found["items"]), *grades, *rates, figure(found["overall"], "{:.1f}"))
+        table.add_row(
+            SHORT.get(group, group),
+            str(found["items"]),
+            *grades,
+            *rates,
+            figure(found["overall"], "{:.1f}", ends="{:.0f}"),
+        )
     return table
 
 
 def _latency(name: str, groups: Mapping[str, Any]) -> Table:
-    headings = ["mean s", "median", "95 %", "tokens", "thought", "malformed", "cut off", "failed"]
+    headings = ["mean s", "median", "95 %", "tokens", "CoT", "malformed", "cut", "failed"]
     table = _headed(f"{name}: responses", "", headings)
     for group in (g for g in ("all", "rag", "workflow", "agent") if g in groups):
         latency, counts = groups[group]["latency"], groups[group]["responses"]
         table.add_row(
             group,
-            figure(latency["seconds"]),
+            mean_of(latency["seconds"]),
             _number(latency["median_s"]),
             _number(latency["p95_s"]),
-            figure(latency["response_tokens"], "{:.0f}"),
-            figure(latency["cot_tokens"], "{:.0f}"),
+            mean_of(latency["response_tokens"], "{:.0f}"),
+            mean_of(latency["cot_tokens"], "{:.0f}"),
             *(str(counts[key]) for key in ("malformed", "cut_off", "failed")),
         )
     return table

@@ -53,10 +53,9 @@ def types(policies: Mapping[str, Any]) -> Figure | None:
     if not any(value for shares in bars.values() for value in shares.values()):
         return None
     figure, ax = axes(HALF)
-    _bars(ax, bars)
+    _bars(ax, bars, slanted=True)
     percent(ax)
     ax.set_ylim(bottom=0)
-    ax.tick_params(axis="x", labelrotation=28)
     return figure
 
 
@@ -70,10 +69,9 @@ def detection(judges: Mapping[str, Any]) -> Figure | None:
     if not bars["recall"]:
         return None
     figure, ax = axes(HALF)
-    _bars(ax, bars)
+    _bars(ax, bars, slanted=True)
     percent(ax)
     ax.set_ylim(0, 1)
-    ax.tick_params(axis="x", labelrotation=28)
     return figure
 
 
@@ -94,15 +92,15 @@ def _estimate(estimate: Mapping[str, Any], scale: float) -> Bar | None:
     return scale * estimate["mean"], scale * estimate["low"], scale * estimate["high"]
 
 
-def _bars(ax: Axes, series: Mapping[str, Mapping[str, Bar | None]]) -> None:
+def _bars(ax: Axes, series: Mapping[str, Mapping[str, Bar | None]], *, slanted: bool = False) -> None:
     names = list(dict.fromkeys(name for heights in series.values() for name in heights))
     width = 0.8 / len(series)
     for i, (label, heights) in enumerate(series.items()):
         known = [(x, bar) for x, name in enumerate(names) if (bar := heights.get(name)) is not None]
         at = [x + (i - (len(series) - 1) / 2) * width for x, _ in known]
         below, above = [max(0.0, m - low) for _, (m, low, _) in known], [max(0.0, h - m) for _, (m, _, h) in known]
-        means, look = [m for _, (m, _, _) in known], {"color": CYCLE[i % len(CYCLE)], "ecolor": INK, "capsize": 3}
-        ax.bar(at, means, width * 0.92, label=label, yerr=[below, above], **look)
-    ax.set_xticks(range(len(names)), names)
+        means, colour = [m for _, (m, _, _) in known], CYCLE[i % len(CYCLE)]
+        ax.bar(at, means, width * 0.92, label=label, color=colour, yerr=[below, above], ecolor=INK, capsize=3)
+    ax.set_xticks(range(len(names)), names, **({"rotation": 28, "ha": "right"} if slanted else {}))
     ax.tick_params(axis="x", length=0, labelcolor=INK)
     legend(ax, ncols=2)

@@ -7,7 +7,7 @@ import pytest
 
 from hamr.cli import main
 from hamr.config.load import dump_config, load_config
-from hamr.errors import HamrError
+from hamr.errors import BadInput, HamrError
 from hamr.jobs.policies import with_policies
 from hamr.types import Answer, Question, ScorerCall
 
@@ -238,12 +238,14 @@ def test_a_run_folder_is_a_pool_of_its_newest_checkpoint(tmp_path):
 
     from hamr.observability.checkpoints import Checkpoints
 
-    with pytest.raises(Exception, match="has no whole checkpoint"):
-        with_policies(config, "policy", [str(run)])
+    with pytest.raises(BadInput, match="has no whole checkpoint"):
+        with_policies(config, "policy", [str(run)], "none")
     for step in (1, 2):
         asyncio.run(Checkpoints(run / "checkpoints").save(step, write, {}))
-    made, asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"])
+    made, asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none")
     assert asked == {"run-my-run": "run-my-run", "judge": "judge"}
     pool = made.pools["run-my-run"]
     assert pool.model == str(run / "checkpoints" / "step_2" / "policy")
+    with pytest.raises(BadInput, match="cot: 'post': .* learned model.response_format=plain; set cot=none"):
+        with_policies(config, "policy", [str(run)], "post")
     assert (pool.role, pool.dtype, pool.max_context) == ("grader", "float32", config.model.max_context)
