@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from hamr.config.judged import JudgedRewards
 from hamr.config.load import load_config
-from hamr.config.schema import Config, ConsistencyConfig
+from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.folder import write_aside
-from hamr.evaluation.olabench.figures import Outcome, policy_figures
-from hamr.evaluation.olabench.grading import graded
-from hamr.evaluation.olabench.items import Item, read_items, shown
+from hamr.evaluation.olabench.items import read_items
 from hamr.evaluation.olabench.journal import Journal
-from hamr.evaluation.olabench.labelled import Labelled, read_labelled
-from hamr.evaluation.olabench.responses import read_response
+from hamr.evaluation.olabench.labelled import read_labelled
 from hamr.evaluation.olabench.run import (
     ALL,
-    COMPONENTS,
     Judge,
     Policy,
-    Trial,
     collect,
+    components,
     judge_all,
     judge_settings,
-    response_to,
-    trials_of,
     unanswered,
     unjudged,
-    verdict_on,
 )
+from hamr.evaluation.olabench.summary import Bench, summarised
 from hamr.jobs.olabench_request import Request, read_request
 from hamr.jobs.policies import is_file, name_of, read_responses, with_policies
 from hamr.jobs.pools_up import capacity, with_pools, writing_pool
@@ -45,32 +39,6 @@ from hamr.protocols import Ask
 from hamr.rewards.judged import check_prompts
 
 RUN = "olabench"
-LABELLED = "labelled"
-"""Whose responses the labelled ones are said to be."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """What there is to do: items for the policies, and labelled responses by file."""
-
-    items: Sequence[Item]
-    policies: Sequence[Policy]
-    labelled: Mapping[str, Sequence[Labelled]]
-    judges: Sequence[Judge]
-
-    @property
-    def label_trials(self) -> list[Trial]:
-        return [
-            Trial(
-                id=f"{file}:{row.id}",
-                sample=shown(row.item),
-                component=component,
-                said={LABELLED: read_response(row.response, "none").said},
-            )
-            for file, rows in self.labelled.items()
-            for row in rows
-            for component in row.labels.components
-        ]
 
 
 def main(args: list[str]) -> int:
@@ -82,7 +50,7 @@ def main(args: list[str]) -> int:
     console = Console()
     with Journal(request.output) as journal:
         _ask(request, config, bench, journal, asked, console)
-        metrics, rows = evaluated(request, bench, journal)
+        metrics, rows = summarised(bench, journal, request.options)
         write_aside(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
         write_aside(request.output / "items.jsonl", text)
@@ -118,8 +86,7 @@ def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Be
         raise BadInput("policy", doubled[0], "two policies have this name; rename one of the files")
     labelled = {str(path): read_labelled(path)[: request.options.limit] for path in request.labels}
     wanted = {name for rows in labelled.values() for row in rows for name in row.labels.components}
-    for item in items:
-        wanted |= set(ALL if request.options.judged == "all" else COMPONENTS[item.subset])
+    wanted |= {name for item in items for name in components(item, request.options)}
     judges = [judge_of(request, config, name) for name in ALL if name in wanted]
     return Bench(items=items, policies=policies, labelled=labelled, judges=judges)
 
@@ -131,12 +98,7 @@ def judge_of(request: Request, config: Config, component: str) -> Judge:
     if request.judge:
         section = section.model_copy(update={"pool": request.judge})
     pool = writing_pool(config, "judge" if request.judge else f"rewards.{component}.pool", section.pool)
-    alone = section.model_copy(update={"weight": 1.0})
-    nothing = {name: getattr(config.rewards, name).model_copy(update={"weight": 0.0}) for name in (*ALL, "rubric")}
-    rewards = config.rewards.model_copy(
-        update={"consistency": ConsistencyConfig(weight=0.0), **nothing, component: alone}
-    )
-    check_prompts(rewards)
+    check_prompts(JudgedRewards().model_copy(update={component: section.model_copy(update={"weight": 1.0})}))
     pools = {pool: config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)}
     return Judge(
         component=component,
@@ -156,13 +118,10 @@ def _ask(
     """Starts the pools that have something to do; judges are started with the policies, since their work follows."""
     options = request.options
     left = {p.name: len(unanswered(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
-    trials = bench.label_trials
-    known = [*trials_of(journal, bench.policies, bench.items, options), *trials]
-    todo = {judge.component: len(unjudged(journal, judge, known)) for judge in bench.judges}
+    trials = bench.trials(journal, options)
+    busy = {judge.component for judge in bench.judges if unjudged(journal, judge, trials)}
     if any(left.values()):  # whoever answers now is judged then
-        for item in bench.items:
-            for name in ALL if options.judged == "all" else COMPONENTS[item.subset]:
-                todo[name] = max(todo[name], 1)
+        busy |= {name for item in bench.items for name in components(item, options)}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(
         f"olabench: {len(bench.items)} items, {len(bench.policies)} policies"
@@ -170,7 +129,7 @@ def _ask(
         highlight=False,
     )
     wanted = [asked[name] for name, count in left.items() if count]
-    wanted += [judge.pool for judge in bench.judges if todo[judge.component]]
+    wanted += [judge.pool for judge in bench.judges if judge.component in busy]
     if not wanted:
         return
 
@@ -179,117 +138,13 @@ def _ask(
         if any(left.values()):
             with progress({name: count for name, count in left.items() if count}, "answers", console) as report:
                 await collect(journal, bench.policies, bench.items, by_policy, options, report)
-        every = [*trials_of(journal, bench.policies, bench.items, options), *trials]
+        trials = bench.trials(journal, options)
         judges = [judge for judge in bench.judges if judge.pool in asks]
-        open_now = {judge.component: len(unjudged(journal, judge, every)) for judge in judges}
+        open_now = {judge.component: len(unjudged(journal, judge, trials)) for judge in judges}
         with progress({name: count for name, count in open_now.items() if count}, "judged", console) as report:
-            await judge_all(journal, judges, every, asks, options, report)
+            await judge_all(journal, judges, trials, asks, options, report)
 
     with_pools(config, wanted, work, run=RUN)
-
-
-# --- what follows ------------------------------------------------------------------------------
-
-
-def evaluated(request: Request, bench: Bench, journal: Journal) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The summary, JSON-able, and one row a response."""
-    options = request.options
-    luck = {"resamples": options.resamples, "seed": options.seed}
-    outcomes = {policy.name: _outcomes(bench, policy, journal, request) for policy in bench.policies}
-    metrics = {
-        "options": options.model_dump(mode="json"),
-        "policies": {name: policy_figures(some, **luck) for name, some in outcomes.items()},
-        "judges": {judge.component: _judge(judge, bench, journal, request) for judge in bench.judges},
-        "grading": {file: graded(rows, _verdicts(bench, file, rows, journal), **luck) for file, rows in _files(bench)},
-    }
-    rows = [_row(name, outcome) for name, some in outcomes.items() for outcome in some]
-    return metrics, rows
-
-
-def _outcomes(bench: Bench, policy: Policy, journal: Journal, request: Request) -> list[Outcome]:
-    options = request.options
-    by_item: dict[str, dict[str, Trial]] = {}
-    for trial in trials_of(journal, bench.policies, bench.items, options):
-        by_item.setdefault(trial.id, {})[trial.component] = trial
-    judges = {judge.component: judge for judge in bench.judges}
-    found = []
-    for item in bench.items:
-        response = response_to(journal, policy, item, options)
-        judgements, missing = {}, []
-        for name, trial in by_item.get(item.sample.id, {}).items():
-            if policy.name not in trial.said:
-                continue
-            verdict = verdict_on(journal, judges[name], trial, policy.name)
-            if verdict.judgement is None:
-                missing.append(name)
-            else:
-                judgements[name] = verdict.judgement
-        found.append(
-            Outcome(
-                item=item,
-                response=response,
-                reading=None if response.text is None else read_response(response.text, options.cot),
-                judgements=judgements,
-                missing=tuple(missing),
-            )
-        )
-    return found
-
-
-def _files(bench: Bench) -> list[tuple[str, Sequence[Labelled]]]:
-    return list(bench.labelled.items())
-
-
-def _verdicts(bench: Bench, file: str, rows: Sequence[Labelled], journal: Journal) -> dict[tuple[str, str], Any]:
-    judges = {judge.component: judge for judge in bench.judges}
-    alone = Bench(items=(), policies=(), labelled={file: rows}, judges=())
-    found = {}
-    for trial in alone.label_trials:
-        judgement = verdict_on(journal, judges[trial.component], trial, LABELLED).judgement
-        if judgement is not None:
-            found[trial.id.removeprefix(f"{file}:"), trial.component] = judgement
-    return found
-
-
-def _judge(judge: Judge, bench: Bench, journal: Journal, request: Request) -> dict[str, Any]:
-    """Who judged, how much, and why not."""
-    trials = [*trials_of(journal, bench.policies, bench.items, request.options), *bench.label_trials]
-    verdicts = [
-        verdict_on(journal, judge, trial, name)
-        for trial in trials
-        if trial.component == judge.component
-        for name in trial.said
-    ]
-    return {
-        "pool": judge.pool,
-        "model": judge.settings["pools"][judge.pool]["model"],
-        "prompts": judge.settings["prompts"],
-        "asked": len(verdicts),
-        "missing": dict(Counter(v.failure for v in verdicts if v.failure is not None)),
-        "compared": max((v.judgement.compared for v in verdicts if v.judgement is not None), default=1),
-    }
-
-
-def _row(policy: str, outcome: Outcome) -> dict[str, Any]:
-    response, item = outcome.response, outcome.item
-    return {
-        "policy": policy,
-        "id": item.sample.id,
-        "kind": item.kind,
-        "subset": item.subset,
-        "trap": item.trap,
-        "response": response.text,
-        "malformed": outcome.reading.malformed if outcome.reading else "",
-        "failure": response.failure,
-        "seconds": response.seconds,
-        "tokens": response.tokens,
-        "cut_off": response.cut_off,
-        "judgements": {
-            name: {"grade": j.grade, "labels": list(j.labels), "reason": j.reason}
-            for name, j in outcome.judgements.items()
-        },
-        "missing": list(outcome.missing),
-    }
 
 
 def _ended(metrics: Mapping[str, Any]) -> int:

@@ -23,8 +23,8 @@ def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> t
     """(the configuration with a pool for every policy that is to be asked, name -> pool).
 
     A name is a pool's, or the path of a run folder, whose pool is then made with the engine that the run rolled out
-    with. Files of responses (`*.jsonl`) are left out: nobody is asked. Raises BadInput for any other name, and for a run
-    that did not learn to answer in the order `cot`.
+    with. Files of responses (`*.jsonl`) are left out: nobody is asked. Raises BadInput for any other name, and for a
+    run that did not learn to answer in the order `cot`.
     """
     pools: dict[str, PoolConfig] = dict(config.pools)
     asked: dict[str, str] = {}

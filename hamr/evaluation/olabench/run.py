@@ -149,11 +149,16 @@ def trials_of(
             text = response_to(journal, policy, item, options).text
             if text is not None:
                 said[policy.name] = read_response(text, options.cot).said
-        names = ALL if options.judged == "all" else COMPONENTS[item.subset]
         if said:
             sample = shown(item)
+            names = components(item, options)
             found += [Trial(id=item.sample.id, sample=sample, component=name, said=said) for name in names]
     return found
+
+
+def components(item: Item, options: OlabenchConfig) -> tuple[str, ...]:
+    """The judges that see an item."""
+    return ALL if options.judged == "all" else COMPONENTS[item.subset]
 
 
 def verdict_key(judge: Judge, trial: Trial, name: str) -> str:
