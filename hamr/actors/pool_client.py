@@ -214,8 +214,9 @@ class PoolClient:
         `limit`."""
         # A second try drops the affinity: the replica it points to is dead or full.
         session = group if first and self._by_group else ""
-        again, untried = [], list(left)
-        while untried:
+        again, untried = [], left
+        # Whoever has given up by the time that an endpoint's line is through need not be asked for.
+        while untried := [one for one in untried if not one.answer.done()]:
             batch, answers = await self._taken(untried, session, limit)
             untried = untried[len(batch) :]
             for waiting, answer in zip(batch, answers, strict=True):
