@@ -2,10 +2,10 @@
 
 Each label holds by construction, and only that one is given: a response with an invented fact says nothing of risk.
 
-    hallucination  none       a right reply, in the words of the desk
-                   misuse     what follows from a retrieved pair that does not fit, where one that fits was retrieved
-                   factual    a right or noncommittal reply with an invented fact, where nothing was retrieved (with
-                              fitting pairs at hand an invented detail is a misuse)
+    hallucination  none       a question, or what the material says of this case and nothing else
+                   misuse     what a retrieved pair says that does not fit, where one that fits was retrieved
+                   factual    a noncommittal reply with an invented fact, where nothing was retrieved (with fitting
+                              pairs at hand an invented detail is a misuse)
                    relevance  a true answer to another question, which was not retrieved
                    logical    steps that wait for one another
     risk           each type, two types at once, and for each type a response that comes near it without being one

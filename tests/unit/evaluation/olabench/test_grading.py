@@ -165,6 +165,10 @@ def test_public_hallucination_labels(tmp_path):
     rows = public(tmp_path, "hallucination", "hallucination.jsonl")
     assert len(rows) == 246 and {row.labels.hallucination for row in rows} == {"yes", "no"}
     assert any(row.item.evidence for row in rows) and all(row.labels.components == ("hallucination",) for row in rows)
+    clean = sum(row.labels.hallucination == "no" for row in rows) / len(rows)
+    found = graded(rows, judged(rows, "hallucination", *[label("none")] * len(rows)), **LUCK)["hallucination"]
+    assert found["accuracy"]["mean"] == pytest.approx(clean) and found["exact"]["mean"] is None
+    assert found["any"]["recall"]["mean"] == 0.0 and found["any"]["precision"]["mean"] is None
 
 
 @needs_public
@@ -175,6 +179,9 @@ def test_public_pairs_and_trajectories(tmp_path):
     assert len(runs) == 60 and {row.labels.components for row in runs} == {("policy", "tool")}
     assert all(row.item.sample.policy and row.item.sample.tools for row in runs)
     assert {row.labels.good["policy"] for row in runs} == {True, False}
+    told = [grade("policy", 5 if row.labels.good["policy"] else 1) for row in runs]
+    found = graded(runs, judged(runs, "policy", *told), **LUCK)["policy"]["good"]
+    assert (found["accuracy"]["mean"], found["spearman"]["rho"]) == (1.0, pytest.approx(1.0))
     assert labelled_json(runs[0])["labels"] == {"good": dict(runs[0].labels.good)}
 
 
