@@ -15,8 +15,8 @@ from hamr.types import ServiceSample
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """`replies`: answers that are known to say nothing but what the material bears out. `misuse`: what a retrieved pair
-    says that does not fit the case. `aside`: a true pair about another case, which was not retrieved. `step`: what is to
-    be done, "" where that is not known."""
+    says that does not fit the case. `aside`: a true pair about another case, which was not retrieved. `step`: what has
+    to be done, "" where that is not known."""
 
     item: Item
     replies: tuple[str, ...] = ()
