@@ -101,6 +101,9 @@ def _bars(ax: Axes, series: Mapping[str, Mapping[str, Bar | None]], *, slanted: 
         below, above = [max(0.0, m - low) for _, (m, low, _) in known], [max(0.0, h - m) for _, (m, _, h) in known]
         means, colour = [m for _, (m, _, _) in known], CYCLE[i % len(CYCLE)]
         ax.bar(at, means, width * 0.92, label=label, color=colour, yerr=[below, above], ecolor=INK, capsize=3)
-    ax.set_xticks(range(len(names)), names, **({"rotation": 28, "ha": "right"} if slanted else {}))
+    ax.set_xticks(range(len(names)), names)
+    if slanted:
+        for name in ax.get_xticklabels():
+            name.set(rotation=28, ha="right")
     ax.tick_params(axis="x", length=0, labelcolor=INK)
     legend(ax, ncols=2)
