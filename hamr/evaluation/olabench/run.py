@@ -118,21 +118,22 @@ async def collect(
     """Asks every policy what it has not answered, one policy after the other: side by side they would slow each other
     down, and their latencies would say so."""
     for policy in policies:
-        if policy.given is not None:
-            continue
+        if policy.given is None and (left := unanswered(journal, policy, items, options)):
+            await _answers(journal, policy, left, asks[policy.name], options, report)
 
-        async def one(item: Item, policy: Policy = policy) -> bool:
-            question = _question(item, options)
-            answer = await ask_again(
-                asks[policy.name], question, attempts=options.attempts, longest_wait_s=options.longest_wait_s
-            )
-            response = response_of(answer)
-            about = {"policy": policy.name, "item": item.sample.id}
-            journal.add_response(response_key(policy, item, options), response, about)
-            return not response.passing
 
-        left = unanswered(journal, policy, items, options)
-        await _through(left, one, options.at_once or policy.at_once, lambda n, p=policy: report(p.name, n))  # type: ignore[misc]
+async def _answers(
+    journal: Journal, policy: Policy, left: Sequence[Item], ask: Ask, options: OlabenchConfig, report: Report
+) -> None:
+    async def one(item: Item) -> bool:
+        question = _question(item, options)
+        answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+        response = response_of(answer)
+        about = {"policy": policy.name, "item": item.sample.id}
+        journal.add_response(response_key(policy, item, options), response, about)
+        return not response.passing
+
+    await _through(left, one, options.at_once or policy.at_once, lambda done: report(policy.name, done))
 
 
 # --- verdicts ----------------------------------------------------------------------------------
