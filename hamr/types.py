@@ -364,6 +364,7 @@ class Question:
 
     `temperature` and `max_new_tokens` are for written answers; None: greedy at the first attempt, and the pool's
     `answer_tokens`. `seed` tells apart questions that are sampled from the same words.
+    A written answer ends where one of the texts of `stop` would come, which is then not part of it.
 
     `affinity` names the group: its questions share a prompt prefix.
     """
@@ -378,6 +379,7 @@ class Question:
     temperature: float | None = None
     max_new_tokens: int | None = None
     seed: int = 0
+    stop: tuple[str, ...] = ()
 
     @property
     def written(self) -> bool:
@@ -393,8 +395,8 @@ class Answer:
     `probabilities` are those of the labels at the verdict position, renormalised over the labels;
     `label_mass` is what they summed to before (a low mass means that the model wanted to say something else).
 
-    `retry_in_s` comes with a refusal: the question was put to nobody, because the pool's breaker is open, and asking
-    again sooner is no use.
+    `retry_in_s` comes with a refusal: the question was put to nobody, because the pool's breaker is open or its
+    endpoint takes no more for now, and asking again sooner is no use.
     """
 
     score: float | None = None

@@ -26,6 +26,7 @@ from hamr.actors.pool_tally import PoolTally
 from hamr.config.pools import PoolConfig
 from hamr.routing.breaker import Breaker
 from hamr.routing.hedging import Hedger
+from hamr.routing.pacing import pace_of
 from hamr.types import Answer, Question, ScorerCall
 
 log = logging.getLogger(__name__)
@@ -197,40 +198,79 @@ class PoolClient:
             reraise=True,
         )
         try:
-            async with asyncio.timeout_at(batch[0].asked + self.config.deadline_s):
+            async with asyncio.timeout_at(batch[0].asked + self.config.deadline_s) as limit:
                 async for attempt in tries:
                     with attempt:
-                        await self._try(left, group, first=attempt.retry_state.attempt_number == 1)
+                        await self._try(left, group, limit, first=attempt.retry_state.attempt_number == 1)
         except TimeoutError:
             failure, detail = await self._why_late()
             self._fail(left, failure, detail)
         except _Again as e:
             self._fail(left, "unavailable", str(e))
 
-    async def _try(self, left: list[_Waiting], group: str, *, first: bool) -> None:
-        """One request with the questions in `left`; the answered ones leave the list. Raises _Again if some stay."""
+    async def _try(self, left: list[_Waiting], group: str, limit: asyncio.Timeout, *, first: bool) -> None:
+        """One request with the questions in `left`, or several where their endpoint limits how many it takes; the
+        answered ones leave the list. Raises _Again if some stay. What is spent in an endpoint's line moves the deadline
+        `limit`."""
+        # A second try drops the affinity: the replica it points to is dead or full.
+        session = group if first and self._by_group else ""
+        again, untried = [], left
+        # Whoever has given up by the time that an endpoint's line is through need not be asked for.
+        while untried := [one for one in untried if not one.answer.done()]:
+            batch, answers = await self._taken(untried, session, limit)
+            untried = untried[len(batch) :]
+            for waiting, answer in zip(batch, answers, strict=True):
+                if answer.retry_in_s is not None:
+                    untried.append(waiting)
+                elif answer.failure == "unavailable" and waiting.attempts < self.config.attempts:
+                    again.append(answer.detail)
+                else:
+                    left.remove(waiting)
+                    self._resolve(waiting, answer)
+        if again:
+            raise _Again(again[0])
+
+    async def _taken(
+        self, waiting: list[_Waiting], session: str, limit: asyncio.Timeout
+    ) -> tuple[list[_Waiting], list[Answer]]:
+        """The first of these questions, as many as may be asked now, with their answers; one that the endpoint refused,
+        and may take later, has `retry_in_s`."""
+        if self.config.endpoint is None:
+            return waiting, await self._asked(waiting, session)
+        pace, loop = pace_of(self.config.endpoint), asyncio.get_running_loop()
+        came, ends = loop.time(), limit.when() or loop.time()
+        limit.reschedule(None)
+        batch = waiting[: await pace.admit(len(waiting))]
+        limit.reschedule(ends + loop.time() - came)
+        if not batch:
+            raise _Again(f"{self.config.endpoint} has refused {pace.in_a_row} times in a row (HTTP 429)")
+        answers: list[Answer] = []
+        try:
+            answers = await self._asked(batch, session)
+        finally:
+            refused = [a.retry_in_s for a in answers if a.retry_in_s is not None]
+            answered = sum(a.failure not in ("timeout", "unavailable") for a in answers)
+            pace.settle(len(batch), answered=answered, retry_in_s=max(refused, default=None))
+        if pace.exhausted:
+            answers = [dataclasses.replace(a, retry_in_s=None) for a in answers]
+        else:
+            for one, answer in zip(batch, answers, strict=True):
+                one.attempts -= answer.retry_in_s is not None
+        return batch, answers
+
+    async def _asked(self, waiting: Sequence[_Waiting], session: str) -> list[Answer]:
+        """One request. Raises _Again where nobody took it."""
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
-        for waiting in left:
-            waiting.attempts += 1
-        # A second try drops the affinity: the replica it points to is dead or full.
-        session = group if first and self._by_group else ""
+        for one in waiting:
+            one.attempts += 1
         try:
-            answers = await self._answers(left, session)
+            return await self._answers(waiting, session)
         except (RayError, RayServeException) as e:
             reason = _reason(e)
-            log.warning("pool %s: attempt %d failed: %s", self.name, left[0].attempts, reason)
+            log.warning("pool %s: attempt %d failed: %s", self.name, waiting[0].attempts, reason)
             raise _Again(reason) from e
-        again = []
-        for waiting, answer in zip(tuple(left), answers, strict=True):
-            if answer.failure == "unavailable" and waiting.attempts < self.config.attempts:
-                again.append((waiting, answer.detail))
-                continue
-            left.remove(waiting)
-            self._resolve(waiting, answer)
-        if again:
-            raise _Again(again[0][1])
 
     async def _answers(self, left: Sequence[_Waiting], session: str) -> list[Answer]:
         """What a replica says to these questions; a late request may go to a second one too."""

@@ -112,9 +112,11 @@ class OpenAIScorer:
         """The whole written answer to a question that brings its own prompt; held to its schema with `structured`."""
         messages, prompt = conversation(question)
         held: dict[str, Any] = {}
+        if question.stop:
+            held["stop"] = list(question.stop)
         if self.config.structured and question.schema is not None:
             schema = {"name": "verdict", "schema": question.schema, "strict": True}
-            held = {"response_format": {"type": "json_schema", "json_schema": schema}}
+            held["response_format"] = {"type": "json_schema", "json_schema": schema}
         reply = await self._ask(
             prompt,
             messages=messages,
@@ -147,6 +149,8 @@ class OpenAIScorer:
             reply = await self._client.chat.completions.create(model=self.config.model, **request)
         except openai.APITimeoutError as e:
             return Answer(failure="timeout", detail=_told(e), call=billed(None))
+        except openai.RateLimitError as e:
+            return Answer(failure="unavailable", detail=_told(e), call=billed(None), retry_in_s=_retry_after(e))
         except openai.APIError as e:
             return Answer(failure="unavailable", detail=_told(e), call=billed(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
@@ -225,3 +229,12 @@ def _told(error: Exception) -> str:
     """One line without the request: neither the key nor the customer's text belongs into a record's detail."""
     status = getattr(error, "status_code", None)
     return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}"
+
+
+def _retry_after(error: Any) -> float:
+    """Seconds that a refusal (HTTP 429) asks to be left alone; 0 where it does not say, or names a date."""
+    try:
+        told = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return 0.0
+    return told if math.isfinite(told) and told > 0 else 0.0

@@ -79,7 +79,7 @@ class Writer:
         budget = min(longest(question, self.config.answer_tokens), room)
         said = await self.engine.complete(
             ids,
-            SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
+            SamplingConfig(temperature=temperature(question), max_new_tokens=budget, stop=question.stop),
             seed=question.seed + question.attempt,
             schema=bounded(question.schema, budget) if self.config.structured and question.schema else None,
         )

@@ -68,7 +68,7 @@ def with_people(ratings: Sequence[Rating | None], labels: Sequence[Label], *, re
         accuracy=_share([ours == theirs for ours, theirs in zip(said, people, strict=True)], resamples, seed),
         clear_accuracy=_share(right, resamples, seed),
         kappa=cohen_kappa(said, people),
-        spearman=_correlation([s for (s, _), _ in known], [LABEL_VALUES[label] for label in people], resamples, seed),
+        spearman=correlation([s for (s, _), _ in known], [LABEL_VALUES[label] for label in people], resamples, seed),
         missing=len(labels) - len(known),
     )
 
@@ -84,7 +84,8 @@ def _share(held: Sequence[bool], resamples: int, seed: int) -> Estimate:
     return mean_interval([float(right) for right in held], resamples=resamples, seed=seed)
 
 
-def _correlation(scores: Sequence[float], values: Sequence[float], resamples: int, seed: int) -> Correlation:
+def correlation(scores: Sequence[float], values: Sequence[float], resamples: int, seed: int) -> Correlation:
+    """Spearman's rho of what a judge said and what people said; None where one side never varies."""
     if not scores:
         return Correlation(rho=None, low=None, high=None)
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(values, dtype=np.float64)

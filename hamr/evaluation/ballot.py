@@ -22,6 +22,7 @@ from hamr.evaluation.folder import append_to, locked, rows_of
 from hamr.protocols import Ask
 from hamr.rewards.verdict import LABEL_VALUES, canonical_label
 from hamr.routing.asking import failure_of
+from hamr.routing.patience import ask_again
 from hamr.types import Answer, Question
 
 FILE = "judgements.jsonl"
@@ -123,7 +124,9 @@ class Ballot:
             for one in waiting:
                 if away >= GIVE_UP:
                     return
-                answer = await _answer(judge, ask, one.question)
+                answer = await ask_again(
+                    ask, one.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s
+                )
                 away = away + 1 if answer.failure in PASSING else 0
                 done += 1
                 self._add(judge, one, answer)
@@ -168,18 +171,6 @@ def read_vote(answer: Answer) -> Vote:
     if failed is None:
         return Vote(score=answer.score, verdict=answer.verdict)
     return Vote(failure=answer.failure or "unparsable", detail=failed.detail[:300])
-
-
-async def _answer(judge: Judge, ask: Ask, question: Question) -> Answer:
-    """Asked again where the pool took no questions for a while, after as long as it says. Its own retries are behind
-    every answer already."""
-    answer = await ask(question)
-    for _ in range(judge.attempts - 1):
-        if answer.retry_in_s is None:
-            break
-        await asyncio.sleep(min(answer.retry_in_s, judge.longest_wait_s))
-        answer = await ask(question)
-    return answer
 
 
 def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, Vote]:

@@ -68,6 +68,13 @@ usage:
       a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
       responses best (the sample's own privileged.negatives, a list of texts, then other samples' references); the same
       command goes on where it stopped
+  hamr data olabench scenario=NAME|PATH|all|NAME,NAME output=FOLDER [core=90] [risk=30] [hallucination=30] [planted=N]
+      [language=en|zh] [seed=0]
+  hamr data olabench samples=SAMPLES.jsonl|FOLDER output=FOLDER [core=90] ...
+      items for `hamr evaluate benchmark=olabench` (items.jsonl), of scenarios' rule engines or of what
+      `hamr data import` made, and responses with known faults that judges are graded on (planted.jsonl, for N items)
+  hamr data olabench labels=hallucination|pairs|tau input=FILE.jsonl [policies=FILE.json] output=LABELLED.jsonl
+      a public corpus with people's labels, in the same form
 
 options:
   overwrite=true    replace the files that FOLDER holds already
@@ -94,6 +101,7 @@ def main(args: list[str]) -> int:
         "sampled": _sampled,
         "hallucination": _hallucination,
         "rubrics": _rubrics,
+        "olabench": _olabench,
     }
     if not args or args[0] not in recipes:
         given = args[0] if args else None
@@ -132,6 +140,12 @@ def _rubrics(args: list[str]) -> int:
     from hamr.jobs.build_rubrics import OPTIONS, build
 
     return build(*_own(args, OPTIONS))
+
+
+def _olabench(args: list[str]) -> int:
+    from hamr.jobs.build_olabench import build_olabench
+
+    return build_olabench(args)
 
 
 def _patm(args: list[str]) -> int:

@@ -16,6 +16,9 @@ usage:
   hamr evaluate benchmark=sage output=FOLDER rejudge=true judges=WHO[,WHO,WHO]
   hamr evaluate benchmark=ecs input=RESPONSES.jsonl|run=RUN_FOLDER judges=POOL[,POOL...] output=FOLDER
       [compare=OTHER.jsonl|RUN_FOLDER] [labels=PAIRS.jsonl] [option=value ...] [pools.NAME.KEY=value ...]
+  hamr evaluate benchmark=olabench data=ITEMS.jsonl|FOLDER policy=WHO[,WHO...] [judge=POOL] output=FOLDER
+      [option=value ...] [rewards.JUDGE.KEY=value ...] [pools.NAME.KEY=value ...]
+  hamr evaluate benchmark=olabench labels=LABELLED.jsonl[,...] [judge=POOL] output=FOLDER
 
 WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-compatible endpoint, or needs no model:
   agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
@@ -44,11 +47,27 @@ options (default):
   scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
   longest_wait_s (60)  model.response_format=plain|think_answer
 
+olabench: policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
+policy and tool calling from 1 to 5 (several policies' responses beside each other) and find risks and hallucinations.
+WHO is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}. labels= grades the judges, on
+responses whose verdicts are known: what `hamr data olabench` planted, or people's. FOLDER gets responses.jsonl,
+judgements.jsonl, items.jsonl, summary.json and report.html. The same command asks only for what is missing.
+
+options (default):
+  cot=none|pre|post (none)  judged=subset|all (subset)  temperature (0)  max_new_tokens (512)  limit (none)
+  at_once (what the policy's pool can work on)  seed (0)  resamples (1000)  attempts (3)  longest_wait_s (60)
+  rewards.policy.judging=comparative|single  rewards.JUDGE.pool|language|prompt|max_reasks, of dialogue, policy, tool,
+  risk, hallucination
+
 example, without a model:
   hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient \\
       judges=scripted:gold output=perfect"""
 
-BENCHMARKS = {"ecs": "hamr.jobs.evaluate_ecs", "sage": "hamr.jobs.evaluate_sage"}
+BENCHMARKS = {
+    "ecs": "hamr.jobs.evaluate_ecs",
+    "olabench": "hamr.jobs.evaluate_olabench",
+    "sage": "hamr.jobs.evaluate_sage",
+}
 """Name -> module with a `main` that takes the other arguments."""
 
 

@@ -22,10 +22,10 @@ NAMES = {"multi_ecs": "Multi-ECS", "single_ecs": "Single-ECS", "call_tool_accura
 
 
 @contextmanager
-def progress(totals: Mapping[str, int], console: Console) -> Iterator[Report]:
+def progress(totals: Mapping[str, int], console: Console, *, what: str = "votes") -> Iterator[Report]:
     """A bar a judge; plain lines where there is no terminal."""
     if not console.is_terminal:
-        yield _lines(totals, console)
+        yield _lines(totals, console, what)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -40,7 +40,9 @@ def progress(totals: Mapping[str, int], console: Console) -> Iterator[Report]:
         yield lambda name, done: bars.update(tasks[name], completed=done)
 
 
-def _lines(totals: Mapping[str, int], console: Console, clock: Callable[[], float] = time.monotonic) -> Report:
+def _lines(
+    totals: Mapping[str, int], console: Console, what: str, clock: Callable[[], float] = time.monotonic
+) -> Report:
     started = said = clock()
     held = dict.fromkeys(totals, 0)
 
@@ -54,7 +56,7 @@ def _lines(totals: Mapping[str, int], console: Console, clock: Callable[[], floa
         # The slowest judge says how long it takes: they work side by side.
         left = max((at - started) * (total - held[n]) / max(1, held[n]) for n, total in totals.items())
         counts = ", ".join(f"{n} {held[n]} of {total}" for n, total in totals.items())
-        console.print(f"votes: {counts}, about {duration(left)} left", highlight=False)
+        console.print(f"{what}: {counts}, about {duration(left)} left", highlight=False)
 
     return report
 

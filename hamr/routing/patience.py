@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from hamr.protocols import Ask
 from hamr.routing.asking import Asker, Heard
-from hamr.types import Question
+from hamr.types import Answer, Question
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 """Between two tries where the pool does not say when asking again may help; doubled each time up to the second."""
@@ -38,3 +39,15 @@ async def ask_until(
         await sleep(pause_s)
         if told is None:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+async def ask_again(ask: Ask, question: Question, *, attempts: int, longest_wait_s: float) -> Answer:
+    """The pool's answer, asked for up to `attempts` times where it takes no questions for a while, each time after as
+    long as it says. Its own retries are behind every answer already."""
+    answer = await ask(question)
+    for _ in range(attempts - 1):
+        if answer.retry_in_s is None:
+            break
+        await asyncio.sleep(min(answer.retry_in_s, longest_wait_s))
+        answer = await ask(question)
+    return answer

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from hamr.actors.pool_client import PoolClient
 from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.config.pools import PoolConfig
 from hamr.types import Answer, Question
@@ -27,15 +28,32 @@ class Endpoint:
         self.url = ""
         self.keys: list[str] = []
         self.bodies: list[dict[str, Any]] = []
+        self.room: int | None = None
+        self.inside = self.refused = 0
+
+    async def in_turn(self) -> web.Response:
+        """Takes `room` requests at a time and refuses the others."""
+        if self.inside >= (self.room or 0):
+            self.refused += 1
+            return web.json_response({"error": {"message": "slow down"}}, status=429, headers={"Retry-After": "0.05"})
+        self.inside += 1
+        await asyncio.sleep(0.02)
+        self.inside -= 1
+        return web.json_response(_completion([{"role": "assistant", "content": "Verdict: Yes"}]))
 
     async def complete(self, request: web.Request) -> web.Response:
         self.keys.append(request.headers.get("Authorization", ""))
         body = await request.json()
         self.bodies.append(body)
         told = body["messages"][-1]["content"].partition("<statement_b>")[2].partition("</statement_b>")[0].split()
+        if self.room is not None:
+            return await self.in_turn()
         match told:
             case ["status", code]:
                 return web.json_response({"error": {"message": f"no, {KEY}"}}, status=int(code))
+            case ["limited", *after]:
+                headers = {"Retry-After": after[0]} if after else {}
+                return web.json_response({"error": {"message": "slow down"}}, status=429, headers=headers)
             case ["sleep"]:
                 await asyncio.sleep(30)
             case ["garbage"]:
@@ -150,3 +168,51 @@ async def test_questions_of_one_call_are_asked_together(endpoint: Endpoint) -> N
     """Sixteen at once; one of them hangs until the deadline and delays none of the others' answers."""
     answers = await ask(section(endpoint.url, deadline_s=2.0), "sleep", *["fine"] * 15)
     assert [a.failure for a in answers] == ["timeout"] + [None] * 15
+
+
+@pytest.mark.parametrize(("told", "seconds"), [("limited 7", 7.0), ("limited", 0.0), ("limited Tomorrow", 0.0)])
+async def test_a_refusal_says_how_long_it_holds(endpoint: Endpoint, told: str, seconds: float) -> None:
+    [answer] = await ask(section(endpoint.url), told)
+    assert (answer.failure, answer.detail, answer.retry_in_s) == ("unavailable", "RateLimitError (HTTP 429)", seconds)
+
+
+async def test_a_written_answer_ends_where_the_question_says(endpoint: Endpoint) -> None:
+    scorer = OpenAIScorer("judge", section(endpoint.url))
+    messages = ({"role": "user", "content": "Hi."},)
+    await scorer.score([Question(messages=messages, stop=("</answer>",)), Question(messages=messages)])
+    stops = sorted((body.get("stop") for body in endpoint.bodies), key=str)
+    assert stops == [None, ["</answer>"]]
+
+
+async def test_two_pools_finish_at_an_endpoint_that_rate_limits(endpoint: Endpoint) -> None:
+    """Forty questions at once to a service that takes three: none is lost, and the refusals are few, because both
+    pools keep to one pace."""
+    endpoint.room = 3
+    pools = [client(name, section(endpoint.url, batch_size=4)) for name in ("judge", "policy")]
+    questions = [Question(variables={"history": "", "statement_a": "Hello.", "statement_b": str(i)}) for i in range(40)]
+    answers = await asyncio.gather(*(pools[i % 2].ask(question) for i, question in enumerate(questions)))
+    assert [a.score for a in answers] == [1.0] * 40
+    assert 0 < endpoint.refused < 80
+    for pool in pools:
+        await pool.close()
+
+
+class Handle:
+    """A pool's deployment without Ray Serve: the scorer itself."""
+
+    def __init__(self, scorer: OpenAIScorer) -> None:
+        self.scorer = scorer
+
+    def options(self, *, session_id: str) -> Handle:
+        return self
+
+    @property
+    def score(self) -> Handle:
+        return self
+
+    def remote(self, questions: list[Question]) -> asyncio.Task[list[Answer]]:
+        return asyncio.create_task(self.scorer.score(questions))
+
+
+def client(name: str, config: PoolConfig) -> PoolClient:
+    return PoolClient(name, config, "r", handle=Handle(OpenAIScorer(name, config)))

@@ -180,3 +180,71 @@ async def test_without_a_breaker_every_question_is_put() -> None:
     assert len(handle.responses) == 30
     assert "breaker" not in pool.metrics()
     await pool.close()
+
+
+# --- an endpoint that rate-limits --------------------------------------------------------------
+
+ENDPOINT = {"type": "openai", "endpoint": "http://127.0.0.1:1/v1"}
+
+
+class Limited:
+    """An endpoint that takes `room` questions at a time and refuses the others."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.now, self.sizes = room, 0, []
+
+    async def __call__(self, session: str, questions: Sequence[Question]) -> list[Answer]:
+        self.sizes.append(len(questions))
+        taken = max(0, min(len(questions), self.room - self.now))
+        self.now += taken
+        await asyncio.sleep(0.01)
+        self.now -= taken
+        refused = answered(questions[taken:], failure="unavailable", detail="HTTP 429", retry_in_s=0.02)
+        return [*answered(questions[:taken]), *refused]
+
+
+async def test_what_an_endpoint_refuses_is_asked_again_and_fewer_at_a_time() -> None:
+    endpoint = Limited(room=3)
+    pool, _ = client(endpoint, batch_size=8, **ENDPOINT)
+    answers = await asyncio.gather(*(pool.ask(question(i)) for i in range(8)))
+    assert [a.score for a in answers] == [0.5] * 8
+    # A refusal is no try: with one attempt a question, none is lost by it.
+    assert all(a.call.attempts == 1 for a in answers)
+    assert endpoint.sizes[0] == 8 and max(endpoint.sizes[1:]) <= 4
+    await pool.close()
+
+
+async def test_pools_of_one_endpoint_share_its_limit() -> None:
+    endpoint = Limited(room=2)
+    pools = [client(endpoint, batch_size=4, **ENDPOINT)[0] for _ in range(2)]
+    await asyncio.gather(*(pools[0].ask(question(i)) for i in range(4)))
+    endpoint.sizes.clear()
+    answers = await asyncio.gather(*(pools[1].ask(question(i)) for i in range(4)))
+    assert all(a.score == 0.5 for a in answers)
+    assert endpoint.sizes[0] < 4
+    for pool in pools:
+        await pool.close()
+
+
+async def test_an_endpoint_s_line_does_not_use_up_the_deadline() -> None:
+    calls: list[int] = []
+
+    async def script(session: str, questions: Sequence[Question]) -> list[Answer]:
+        calls.append(len(questions))
+        if len(calls) <= 2:
+            return answered(questions, failure="unavailable", detail="HTTP 429", retry_in_s=0.3)
+        return answered(questions)
+
+    pool, _ = client(script, deadline_s=0.4, **ENDPOINT)
+    assert (await pool.ask(question())).score == 0.5
+    assert len(calls) == 3
+    await pool.close()
+
+
+async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hamr.routing.pacing.MOST_IN_A_ROW", 3)
+    refuses = {"failure": "unavailable", "detail": "HTTP 429", "retry_in_s": 0.01}
+    pool, handle = client(saying([refuses]), breaker=None, **ENDPOINT)
+    answer = await pool.ask(question())
+    assert (answer.failure, answer.retry_in_s) == ("unavailable", None) and len(handle.responses) == 3
+    await pool.close()
