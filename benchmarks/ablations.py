@@ -109,9 +109,13 @@ def prepared(out: Path, port: int, start: Start) -> Sweep:
 
 
 def seeds_of(arm: Arm, seeds: Sequence[int]) -> Sequence[int]:
-    """The bundled model answers the same whatever the seed: held-out luck follows from the prompts. One run stands for
-    all seeds."""
-    return seeds if arm.job != "look" or arm.start is not None else (0,)
+    """With which seeds an arm is run: one run of what no seed changes stands for all."""
+    return (0,) if seedless(arm) else seeds
+
+
+def seedless(arm: Arm) -> bool:
+    """The bundled model answers the same whatever the seed: held-out luck follows from the prompts."""
+    return arm.job == "look" and arm.start is None
 
 
 def ask_judge(sweep: Sweep, seeds: Sequence[int], start: Start) -> None:
@@ -161,8 +165,7 @@ def everything(sweep: Sweep, seeds: Sequence[int]) -> tuple[list[Claim], dict[st
         judged = judge_scores(groups, arm.response_format, votes) if votes else {}
         for measure, by_item in {**exact, **judged}.items():
             own = scores.setdefault(arm.name, {}).setdefault(measure, {})
-            # One run stands for all seeds where the seed changes nothing.
-            own.update(dict.fromkeys(seeds if len(seeds_of(arm, seeds)) < len(seeds) else [seed], by_item))
+            own.update(dict.fromkeys(seeds if seedless(arm) else [seed], by_item))
     curves = {
         name: {s: entropies(sweep.folder(sweep.arms[name], s)) for s in seeds if sweep.finished(sweep.arms[name], s)}
         for name in ("ours", "multi_gt")

@@ -62,6 +62,7 @@ class Grader:
     """Answers the questions of these templates about these samples."""
 
     def __init__(self, samples: Sequence[ServiceSample], prompts: Path) -> None:
+        self.prompts = prompts
         self.terms = {WrittenPrompt.load(str(prompts / f"{term}.yaml")).system: term for term in TERMS}
         shown = WrittenPrompt.load(str(prompts / f"{TERMS[0]}.yaml"))
         self.samples: dict[str, ServiceSample] = {}
