@@ -1,7 +1,7 @@
-"""The papers' ablations as one sweep over the bundled model and generated data: which orderings are there at this scale?
+"""The papers' ablations as one sweep over the bundled model and generated data: which orderings are there?
 
     python benchmarks/ablations.py --seeds 0,1,2                       # all arms
-    python benchmarks/ablations.py --only sft,modes --seeds 0          # some
+    python benchmarks/ablations.py --only init,ours --seeds 0          # some parts, and some arms by name
     python benchmarks/ablations.py --only judge                        # the judge's ECS of what was said so far
     python benchmarks/ablations.py --only table                        # tables and plots of what is finished
 
@@ -17,6 +17,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from ablation.tables import TABLES, Claim, as_json, claims, counted, entropy_cla
 
 from hamr.data.samples import read_samples  # noqa: E402
 from hamr.errors import BadInput, HamrError  # noqa: E402
+from hamr.evaluation.folder import locked  # noqa: E402
 
 STEPS = (*PARTS, "judge", "table")
 NAME = "ablations"
@@ -50,13 +52,7 @@ def main() -> int:
     start = hamr_process(shlex.split(args.before))
     try:
         sweep = prepared(args.out.resolve(), args.port, start)
-        left = [
-            f"{arm.name}, seed {seed}"
-            for arm in sweep.arms.values()
-            if arm.part in args.only
-            for seed in seeds_of(arm, args.seeds)
-            if not sweep.run(arm, seed)
-        ]
+        left = run_arms(sweep, args.only, args.seeds)
         if "judge" in args.only:
             ask_judge(sweep, args.seeds, start)
         found, curves = everything(sweep, args.seeds)
@@ -71,7 +67,8 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_listed, default=STEPS, help=f"of {','.join(STEPS)}; all if not given")
+    choices = f"of {','.join(STEPS)}, or arms by name; all if not given"
+    parser.add_argument("--only", type=_listed, default=STEPS, help=choices)
     parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs") / NAME, help="folder of the data and the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the tables and the plots")
@@ -81,15 +78,23 @@ def arguments() -> argparse.Namespace:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = next((name for name in names if name not in STEPS), None)
-    if unknown is not None:
-        raise argparse.ArgumentTypeError(f"{unknown!r} is none of {', '.join(STEPS)}")
-    return names
+    return tuple(text.split(","))
 
 
 def _numbers(text: str) -> list[int]:
     return sorted({int(number) for number in text.split(",")})
+
+
+def run_arms(sweep: Sweep, only: Sequence[str], seeds: Sequence[int]) -> list[str]:
+    """What could not be finished. Raises BadInput for a name that is neither a part nor an arm, and where another call
+    is at work in the same folder: it would take an unfinished run for a killed one."""
+    unknown = next((name for name in only if name not in STEPS and name not in sweep.arms), None)
+    if unknown is not None:
+        raise BadInput("--only", unknown, f"is none of {', '.join((*STEPS, *sweep.arms))}")
+    wanted = [arm for arm in sweep.arms.values() if arm.part in only or arm.name in only]
+    with locked(sweep.out) if wanted else nullcontext():
+        runs = [(arm, seed) for arm in wanted for seed in seeds_of(arm, seeds)]
+        return [f"{arm.name}, seed {seed}" for arm, seed in runs if not sweep.run(arm, seed)]
 
 
 def prepared(out: Path, port: int, start: Start) -> Sweep:

@@ -11,7 +11,6 @@ from statistics import fmean
 from ablation.arms import Arm
 from ablation.runs import Sweep
 from ablation.verdict import judged
-
 from hamr.config.load import load_config
 from hamr.data.actions import ResponseFormat, answer_of
 from hamr.data.responses import ResponseGroup
@@ -83,8 +82,8 @@ def last_third(curve: Sequence[float]) -> float:
 
 
 def write_answers(path: Path, said: Iterable[tuple[Sequence[ResponseGroup], ResponseFormat]]) -> int:
-    """Every sample once, with all different answers that any arm gave to it; returns how many answers. An arm that comes
-    later adds its own, and the judge is asked about those alone."""
+    """Every sample once, with all different answers that any arm gave to it; returns how many answers. An arm that
+    comes later adds its own, and the judge is asked about those alone."""
     answers: dict[str, dict[str, None]] = {}
     rows = {}
     for groups, response_format in said:

@@ -17,7 +17,6 @@ from typing import Any
 
 from ablation.arms import TERMS
 from ablation.verdict import Exact, judged_action
-
 from hamr.data.actions import parse_action
 from hamr.rewards.questions import case_variables
 from hamr.rewards.written import WrittenPrompt

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
-from ablation.tables import TABLES, Claim
 from matplotlib.figure import Figure
 
+from ablation.tables import TABLES, Claim
 from hamr.observability.plot_kit import BLUE, GREEN, GREY, INK, ORANGE, RED, STYLE, axes, legend, step_axis
 
 COLOURS = {"reproduced": GREEN, "contradicted": RED, "not decided": GREY, None: GREY}

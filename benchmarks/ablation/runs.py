@@ -22,7 +22,6 @@ from pathlib import Path
 
 from ablation.arms import Arm, commands
 from ablation.graders import Grader, served
-
 from hamr.errors import BadInput
 from hamr.observability.checkpoints import Checkpoints
 

@@ -1,8 +1,8 @@
 """The papers' tables beside ours: figures, and per row whether the paper's ordering is there. Pure.
 
-A row is held against one other row of its table (`than`), as the paper's own argument does. What is compared is the sign
-of the paper's difference with our interval of the same difference, never the levels: those belong to another model,
-other data and other judges.
+A row is held against one other row of its table (`than`), as the paper's own argument does. What is compared is the
+sign of the paper's difference with our interval of the same difference, never the levels: those belong to another
+model, other data and other judges.
 """
 
 from __future__ import annotations

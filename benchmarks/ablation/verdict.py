@@ -1,8 +1,8 @@
 """The rule engine's verdict on a response: exact, and no model is asked.
 
 What a tool call does is in its parameters. What a reply says is found in the wording banks: the template that shares
-most words with it (facts masked) says which act it is and whether it is whole, a part of it or its opposite; its amounts
-and packages say whether the facts are right. The levels are those of the labelled pairs that scorers learn from
+most words with it (facts masked) says which act it is and whether it is whole, a part of it or its opposite; its
+amounts and packages say whether the facts are right. The levels are those of the labelled pairs that scorers learn from
 (`hamr.data.pairs`): 1 for the due act with its facts, 0.5 with a fact missing, 0 for another act, a wrong fact, the
 opposite, or nothing that the banks know.
 """

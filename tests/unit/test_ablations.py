@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,18 @@ from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
 from hamr.data.actions import render_action  # noqa: E402
 from hamr.data.pairs import reply_pairs  # noqa: E402
+from hamr.data.rendering import dialogue_text  # noqa: E402
 from hamr.data.responses import ResponseGroup, stream_groups  # noqa: E402
 from hamr.data.samples import read_samples  # noqa: E402
 from hamr.data.sft_items import KINDS, read_items  # noqa: E402
 from hamr.data.telecom import act_of, generate  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
 from hamr.evaluation.olabench import overall  # noqa: E402
+from hamr.observability.checkpoints import Checkpoints  # noqa: E402
 from hamr.rewards.judged import JUDGED  # noqa: E402
-from hamr.rewards.questions import said  # noqa: E402
-from hamr.types import Reply, ServiceSample, ToolCall  # noqa: E402
+from hamr.rewards.questions import case_variables, said  # noqa: E402
+from hamr.rewards.written import WrittenPrompt  # noqa: E402
+from hamr.types import Question, Reply, ServiceSample, ToolCall  # noqa: E402
 
 SPLITS = generate(SageDataConfig(train=120, validation=10, test=60, seed=13))
 FREE_PORT = 18377
@@ -115,22 +117,17 @@ def test_a_malformed_response_does_nothing() -> None:
 
 def test_the_verdict_agrees_with_the_labelled_pairs() -> None:
     """The scorers' own labels, made another way: from what was asked for, not from the words."""
-    samples = {(s.meta["slots"]["package"], s.meta["slots"]["price"]): s for s in SPLITS.test}
     pairs = [p for p in reply_pairs(SPLITS.test, 300, seed=5) if p.label != "partial"]
-    by_history = {world_history(s): s for s in samples.values()}
+    histories = [dialogue_text(s) for s in SPLITS.test]
+    # Tickets are no part of a pair: where two points have one dialogue, nobody knows whose facts count.
+    alone = {h: s for h, s in zip(histories, SPLITS.test, strict=True) if histories.count(h) == 1}
     agreed = [
-        (judged_action(by_history[p.history], Reply(content=p.statement_b)).ecs == 1.0) == (p.label == "consistent")
+        (judged_action(alone[p.history], Reply(content=p.statement_b)).ecs == 1.0) == (p.label == "consistent")
         for p in pairs
-        if p.history in by_history
+        if p.history in alone
     ]
     assert len(agreed) > 50
     assert sum(agreed) / len(agreed) >= 0.97
-
-
-def world_history(sample: ServiceSample) -> str:
-    from hamr.data.rendering import dialogue_text
-
-    return dialogue_text(sample)
 
 
 def test_nothing_is_heard_in_nonsense() -> None:
@@ -180,7 +177,11 @@ def test_plans_have_their_steps_and_no_private_value() -> None:
         calls = json.loads(plan.actions)
         if isinstance(sample.references[0].action, ToolCall):
             assert calls == [
-                {"action": "call_tool", "name": act_of(sample), "parameters": dict(sample.references[0].action.parameters)}
+                {
+                    "action": "call_tool",
+                    "name": act_of(sample),
+                    "parameters": dict(sample.references[0].action.parameters),
+                }
             ]
 
 
@@ -269,8 +270,6 @@ def test_a_killed_run_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_goes_on_behind_its_checkpoint(tmp_path: Path) -> None:
-    from hamr.observability.checkpoints import Checkpoints
-
     async def write(path: Path) -> None:
         (path / "weights").write_text("w")
 
@@ -302,7 +301,10 @@ def group(sample: ServiceSample, *responses: str) -> ResponseGroup:
 def test_figures_of_responses(tmp_path: Path) -> None:
     sample, order = point("goodbye"), point("change_order")
     right = f"<think>so</think><answer>{sample.references[0].action.content}</answer>"
-    groups = [group(sample, right, "oops"), group(order, f"<think></think><answer>{render_action(order.references[0].action)}</answer>")]
+    groups = [
+        group(sample, right, "oops"),
+        group(order, f"<think></think><answer>{render_action(order.references[0].action)}</answer>"),
+    ]
     found = exact_scores(groups, "think_answer")
     assert found["rule_engine"] == {sample.id: 0.5, order.id: 1.0}
     assert found["call_tool"] == {order.id: 1.0}
@@ -311,7 +313,10 @@ def test_figures_of_responses(tmp_path: Path) -> None:
 
     assert write_answers(tmp_path / "answers.jsonl", [(groups, "think_answer"), (groups, "think_answer")]) == 3
     read = [g for g, _ in stream_groups(tmp_path / "answers.jsonl")]
-    assert [g.responses for g in read] == [(plain(right, "think_answer"), ""), (render_action(order.references[0].action),)]
+    assert [g.responses for g in read] == [
+        (plain(right, "think_answer"), ""),
+        (render_action(order.references[0].action),),
+    ]
 
     votes = {(sample.id, plain(right, "think_answer")): (0.75, 0.5), (sample.id, ""): (0.0, 0.0)}
     assert judge_scores(groups, "think_answer", votes) == {
@@ -353,7 +358,10 @@ def test_orderings_beside_the_papers() -> None:
     assert found["soft judge", "rule_engine"].verdict == "not decided"
     assert found["reranker alone", "judge_single"].missing == ("reranker",)
     text = tables.markdown("t", list(found.values()))
-    assert "| reranker alone | ours | Multi-ECS, rule engine | 0.389 / 0.429 | 0.400 / 0.500 | -0.100 [-0.100, -0.100] | 2 x 4 | reproduced |" in text
+    assert text.splitlines()[4] == (
+        "| reranker alone | ours | Multi-ECS, rule engine | 0.389 / 0.429 | 0.400 / 0.500 | -0.100 [-0.100, -0.100] "
+        "| 2 x 4 | reproduced |"
+    )
     assert text.count("not run") == 6
     assert tables.counted(list(found.values())) == "1 reproduced, 1 contradicted, 1 not decided, 6 not run"
 
@@ -370,9 +378,7 @@ def test_a_control_has_no_verdict() -> None:
 
 def test_equal_figures_of_the_papers_are_no_ordering() -> None:
     scores = {arm: {"policy": scored(value)} for arm, value in (("all_terms", 4.0), ("without_dialogue", 3.0))}
-    [same] = [
-        c for c in tables.claims(tables.TABLE_5, scores) if c.row == "without dialogue" and c.measure == "policy"
-    ]
+    [same] = [c for c in tables.claims(tables.TABLE_5, scores) if c.row == "without dialogue" and c.measure == "policy"]
     assert (same.paper, same.verdict) == ((4.19, 4.19), None)
     assert tables.markdown("t", [same]).endswith("| the paper has none |")
 
@@ -403,10 +409,10 @@ def test_every_reward_reads_its_grader(term: str, grader: Grader, tmp_path: Path
     config = getattr(load_config(["experiment=smoke", *settings]).rewards, term)
     values = []
     for text in (sample.references[0].action.content, wrong):
-        action = ToolCall(name="change_order", parameters={"package": "Moon 7GB"}) if text == wrong else Reply(content=text)
+        action = (
+            ToolCall(name="change_order", parameters={"package": "Moon 7GB"}) if text == wrong else Reply(content=text)
+        )
         question = JUDGED[term].question(sample, [said(text, action, "plain")], config)
-        from hamr.rewards.written import WrittenPrompt
-
         messages = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
         [judgement] = JUDGED[term].read(grader.answer(messages), sample, 1, config)
         values.append(JUDGED[term].value(judgement, config))
@@ -422,23 +428,12 @@ def test_a_reply_that_poses_as_a_call_is_none(grader: Grader) -> None:
 
 
 def grade_of(grader: Grader, sample: ServiceSample, words: str, term: str) -> int:
-    from hamr.rewards.questions import case_variables
-    from hamr.rewards.written import WrittenPrompt
-
-    system = next(system for system, name in grader.terms.items() if name == term)
-    shown = next(WrittenPrompt.load(name) for name in grader_prompts(grader, system))
+    shown = WrittenPrompt.load(str(grader.prompts / f"{term}.yaml"))
     messages = shown.render({**case_variables(sample), "response": words, "call": ""})
     return json.loads(grader.answer(messages))["score"]
 
 
-def grader_prompts(grader: Grader, system: str) -> Sequence[str]:
-    return [str(path) for path in grader.prompts.glob("*.yaml") if f"verdict: {grader.terms[system]}." in path.read_text()]
-
-
 def test_the_endpoint_answers_a_pool(grader: Grader) -> None:
-    from hamr.rewards.questions import case_variables
-    from hamr.types import Question
-
     sample = point("goodbye")
     config = PoolConfig(role="grader", type="openai", model="rule-engine", endpoint=f"http://127.0.0.1:{FREE_PORT}/v1")
     words = sample.references[0].action.content
