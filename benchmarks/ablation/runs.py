@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ablation.arms import Arm, commands
 from ablation.graders import Grader, served
+from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
 from hamr.observability.checkpoints import Checkpoints
 
@@ -85,7 +86,13 @@ class Sweep:
         """Raises BadInput where the folder holds a run of other settings or data: they would stand in one table."""
         note = self.folder(arm, seed).with_suffix(".json")
         digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in self.files}
-        wanted = {"settings": [text.replace(str(self.out), "OUT") for text in settings], "data": digests}
+        # The files that the settings name may change too: what counts is what they come to.
+        config = dump_config(load_config(settings)).replace(str(self.out), "OUT")
+        wanted = {
+            "settings": [text.replace(str(self.out), "OUT") for text in settings],
+            "config": hashlib.sha256(config.encode()).hexdigest()[:16],
+            "data": digests,
+        }
         if not note.is_file():
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(wanted, indent=1) + "\n")

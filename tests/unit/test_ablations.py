@@ -281,11 +281,15 @@ def test_a_killed_run_goes_on_behind_its_checkpoint(tmp_path: Path) -> None:
     assert again.asked == [["sft", f"resume={folder}"]]
 
 
-def test_other_settings_or_data_need_another_folder(tmp_path: Path) -> None:
+def test_other_settings_or_data_need_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep(tmp_path, Hamr()).run(BASE, 0)
     changed = Arm(name="base", job="sft", part="sft", start=None, settings=("experiment=smoke", "sft.epochs=2"))
     with pytest.raises(BadInput, match="other settings"):
         sweep(tmp_path, Hamr(), changed).run(changed, 0)
+    monkeypatch.setattr("ablation.runs.dump_config", lambda config: "steps: 11\n")
+    with pytest.raises(BadInput, match="other settings"):
+        sweep(tmp_path, Hamr()).run(BASE, 0)
+    monkeypatch.undo()
     (tmp_path / "data.jsonl").write_text("[]\n")
     with pytest.raises(BadInput, match="another --out"):
         sweep(tmp_path, Hamr()).run(BASE, 0)
