@@ -167,7 +167,7 @@ def everything(sweep: Sweep, seeds: Sequence[int]) -> tuple[list[Claim], dict[st
     for arm, seed in _finished(sweep, seeds):
         groups = said(sweep, arm, seed)
         exact = exact_scores(groups, arm.response_format)
-        judged = judge_scores(groups, arm.response_format, votes) if votes else {}
+        judged = judge_scores(groups, arm.response_format, votes)
         for measure, by_item in {**exact, **judged}.items():
             own = scores.setdefault(arm.name, {}).setdefault(measure, {})
             own.update(dict.fromkeys(seeds if seedless(arm) else [seed], by_item))

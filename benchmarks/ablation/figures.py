@@ -53,13 +53,16 @@ def exact_scores(groups: Iterable[ResponseGroup], response_format: ResponseForma
 
 
 def judge_scores(
-    groups: Iterable[ResponseGroup], response_format: ResponseFormat, votes: Judged
+    groups: Sequence[ResponseGroup], response_format: ResponseFormat, votes: Judged
 ) -> dict[str, dict[str, float]]:
-    """Multi- and Single-ECS by the judge, of the samples all of whose responses it has voted on."""
+    """Multi- and Single-ECS by the judge, of the samples whose votes all came. Nothing where it was not asked about one
+    of the answers: those that another arm gave too are no fair draw of them."""
+    asked = [[(group.sample.id, plain(text, response_format)) for text in group.responses] for group in groups]
+    if not all(one in votes for own in asked for one in own):
+        return {}
     found: dict[str, dict[str, float]] = {"judge_multi": {}, "judge_single": {}}
-    for group in groups:
-        item = group.sample.id
-        given = [votes.get((item, plain(text, response_format)), (None, None)) for text in group.responses]
+    for answers in asked:
+        item, given = answers[0][0], [votes[one] for one in answers]
         for name, own in zip(found, zip(*given, strict=True), strict=True):
             known = [vote for vote in own if vote is not None]
             if len(known) == len(given):

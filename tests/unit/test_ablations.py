@@ -322,9 +322,11 @@ def test_figures_of_responses(tmp_path: Path) -> None:
         (render_action(order.references[0].action),),
     ]
 
-    votes = {(sample.id, plain(right, "think_answer")): (0.75, 0.5), (sample.id, ""): (0.0, 0.0)}
+    votes: dict = {(sample.id, plain(right, "think_answer")): (0.75, 0.5), (sample.id, ""): (0.0, 0.0)}
+    assert judge_scores(groups, "think_answer", votes) == {}
+    votes[order.id, render_action(order.references[0].action)] = (1.0, None)
     assert judge_scores(groups, "think_answer", votes) == {
-        "judge_multi": {sample.id: 0.375},
+        "judge_multi": {sample.id: 0.375, order.id: 1.0},
         "judge_single": {sample.id: 0.25},
     }
 
