@@ -51,7 +51,7 @@ def main() -> int:
     args = arguments()
     start = hamr_process(shlex.split(args.before))
     try:
-        sweep = prepared(args.out.resolve(), args.port, start)
+        sweep = prepared(args.out.resolve(), args, start)
         left = run_arms(sweep, args.only, args.seeds)
         if "judge" in args.only:
             ask_judge(sweep, args.seeds, start)
@@ -74,6 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the tables and the plots")
     parser.add_argument("--before", default="", help="put before every hamr command, such as 'nice -n 19'")
     parser.add_argument("--port", type=int, default=8377, help="of the rule engine's endpoint, for --only rewards")
+    parser.add_argument("overrides", nargs="*", help="further key=value for every run, such as experiment.steps=20")
     return parser.parse_args()
 
 
@@ -97,11 +98,11 @@ def run_arms(sweep: Sweep, only: Sequence[str], seeds: Sequence[int]) -> list[st
         return [f"{arm.name}, seed {seed}" for arm, seed in runs if not sweep.run(arm, seed)]
 
 
-def prepared(out: Path, port: int, start: Start) -> Sweep:
+def prepared(out: Path, args: argparse.Namespace, start: Start) -> Sweep:
     """Data and prompts are written anew by every call; they are the same unless the code that makes them changed."""
     files = world.prepare(out / "data")
     prompts = write_prompts(out / "prompts")
-    listed = arms(files, f"http://127.0.0.1:{port}/v1", prompts)
+    listed = arms(files, f"http://127.0.0.1:{args.port}/v1", prompts, args.overrides)
     samples = [sample for name in ("single", "test") for sample in read_samples(files[name])]
     return Sweep(
         out=out,
@@ -109,7 +110,7 @@ def prepared(out: Path, port: int, start: Start) -> Sweep:
         files=sorted(files.values()),
         start=start,
         grader=Grader(samples, prompts),
-        port=port,
+        port=args.port,
     )
 
 

@@ -45,9 +45,11 @@ class Arm:
     """Rewarded by the rule engine's grades, through an endpoint of the driver's."""
 
 
-def arms(files: Mapping[str, Path], endpoint: str, prompts: Path) -> list[Arm]:
-    """Every arm of the sweep, in the order in which they can be run."""
-    return [*_sft(files), *_looks(files), *_rl(files), *_terms(files, endpoint, prompts)]
+def arms(files: Mapping[str, Path], endpoint: str, prompts: Path, others: Sequence[str] = ()) -> list[Arm]:
+    """Every arm of the sweep, in the order in which they can be run. `others` are overrides for all of them, behind
+    their experiment's and before what makes the arm."""
+    rl = _Rl(files=files, others=tuple(others))
+    return [*_sft(files, others), *_looks(rl), *_rl(rl), *_terms(rl, endpoint, prompts)]
 
 
 def commands(arm: Arm, seeds: Sequence[int]) -> list[tuple[int, list[str]]]:
@@ -58,7 +60,26 @@ def commands(arm: Arm, seeds: Sequence[int]) -> list[tuple[int, list[str]]]:
     return list(zip(seeds, expand([*arm.settings, f"experiment.seed={listed}"]), strict=True))
 
 
-def _sft(files: Mapping[str, Path]) -> list[Arm]:
+@dataclass(frozen=True, kw_only=True)
+class _Rl:
+    """What all runs of `hamr train` share."""
+
+    files: Mapping[str, Path]
+    others: tuple[str, ...]
+
+    def settings(self, train: str, start: str | None) -> tuple[str, ...]:
+        return (
+            "experiment=ablation_rl",
+            "data.type=jsonl",
+            f"data.train={self.files[train]}",
+            f"data.validation={self.files['validation']}",
+            f"data.test={self.files['test']}",
+            f"model.response_format={_format_of(start)}",
+            *self.others,
+        )
+
+
+def _sft(files: Mapping[str, Path], others: Sequence[str]) -> list[Arm]:
     kinds = {**SFT_KINDS, **{name: SFT_KINDS[like] for name, like in TWICE.items()}}
     return [
         Arm(
@@ -68,6 +89,7 @@ def _sft(files: Mapping[str, Path]) -> list[Arm]:
             start=None,
             settings=(
                 "experiment=ablation_sft",
+                *others,
                 f"sft.sets=[{{path: {files['sft']}}}]",
                 f"sft.kinds={kinds[name]}",
                 *(("sft.epochs=2",) if name in TWICE else ()),
@@ -77,7 +99,7 @@ def _sft(files: Mapping[str, Path]) -> list[Arm]:
     ]
 
 
-def _looks(files: Mapping[str, Path]) -> list[Arm]:
+def _looks(rl: _Rl) -> list[Arm]:
     """Answers of the SFT arms. `rules` is a reward that asks nobody: what is kept are the responses."""
     return [
         Arm(
@@ -86,11 +108,10 @@ def _looks(files: Mapping[str, Path]) -> list[Arm]:
             part="sft",
             start=None if name == "original" else name,
             settings=(
-                *_common(files, "single"),
+                *rl.settings("single", name),
                 "experiment.steps=0",
                 "rewards.consistency.weight=0",
                 "rewards.rules.weight=1",
-                *_format(name),
             ),
             response_format=_format_of(name),
         )
@@ -98,14 +119,14 @@ def _looks(files: Mapping[str, Path]) -> list[Arm]:
     ]
 
 
-def _rl(files: Mapping[str, Path]) -> list[Arm]:
+def _rl(rl: _Rl) -> list[Arm]:
     def arm(name: str, part: Part, start: str | None = MIX_DRA, train: str = "single", *settings: str) -> Arm:
         return Arm(
             name=name,
             job="rl",
             part=part,
             start=start,
-            settings=(*_common(files, train), *_format(start), *settings),
+            settings=(*rl.settings(train, start), *settings),
             response_format=_format_of(start),
         )
 
@@ -122,11 +143,10 @@ def _rl(files: Mapping[str, Path]) -> list[Arm]:
     ]
 
 
-def _terms(files: Mapping[str, Path], endpoint: str, prompts: Path) -> list[Arm]:
+def _terms(rl: _Rl, endpoint: str, prompts: Path) -> list[Arm]:
     """All six terms of the second paper, and all but one, with its weights: hallucination counts three times."""
     shared = (
-        *_common(files, "single"),
-        *_format(MIX_DRA),
+        *rl.settings("single", MIX_DRA),
         "rewards.consistency.weight=0",
         # Pools that no reward asks are not started; the composed ones stay as they are.
         f"+pools.engine={{role: grader, type: openai, model: rule-engine, endpoint: '{endpoint}'}}",
@@ -150,19 +170,5 @@ def _terms(files: Mapping[str, Path], endpoint: str, prompts: Path) -> list[Arm]
     ]
 
 
-def _common(files: Mapping[str, Path], train: str) -> tuple[str, ...]:
-    return (
-        "experiment=ablation_rl",
-        "data.type=jsonl",
-        f"data.train={files[train]}",
-        f"data.validation={files['validation']}",
-        f"data.test={files['test']}",
-    )
-
-
 def _format_of(start: str | None) -> ResponseFormat:
     return "think_answer" if start is not None and TWICE.get(start, start) in THINKS else "plain"
-
-
-def _format(start: str | None) -> tuple[str, ...]:
-    return (f"model.response_format={_format_of(start)}",)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from ablation.verdict import Exact, hear, judged, judged_action  # noqa: E402
 
 from hamr.augmentation.patm_checks import missing_step  # noqa: E402
 from hamr.backends.scorer_openai import OpenAIScorer  # noqa: E402
-from hamr.config.load import load_config  # noqa: E402
+from hamr.config.load import dump_config, load_config  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
 from hamr.data.actions import render_action  # noqa: E402
@@ -34,10 +36,12 @@ from hamr.data.telecom import act_of, generate  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
 from hamr.evaluation.olabench import overall  # noqa: E402
 from hamr.observability.checkpoints import Checkpoints  # noqa: E402
+from hamr.observability.ledger import Ledger  # noqa: E402
+from hamr.observability.run_folder import RunFolder  # noqa: E402
 from hamr.rewards.judged import JUDGED  # noqa: E402
 from hamr.rewards.questions import case_variables, said  # noqa: E402
 from hamr.rewards.written import WrittenPrompt  # noqa: E402
-from hamr.types import Question, Reply, ServiceSample, ToolCall  # noqa: E402
+from hamr.types import Question, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall  # noqa: E402
 
 SPLITS = generate(SageDataConfig(train=120, validation=10, test=60, seed=13))
 FREE_PORT = 18377
@@ -189,9 +193,10 @@ def test_plans_have_their_steps_and_no_private_value() -> None:
 
 
 def test_every_arm_composes(files: dict[str, Path], tmp_path: Path) -> None:
-    listed = arms(files, "http://127.0.0.1:1/v1", write_prompts(tmp_path))
+    listed = arms(files, "http://127.0.0.1:1/v1", write_prompts(tmp_path), ["experiment.steps=3"])
     assert len({arm.name for arm in listed}) == len(listed)
     configs: dict[str, Config] = {arm.name: load_config(list(arm.settings)) for arm in listed}
+    assert (configs["ours"].experiment.steps, configs["look_mix"].experiment.steps) == (3, 0)
     assert configs["soft_judge"].rewards.consistency.mode == "soft_judge"
     assert configs["init_mix"].model.response_format == configs["look_original"].model.response_format == "plain"
     assert configs["ours"].model.response_format == "think_answer"
@@ -455,3 +460,68 @@ def test_the_endpoint_answers_a_pool(grader: Grader) -> None:
         answers = asyncio.run(OpenAIScorer("engine", config).score([question, lost]))
     assert json.loads(answers[0].text or "") == verdict_json("risk", judged_action(sample, Reply(content=words)))
     assert answers[1].failure == "unavailable"
+
+
+# --- the whole, without an engine --------------------------------------------------------------
+
+
+def finished_run(folder: Path, arm: Arm, stage: str, answers: dict[str, str], entropy: Sequence[float] = ()) -> None:
+    """What a finished `hamr train` of the arm leaves behind, had it given these answers."""
+    config = dump_config(load_config(list(arm.settings)))
+    with RunFolder.create(folder, config) as made:
+        records = [
+            RewardRecord(
+                key=SampleKey(run=f"{folder.name}/eval-{stage}", step=0, prompt=item, sample=0),
+                total=Scored(value=0.0),
+                components=(),
+                action=None,
+                band="none",
+                response=text,
+            )
+            for item, text in answers.items()
+        ]
+        with Ledger(made.ledger) as ledger:
+            ledger.add(records)
+        lines = [{"stage": "rl", "step": i + 1, "policy/entropy": value} for i, value in enumerate(entropy)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "summary.json").write_text("{}")
+
+
+def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
+    out, results = tmp_path / "out", tmp_path / "results"
+    command = [sys.executable, str(ROOT / "benchmarks" / "ablations.py"), "--seeds", "0", "--out", str(out)]
+    files = world.prepare(out / "data")
+    known = {arm.name: arm for arm in arms(files, "http://127.0.0.1:8377/v1", out / "prompts")}
+    points = [s for s in read_samples(files["test"]) if isinstance(s.references[0].action, Reply)][:8]
+    right = {s.id: s.references[0].action.content for s in points}
+    thought = {item: f"<think>so</think><answer>{text}</answer>" for item, text in right.items()}
+    runs = out / "runs"
+    finished_run(runs / "look_original/seed_0", known["look_original"], "base", dict.fromkeys(right, "What?"))
+    finished_run(runs / "look_decision/seed_0", known["look_decision"], "base", right)
+    finished_run(runs / "ours/seed_0", known["ours"], "rl", thought, [0.3, 0.2, 0.1])
+    finished_run(runs / "multi_gt/seed_0", known["multi_gt"], "rl", thought, [0.3, 0.3, 0.4])
+
+    done = subprocess.run(
+        [*command, "--only", "table", "--results", str(results)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    claims = json.loads((results / "ablations.json").read_text())["claims"]
+    found = {(c["row"], c["measure"]): c for c in claims if c["table"] in ("sft", "gt")}
+    # The paper's SFT on decisions alone is below the original model; these answers are all right against all wrong.
+    decision = found["SFT decision", "rule_engine"]
+    assert (decision["ours"], decision["verdict"]) == ([1.0, 0.0], "contradicted")
+    assert (decision["difference"]["seeds"], decision["difference"]["items"]) == (1, 8)
+    assert found["multi GT", "rule_engine"]["verdict"] == "not decided"
+    assert found["multi GT", "entropy of the last third"]["ours"] == pytest.approx([0.4, 0.1])
+    assert found["SFT mix", "rule_engine"]["missing"] == ["look_mix"]
+    assert found["SFT decision", "judge_multi"]["missing"] == ["look_decision", "look_original"]
+    assert "| SFT decision | original | Multi-ECS, rule engine | 0.293 / 0.299 | 1.000 / 0.000 |" in done.stdout
+    for name in ("orderings", "entropy"):
+        assert (results / f"ablations_{name}.png").stat().st_size > 5_000
+
+
+def test_a_name_that_is_no_part_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "ablations.py"), "--only", "modes,mode"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'mode'" in done.stderr and done.stderr.count("\n") == 1
