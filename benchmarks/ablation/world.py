@@ -35,7 +35,7 @@ DATA = SageDataConfig(seed=13)
 """The quickstart's draw: its scorers are found in the cache."""
 WORDINGS = 4
 """Approved wordings of each reply."""
-SFT_ITEMS = 240
+SFT_ITEMS = 200
 """Decision points, and as many others with plans."""
 APPROVED = "approved"
 

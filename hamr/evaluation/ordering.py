@@ -4,7 +4,13 @@
 
 The interval is that of a bootstrap that draws seeds and items anew, each with replacement and independently (crossed
 factors: Owen, "The pigeonhole bootstrap", 2007; it errs on the wide side). With one seed only items are drawn, and the
-interval says nothing of what another seed would have given.
+interval says nothing of what another seed would have given. How often a 95 % interval held the truth in simulations (80
+items; deviations 0.3 of items and 0.4 of noise; 400 draws), by the deviation of the seeds:
+
+    seeds    0      0.03   0.08
+    1        92 %   91 %   73 %
+    3        98 %   97 %   92 %
+    5        98 %   97 %   95 %
 """
 
 from __future__ import annotations
