@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from ablation.tables import TABLES, Claim
 from hamr.observability.plot_kit import BLUE, GREEN, GREY, INK, ORANGE, RED, STYLE, axes, legend, step_axis
 
+_KEY = """difference: ours with its 95 % interval, the paper's as a diamond; green: the paper's ordering is reproduced,
+red: contradicted, grey: not decided, or a control of ours"""
 COLOURS = {"reproduced": GREEN, "contradicted": RED, "not decided": GREY, None: GREY}
 CURVES = {"ours": ("single GT", ORANGE), "multi_gt": ("multi GT", BLUE)}
 
@@ -37,7 +39,7 @@ def draw_orderings(path: Path, claims: Sequence[Claim]) -> bool:
             ax.set_yticks(range(len(rows)), [f"{c.row} − {c.than.replace('_', ' ')}" for c in rows])
             ax.set_ylim(len(rows) - 0.4, -0.6)
             ax.set_title(f"{table.title} ({rows[0].metric})", fontsize=10, loc="left")
-        figure.supxlabel("difference; circle and bar: ours with 95 %, diamond: the paper's", fontsize=9)
+        figure.supxlabel(_KEY, fontsize=9)
         figure.savefig(path)
     return True
 
