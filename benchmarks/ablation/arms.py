@@ -30,6 +30,10 @@ TWICE = {"decision_twice": "decision", "decision_dra_twice": "decision_dra"}
 """No row of the paper's: as many optimiser steps as the mix has, on decisions alone. A mix is twice the data."""
 
 
+_NO_SCORERS = ("~pools.judge", "~pools.reranker")
+"""`hamr train` starts every pool of its configuration, asked or not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """`start`: the SFT arm whose policy is taken; None for the bundled model. `settings` are overrides of `hamr sft` or
@@ -112,6 +116,7 @@ def _looks(rl: _Rl) -> list[Arm]:
                 "experiment.steps=0",
                 "rewards.consistency.weight=0",
                 "rewards.rules.weight=1",
+                *_NO_SCORERS,
             ),
             response_format=_format_of(name),
         )
@@ -132,7 +137,7 @@ def _rl(rl: _Rl) -> list[Arm]:
 
     return [
         arm(OURS, "modes"),
-        arm("reranker", "modes", MIX_DRA, "single", "rewards.consistency.mode=reranker"),
+        arm("reranker", "modes", MIX_DRA, "single", "rewards.consistency.mode=reranker", "~pools.judge"),
         arm("hard_judge", "modes", MIX_DRA, "single", "rewards.consistency.mode=hard_judge"),
         arm("soft_judge", "modes", MIX_DRA, "single", "rewards.consistency.mode=soft_judge"),
         arm("multi_gt", "gt", MIX_DRA, "multi"),
@@ -148,7 +153,7 @@ def _terms(rl: _Rl, endpoint: str, prompts: Path) -> list[Arm]:
     shared = (
         *rl.settings("single", MIX_DRA),
         "rewards.consistency.weight=0",
-        # Pools that no reward asks are not started; the composed ones stay as they are.
+        *_NO_SCORERS,
         f"+pools.engine={{role: grader, type: openai, model: rule-engine, endpoint: '{endpoint}'}}",
         *(f"rewards.{term}.pool=engine" for term in TERMS),
         *(f"rewards.{term}.prompt={prompts / f'{term}.yaml'}" for term in TERMS),

@@ -203,8 +203,9 @@ def test_every_arm_composes(files: dict[str, Path], tmp_path: Path) -> None:
     assert configs["multi_gt"].data.train == str(files["multi"])
     assert set(configs["without_risk"].rewards.judged) == set(TERMS) - {"risk"}
     assert configs["all_terms"].rewards.hallucination.weight == 3
-    assert configs["all_terms"].with_asked_pools().pools.keys() == {"engine"}
-    assert not configs["look_mix"].with_asked_pools().pools
+    assert configs["all_terms"].pools.keys() == {"engine"}
+    assert not configs["look_mix"].pools
+    assert configs["reranker"].pools.keys() == {"reranker"}
     rows = {row.arm for table in tables.TABLES for row in table.rows}
     rows |= {row.than for table in tables.TABLES for row in table.rows if row.than}
     assert rows == {arm.name for arm in listed if arm.job != "sft"}
