@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from hamr.data.actions import ResponseFormat
-from hamr.jobs.sweep import expand
 
 Part = Literal["sft", "init", "modes", "gt", "rewards"]
 PARTS: tuple[Part, ...] = ("sft", "init", "modes", "gt", "rewards")
@@ -28,8 +27,6 @@ THINKS = {"decision_dra", "mix_dra"}
 """Arms that learnt rationales answer with one."""
 TWICE = {"decision_twice": "decision", "decision_dra_twice": "decision_dra"}
 """No row of the paper's: as many optimiser steps as the mix has, on decisions alone. A mix is twice the data."""
-
-
 _NO_SCORERS = ("~pools.judge", "~pools.reranker")
 """`hamr train` starts every pool of its configuration, asked or not."""
 
@@ -54,14 +51,6 @@ def arms(files: Mapping[str, Path], endpoint: str, prompts: Path, others: Sequen
     their experiment's and before what makes the arm."""
     rl = _Rl(files=files, others=tuple(others))
     return [*_sft(files, others), *_looks(rl), *_rl(rl), *_terms(rl, endpoint, prompts)]
-
-
-def commands(arm: Arm, seeds: Sequence[int]) -> list[tuple[int, list[str]]]:
-    """(seed, overrides) of every run of an arm: a Hydra sweep over `experiment.seed`."""
-    listed = ",".join(map(str, seeds))
-    if len(seeds) == 1:
-        return [(seeds[0], [*arm.settings, f"experiment.seed={listed}"])]
-    return list(zip(seeds, expand([*arm.settings, f"experiment.seed={listed}"]), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablation.arms import Arm, commands
+from ablation.arms import Arm
 from ablation.graders import Grader, served
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
@@ -40,6 +40,8 @@ class Sweep:
     start: Start
     grader: Grader | None = None
     port: int = 0
+    failed: set[Path] = field(default_factory=set)
+    """Runs that this call does not try again, though many arms may start from one."""
 
     def folder(self, arm: Arm, seed: int) -> Path:
         return self.out / "runs" / arm.name / f"seed_{seed}"
@@ -54,21 +56,24 @@ class Sweep:
 
     def run(self, arm: Arm, seed: int) -> bool:
         """Whether it is finished now; what it starts from is run before it."""
-        settings = dict(commands(arm, [seed]))[seed]
+        settings = [*arm.settings, f"experiment.seed={seed}"]
         if arm.start is not None:
             begun = self.arms[arm.start]
             if not self.run(begun, seed):
                 return False
             settings = [*settings, f"model.path={self.policy(begun, seed)}"]
         self._check(arm, seed, settings)
+        if self.folder(arm, seed) in self.failed:
+            return False
         if not self.finished(arm, seed):
-            asked = [*self._job(arm, seed, settings)]
+            asked = self._job(arm, seed, settings)
             print(f"{arm.name}, seed {seed}: hamr {' '.join(asked)}", flush=True)
             log = self.folder(arm, seed).with_suffix(".log")
             with served(self.grader, self.port) if arm.graded and self.grader else nullcontext():
                 code = self.start(asked, log)
             if not self.finished(arm, seed):
                 print(f"{arm.name}, seed {seed}: not finished (exit code {code}); see {log}", flush=True)
+                self.failed.add(self.folder(arm, seed))
                 return False
         self._prune(arm, seed)
         return True
