@@ -40,8 +40,9 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One ordering of the paper's, and what was found of it by one measure. `paper` and `ours` are the row's figure and
-    the other's. `verdict` is None where the paper has no ordering, `missing` the arms that were not run."""
+    """Two rows, and what was found of their ordering by one measure. `paper` and `ours` are the row's figure and the
+    other's. `ordering`: whether the paper has one; without, as without figures of ours, `verdict` is None. `missing`:
+    the arms that were not run."""
 
     table: str
     row: str
@@ -50,6 +51,7 @@ class Claim:
     measure: str
     paper: tuple[float, float] | None
     ours: tuple[float | None, float | None]
+    ordering: bool
     difference: Difference
     verdict: Verdict | None
     missing: tuple[str, ...]
@@ -208,6 +210,7 @@ def _claim(
         measure=measure,
         paper=paper,
         ours=(mean_of(ours), mean_of(theirs)),
+        ordering=paper is not None and paper[0] != paper[1],
         difference=found,
         verdict=said,
         missing=missing,
@@ -227,6 +230,7 @@ def entropy_claim(single: Mapping[int, float], multi: Mapping[int, float]) -> Cl
         measure="entropy of the last third",
         paper=None,
         ours=(means[0], means[1]),
+        ordering=True,
         difference=found,
         verdict=verdict(found, 1.0) if found.mean is not None else None,
         missing=tuple(arm for arm, runs in (("multi_gt", multi), ("ours", single)) if not runs),
@@ -257,9 +261,9 @@ def markdown(title: str, found: Sequence[Claim]) -> str:
 
 
 def counted(found: Sequence[Claim]) -> str:
-    """How many orderings came out which way."""
+    """How many of the papers' orderings came out which way."""
     names = ("reproduced", "contradicted", "not decided", "not run")
-    said = [_said(c) for c in found if c.paper is None or c.paper[0] != c.paper[1]]
+    said = [_said(c) for c in found if c.ordering]
     return ", ".join(f"{said.count(name)} {name}" for name in names)
 
 

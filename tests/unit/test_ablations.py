@@ -384,6 +384,7 @@ def test_a_control_has_no_verdict() -> None:
     assert (control.paper, control.verdict, control.than) == (None, None, "decision_twice")
     assert control.difference.mean == 0.25
     assert tables.markdown("t", [control]).endswith("| a control |")
+    assert tables.counted([control]) == "0 reproduced, 0 contradicted, 0 not decided, 0 not run"
 
 
 def test_equal_figures_of_the_papers_are_no_ordering() -> None:
