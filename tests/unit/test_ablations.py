@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -41,10 +42,12 @@ from hamr.observability.run_folder import RunFolder  # noqa: E402
 from hamr.rewards.judged import JUDGED  # noqa: E402
 from hamr.rewards.questions import case_variables, said  # noqa: E402
 from hamr.rewards.written import WrittenPrompt  # noqa: E402
-from hamr.types import Question, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall  # noqa: E402
+from hamr.routing.router import RewardRouter  # noqa: E402
+from hamr.types import Answer, Question, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall  # noqa: E402
 
 SPLITS = generate(SageDataConfig(train=120, validation=10, test=60, seed=13))
-FREE_PORT = 18377
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    FREE_PORT = taken.getsockname()[1]
 
 
 def point(act: str) -> ServiceSample:
@@ -460,6 +463,31 @@ def test_the_endpoint_answers_a_pool(grader: Grader) -> None:
         answers = asyncio.run(OpenAIScorer("engine", config).score([question, lost]))
     assert json.loads(answers[0].text or "") == verdict_json("risk", judged_action(sample, Reply(content=words)))
     assert answers[1].failure == "unavailable"
+
+
+def test_the_router_gives_the_rule_engines_reward(grader: Grader, files: dict[str, Path]) -> None:
+    """An arm's rewards, its pool and the endpoint together; only Ray and the policy are missing."""
+    listed = {arm.name: arm for arm in arms(files, f"http://127.0.0.1:{FREE_PORT}/v1", grader.prompts)}
+    config = load_config(list(listed["without_dialogue"].settings))
+    sample = point("penalty_notice")
+    right = f"<think>so</think><answer>{sample.references[0].action.content}</answer>"
+    early = render_action(ToolCall(name="change_order", parameters={"package": "Moon 7GB"}), "think_answer", "so")
+    rollouts = group(sample, right, early).rollouts("run")
+
+    async def ask(question: Question) -> Answer:
+        [answer] = await OpenAIScorer("engine", config.pools["engine"]).score([question])
+        return answer
+
+    async def rewards() -> list[float]:
+        router = RewardRouter(
+            config.rewards, {"engine": ask}, count_tokens=len, response_format="think_answer", deadline_s=60.0
+        )
+        records = await asyncio.gather(*(router.score(sample, rollout) for rollout in rollouts))
+        return [record.total.value for record in records]
+
+    with served(grader, FREE_PORT):
+        # Policy, tool, rubric and risk are worth 1 each where all is right, hallucination -3 where a fact is made up.
+        assert asyncio.run(rewards()) == [4.0, -3.0]
 
 
 # --- the whole, without an engine --------------------------------------------------------------
