@@ -1,0 +1,1 @@
+"""What `benchmarks/ablations.py` is made of."""
