@@ -117,6 +117,14 @@ def test_rows_of_one_id_are_a_ticket(tmp_path: Path) -> None:
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
 
 
+def test_a_line_of_a_csv_with_more_fields_than_its_header_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
+    mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "word"}})
+    with pytest.raises(DataError, match=r"t.csv:3: line: \[' you'\]: the line has more fields than the header's 3"):
+        read_tickets(path, mapping, beside=tmp_path)
+
+
 def test_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
