@@ -4,8 +4,8 @@
     python benchmarks/star_check.py DATA --only patm --only dra                      # some of its steps
     python benchmarks/star_check.py DATA --tickets 2 --points 4 --steps 2 --most 6   # to see that it runs
 
-DATA may be left out where HAMR_PUBLIC_DATA names it. Each step is the command that a user would type, and is shown; what
-it made stays in --work, and a step that has ended is not run again. README.md beside this file says what the figures
+DATA may be left out where HAMR_PUBLIC_DATA names it. Each step is the command that a user would type, and is shown;
+what it made stays in --work, and a step that has ended is not run again. README.md beside this file says what the figures
 mean. Prints them as Markdown and writes results/star_check.json once all steps have ended.
 """
 
@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +118,7 @@ def run(step: Step, work: Path) -> None:
     folder = (work / step.made).parent
     if step.name.startswith("sft_") and (folder / "config.yaml").is_file():
         command = f"hamr sft resume={folder.name}"
-    elif step.name.startswith("test_") and folder.is_dir():
+    elif folder != work and folder.is_dir():
         shutil.rmtree(folder)
     with ExitStack() as stack:
         env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]))
@@ -198,7 +198,8 @@ def tables(found: Mapping[str, Any]) -> str:
     complete = windows.pop("complete")
     cut = ", ".join(f"{count} incomplete ({why})" for why, count in windows.items())
     lines = [
-        f"{told['tickets']} tickets, {told['decision points']} decision points, {complete} complete planning windows, {cut}; "
+        f"{told['tickets']} tickets, {told['decision points']} decision points, {complete} complete planning windows, "
+        f"{cut}; "
         f"private values hidden: {sum(told.get('private values hidden', {}).values()) or 'none'}",
         "",
         "| recipe | items | kept | dropped by |",
@@ -227,7 +228,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="a step's name; several times for several")
     parser.add_argument("--tickets", type=int, default=7, help="that the small model writes plans for")
     parser.add_argument("--points", type=int, default=40, help="decision points for DRA and Multi-GT")
-    parser.add_argument("--steps", type=int, default=24, help="of SFT on decisions, 8 items each; twice as many on the mix")
+    parser.add_argument("--steps", type=int, default=24, help="of SFT, 8 items each; on the mix twice as many")
     parser.add_argument("--most", type=int, default=80, help="decision points that a policy is tested on")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "star_check.json")
     given = parser.parse_args()

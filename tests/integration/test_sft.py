@@ -152,7 +152,7 @@ def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     if trained == "adapter":
         run("sft", *OVERRIDES, "trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter", cwd=folder)
     model_path = folder / trained / json.loads((folder / trained / "summary.json").read_text())["sft"]["model"]
-    weights, before = load_file(model_path / "model.safetensors"), load_file(resolve_model("tiny") / "model.safetensors")
+    weights, before = (load_file(p / "model.safetensors") for p in (model_path, resolve_model("tiny")))
     assert weights.keys() == before.keys()
     assert any(not weights[name].equal(before[name]) for name in weights)
     host = start_engine(model_path)
@@ -169,7 +169,8 @@ def test_rl_starts_from_the_checkpoint(folder: Path) -> None:
     from safetensors.torch import load_file
 
     model_path = folder / "whole" / json.loads((folder / "whole" / "summary.json").read_text())["sft"]["model"]
-    run("train", "experiment=smoke", f"model.path={model_path}", "experiment.steps=1", "experiment.run_dir=rl", cwd=folder)
+    start = f"model.path={model_path}"
+    run("train", "experiment=smoke", start, "experiment.steps=1", "experiment.run_dir=rl", cwd=folder)
     ours, theirs = (load_file(p / "model.safetensors") for p in (folder / "rl/checkpoints/step_0/policy", model_path))
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
