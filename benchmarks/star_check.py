@@ -5,8 +5,8 @@
     python benchmarks/star_check.py DATA --tickets 2 --points 4 --steps 2 --most 6   # to see that it runs
 
 DATA may be left out where HAMR_PUBLIC_DATA names it. Each step is the command that a user would type, and is shown;
-what it made stays in --work, and a step that has ended is not run again. README.md beside this file says what the figures
-mean. Prints them as Markdown and writes results/star_check.json once all steps have ended.
+what it made stays in --work, and a step that has ended is not run again. README.md beside this file says what the
+figures mean. Prints them as Markdown and writes results/star_check.json once all steps have ended.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def plan(shown: Mapping[str, str]) -> str:
     """The rewrite of a window, in the window's own words.
 
     >>> plan({"first": "Agent: Why?", "environment": "Customer: No.", "second": "Agent: I see.", "calls": "[]"})[:75]
-    '<plans><plan_1>I tell the customer: "Why?"</plan_1><plan_2>Assuming the cust'
+    '<plans><plan_1>I tell the customer: "Why?"</plan_1><plan_2>Assuming the cus'
     """
     came = " and then ".join(_came(line) for line in shown["environment"].splitlines())
     return (
