@@ -36,7 +36,8 @@ from hamr.types import ToolCall  # noqa: E402
 
 SMALL = ("pools=sage_small", "teacher=talk", "pools.talk.max_context=4096")
 ARMS = ("original", "decision", "mix")
-SETS = {"decision": "[{}]", "mix": "[{}, {path: plans.jsonl}, {path: reasons.jsonl}]"}
+MADE = ("plans.jsonl", "plans_small.jsonl", "reasons.jsonl")
+"""What the mix adds to the decisions, where a recipe kept anything."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def steps(given: argparse.Namespace) -> list[Step]:
         ),
         Step(
             "tickets",
-            f"grep '\"split\": \"train\"' star/trajectories.jsonl | awk 'NR % 20 == 1' | head -n {given.tickets} "
+            f"grep '\"split\": \"train\"' star/trajectories.jsonl | awk 'NR % 20 == 1 && ++n <= {given.tickets}' "
             "> tickets.jsonl",
             "tickets.jsonl",
         ),
-        Step("points", f"awk 'NR % 20 == 1' star/train.jsonl | head -n {given.points} > points.jsonl", "points.jsonl"),
+        Step("points", f"awk 'NR % 20 == 1 && ++n <= {given.points}' star/train.jsonl > points.jsonl", "points.jsonl"),
         Step("patm", f"hamr data patm input=tickets.jsonl output=plans_small.jsonl {small}", "plans_small.jsonl"),
         Step("dra", f"hamr data dra input=points.jsonl output=reasons.jsonl {small}", "reasons.jsonl"),
         Step(
@@ -81,15 +82,20 @@ def steps(given: argparse.Namespace) -> list[Step]:
             "plans.jsonl",
             endpoint=True,
         ),
-        *(_sft(arm, given.steps * (1 if arm == "decision" else 2)) for arm in SETS),
+        _sft("decision", "{}", given.steps),
+        _sft("mix", ", ".join(["{}", *(f"{{path: {n}}}" for n in MADE if _rows(given.work / n))]), 2 * given.steps),
         *(_evaluation(arm, given) for arm in ARMS),
     ]  # fmt: skip
 
 
-def _sft(arm: str, count: int) -> Step:
+def _rows(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.is_file() else 0
+
+
+def _sft(arm: str, sets: str, count: int) -> Step:
     return Step(
         f"sft_{arm}",
-        f"hamr sft experiment=sft_small data=star 'sft.sets={SETS[arm]}' sft.steps={count} experiment.eval_every=0 "
+        f"hamr sft experiment=sft_small data=star 'sft.sets=[{sets}]' sft.steps={count} experiment.eval_every=0 "
         f"experiment.checkpoint.every={count} experiment.run_dir=sft_{arm} logging=off",
         f"sft_{arm}/summary.json",
     )
@@ -102,7 +108,8 @@ def _evaluation(arm: str, given: argparse.Namespace) -> Step:
     return Step(
         f"test_{arm}",
         f"hamr train {model}data=star data.max_eval={given.most} experiment.steps=0 pools=tiny rewards=reranker "
-        f"rollout.engine.threads=2 experiment.run_dir=test_{arm} logging=off",
+        f"rollout.max_new_tokens=128 rollout.engine.threads=2 rollout.engine.kv_cache_mb=768 "
+        f"experiment.run_dir=test_{arm} logging=off",
         f"test_{arm}/summary.json",
     )
 
@@ -240,9 +247,9 @@ def main() -> None:
     unknown = set(given.only) - {step.name for step in plan}
     if unknown:
         parser.error(f"no such step: {', '.join(unknown)}; there are: {', '.join(step.name for step in plan)}")
-    for step in plan:
-        if not given.only or step.name in given.only:
-            run(step, given.work)
+    for name in (step.name for step in plan if not given.only or step.name in given.only):
+        # Looked up when its turn comes: what the mix holds is known once the recipes have ended.
+        run(next(step for step in steps(given) if step.name == name), given.work)
     left = [step.name for step in plan if not (given.work / step.made).exists()]
     if left:
         print(f"left to do: {', '.join(left)}")
