@@ -235,8 +235,8 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="a step's name; several times for several")
     parser.add_argument("--tickets", type=int, default=5, help="that the small model writes plans for")
     parser.add_argument("--points", type=int, default=24, help="decision points for DRA and Multi-GT")
-    parser.add_argument("--steps", type=int, default=16, help="of SFT, 8 items each; on the mix twice as many")
-    parser.add_argument("--most", type=int, default=80, help="decision points that a policy is tested on")
+    parser.add_argument("--steps", type=int, default=12, help="of SFT, 8 items each; on the mix twice as many")
+    parser.add_argument("--most", type=int, default=60, help="decision points that a policy is tested on")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "star_check.json")
     given = parser.parse_args()
     if given.data is None:
