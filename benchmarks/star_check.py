@@ -32,9 +32,11 @@ from template_teacher import served  # noqa: E402
 
 from hamr.augmentation.progress import Made, summary  # noqa: E402
 from hamr.data.samples import read_rows, read_samples  # noqa: E402
+from hamr.observability.ledger import Ledger  # noqa: E402
 from hamr.types import ToolCall  # noqa: E402
 
 SMALL = ("pools=sage_small", "teacher=talk", "pools.talk.max_context=4096")
+BATCH = 8
 ARMS = ("original", "decision", "mix")
 MADE = ("plans.jsonl", "plans_small.jsonl", "reasons.jsonl")
 """What the mix adds to the decisions, where a recipe kept anything."""
@@ -95,7 +97,8 @@ def _rows(path: Path) -> int:
 def _sft(arm: str, sets: str, count: int) -> Step:
     return Step(
         f"sft_{arm}",
-        f"hamr sft experiment=sft_small data=star 'sft.sets=[{sets}]' sft.steps={count} experiment.eval_every=0 "
+        f"hamr sft experiment=sft_small data=star 'sft.sets=[{sets}]' sft.steps={count} "
+        f"sft.batch_size={BATCH} experiment.eval_every=0 "
         f"experiment.checkpoint.every={count} experiment.run_dir=sft_{arm} logging=off",
         f"sft_{arm}/summary.json",
     )
@@ -146,9 +149,9 @@ def run(step: Step, work: Path) -> None:
 # --- figures -----------------------------------------------------------------------------------
 
 
-def figures(work: Path, plan: list[Step]) -> dict[str, Any]:
+def figures(work: Path, plan: list[Step], sizes: Mapping[str, int]) -> dict[str, Any]:
     """What all steps made, read from their files."""
-    from hamr.jobs.summary import machine, versions
+    from hamr.jobs.summary import machine, versions  # loads Ray and torch
 
     took = {s.name: _json(work / f"{s.name}.took.json") for s in plan if (work / f"{s.name}.took.json").is_file()}
     return {
@@ -159,13 +162,14 @@ def figures(work: Path, plan: list[Step]) -> dict[str, Any]:
         "steps": took,
         "machine": machine(),
         "versions": versions(),
+        "sizes": sizes,
     }
 
 
 RECIPES = {
     "plans_small.jsonl": "PATM, the 135M model as teacher and judge",
     "reasons.jsonl": "DRA, the same",
-    "points_multi.jsonl": "Multi-GT, the same (a consistency judge that gives labels, and a utility judge)",
+    "points_multi.jsonl": "Multi-GT, the same: its candidates",
     "plans.jsonl": "PATM in the tickets' own words (a template, no model; rules only)",
 }
 
@@ -179,13 +183,16 @@ def _arm(work: Path, arm: str) -> dict[str, Any]:
     """Loss on held-out decisions in nats a token, and what the policy does on the test split."""
     tested = _json(work / f"test_{arm}/summary.json")
     stage = tested["stages"]["base"]
-    samples = read_samples(work / "star/test.jsonl")[: stage["n"]]
+    with Ledger(work / f"test_{arm}/ledger.sqlite", readonly=True) as ledger:
+        asked = {record.key.prompt for record in ledger.rows() if record.key.run.endswith("/eval-base")}
+    samples = [s for s in read_samples(work / "star/test.jsonl") if s.id in asked]
     calls = sum(isinstance(s.references[0].action, ToolCall) for s in samples)
-    trained = _json(work / f"sft_{'decision' if arm == 'original' else arm}/summary.json")["sft"]
-    validation = trained["validations"][0 if arm == "original" else -1]["sets"]
+    trained = _json(work / f"sft_{'decision' if arm == 'original' else arm}/summary.json")
+    validation = trained["sft"]["validations"][0 if arm == "original" else -1]["sets"]
     return {
         "loss": {name: round(own["loss"], 4) for name, own in validation.items()},
-        "trained_on": {} if arm == "original" else {name: s["train"] for name, s in trained["sets"].items()},
+        "items_trained_on": 0 if arm == "original" else trained["steps"] * BATCH,
+        "sets": {} if arm == "original" else {name: own["train"] for name, own in trained["sft"]["sets"].items()},
         "points": stage["n"],
         "tool_calls": calls,
         "tool_calls_exact": round(calls * (stage["tool_exact_match"] or 0.0)),
@@ -214,14 +221,17 @@ def tables(found: Mapping[str, Any]) -> str:
     ]
     for name, title in RECIPES.items():
         rows = found["recipes"][name]
-        dropped = ", ".join(f"{what.removeprefix('dropped: ')} {n}" for what, n in rows.items() if "dropped: " in what)
-        lines.append(f"| {title} | {rows['items']} | {rows['kept']} | {dropped or '-'} |")
+        prefix = "candidates: " if name == "points_multi.jsonl" else "dropped: "
+        dropped = {what.removeprefix(prefix): n for what, n in rows.items() if what.startswith(prefix)}
+        kept = dropped.pop("added", 0) if prefix == "candidates: " else rows["kept"]
+        shown = ", ".join(f"{what} {n}" for what, n in dropped.items()) or "-"
+        lines.append(f"| {title} | {kept + sum(dropped.values())} | {kept} | {shown} |")
     lines += ["", f"| {' | '.join(found['table_3'])} |", "|---" * len(found["table_3"]) + "|"]
     lines += [f"| {' | '.join(map(str, found['table_3'].values()))} |", ""]
     lines += ["| arm | trained on | held-out loss | right decision | tool calls to the letter | no action |"]
     lines += ["|---|---|---|---|---|---|"]
     for arm, own in found["arms"].items():
-        sets = ", ".join(f"{n} {name}" for name, n in own["trained_on"].items()) or "-"
+        sets = f"{own['items_trained_on']} items of {', '.join(own['sets'])}" if own["sets"] else "-"
         share = f"{own['tool_calls_exact']} of {own['tool_calls']}"
         cells = [f"{own['loss']['references']:.3f}", f"{own['decision_accuracy']:.2f}", share]
         lines.append(f"| {arm} | {sets} | {' | '.join(cells)} | {own['format_errors']:.2f} |")
@@ -254,7 +264,8 @@ def main() -> None:
     if left:
         print(f"left to do: {', '.join(left)}")
         return
-    found = figures(given.work, plan)
+    sizes = {name: getattr(given, name) for name in ("tickets", "points", "steps", "most")}
+    found = figures(given.work, plan, sizes)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     print(tables(found))
