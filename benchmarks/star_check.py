@@ -213,8 +213,7 @@ def tables(found: Mapping[str, Any]) -> str:
     cut = ", ".join(f"{count} incomplete ({why})" for why, count in windows.items())
     lines = [
         f"{told['tickets']} tickets, {told['decision points']} decision points, {complete} complete planning windows, "
-        f"{cut}; "
-        f"private values hidden: {sum(told.get('private values hidden', {}).values()) or 'none'}",
+        f"{cut}; private values hidden: {sum(told['private values hidden'].values()) or 'none'}",
         "",
         "| recipe | items | kept | dropped by |",
         "|---|---|---|---|",
