@@ -1,6 +1,6 @@
 """From real tickets to two fine-tuned policies: every recipe on STAR, with the bundled 135M model in every part.
 
-    python benchmarks/star_check.py DATA            # the folder of star_steps.jsonl and star_policies.json; 15 minutes
+    python benchmarks/star_check.py DATA            # the folder of star_steps.jsonl and star_policies.json
     python benchmarks/star_check.py DATA --only patm --only dra                      # some of its steps
     python benchmarks/star_check.py DATA --tickets 2 --points 4 --steps 2 --most 6   # to see that it runs
 
