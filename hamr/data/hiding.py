@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hamr.data.pii import Aliases
+from hamr.data.tools import public_values
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 
 
 def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
     """A trajectory's row with aliases for every private value, calls included: the policy copies from the dialogue what
-    it calls a tool with, and must find it there. `privileged["pii"]` has {alias: value} of what stands in a call."""
+    it calls a tool with, and must find it there. `privileged["pii"]` has {alias: value} of what stands in a call. What
+    a tool's schema lists stays as it is: a call has to name it."""
+    aliases.public = public_values(row.get("tools") or ())
     calls = [turn["parameters"] for turn in row["turns"] if turn.get("action") == "call_tool"]
     for parameters in calls:
         aliases.learn_value("", parameters)
@@ -31,8 +35,10 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
     return {**row, **hidden, "turns": turns}
 
 
-def hide_in(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """The same for trajectories that are read already."""
+def hide_in(trajectories: Iterable[Trajectory], hidden: Counter[str]) -> Iterator[Trajectory]:
+    """The same for trajectories that are read already; `hidden` counts the aliases by kind."""
     for trajectory in trajectories:
-        row = without_pii(trajectory_to_json(trajectory), Aliases())
+        aliases = Aliases()
+        row = without_pii(trajectory_to_json(trajectory), aliases)
+        hidden.update(aliases.counts)
         yield dataclasses.replace(trajectory_from_json(row, where=trajectory.id), meta=trajectory.meta)

@@ -67,12 +67,12 @@ _PATTERNS: Sequence[tuple[Kind, re.Pattern[str]]] = (
         + _SEP
         + r"(?P<value>(?=[A-Za-z0-9_-]*\d)[A-Za-z0-9_-]{4,})")),
     ("address", re.compile(
-        r"(?<![\w.])\d{1,6}(?: " + _NO_STREET + r"[A-Za-z0-9'’-]+){1,3}? (?:" + _STREET + r")" + _FLAT, _I)),
+        r"(?<![\w.])\d{1,6}[A-Za-z]?(?: " + _NO_STREET + r"[A-Za-z0-9'’-]+){1,3}? (?:" + _STREET + r")" + _FLAT, _I)),
     ("address", re.compile(
-        r"(?<![\w.])\d{1,6}(?: [A-Z][A-Za-z'’-]+){1,3}? (?:" + _STREET_TOO + r")" + _FLAT)),
+        r"(?<![\w.])\d{1,6}[A-Za-z]?(?: [A-Z][A-Za-z'’-]+){1,3}? (?:" + _STREET_TOO + r")" + _FLAT)),
     ("address", re.compile(
         r"(?:[\u4e00-\u9fff]{0,6}[到在往于址是为][:：]?)?(?P<value>(?:[\u4e00-\u9fff]{2,8}(?:省|自治区))?(?:[\u4e00-\u9fff]{2,7}市)?(?:[\u4e00-\u9fff]{1,7}[区县])?"
-        r"[\u4e00-\u9fffA-Za-z0-9]{1,12}(?:路|街道?|大道|巷|弄|胡同)\s?\d{1,5}(?:号|弄)"
+        r"[\u4e00-\u9fffA-Za-z0-9]{1,12}(?:路|街道?|大道|巷|弄|胡同)\s?\d{1,5}\s?(?:号|弄)"
         r"(?:[\u4e00-\u9fffA-Za-z0-9]{0,12}(?:室|楼|层|座|栋|幢|单元))?)")),
     ("signature", re.compile(r"【(?P<value>[^【】\s]{2,20})】")),
     ("signature", re.compile(
@@ -144,6 +144,8 @@ class Aliases:
 
     values: dict[str, str] = field(default_factory=dict)
     """Alias by real value."""
+    public: frozenset[str] = frozenset()
+    """Values that are nobody's secret and are never hidden."""
     counts: dict[Kind, int] = field(default_factory=dict)
     _compiled: tuple[int, re.Pattern[str]] | None = None
 
@@ -188,7 +190,7 @@ class Aliases:
         return {alias: real for real, alias in self.values.items() if alias in shown}
 
     def _alias(self, kind: Kind, value: str) -> None:
-        if value in self.values or _ALIAS.fullmatch(value):
+        if value in self.values or value in self.public or _ALIAS.fullmatch(value):
             return
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.values[value] = f"[{kind.upper()}_{self.counts[kind]}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,7 @@ def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
         if path.suffix.lower() == ".parquet":
             return list(enumerate(_parquet(path), start=1)), []
         if path.suffix.lower() == ".csv":
-            csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file, strict=True)
-                return [(reader.line_num, row) for row in reader], []
+            return list(_csv(path)), []
         return _json_lines(path.read_bytes(), path)
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
@@ -62,6 +59,17 @@ def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[Fau
         except DataError as error:
             faults.append(Fault(line=number, message=str(error), row=line.decode("utf-8", "replace")))
     return rows, faults
+
+
+def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        for row in reader:
+            if None in row:  # what a text with a comma and no quotes becomes
+                remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
+                raise DataError(f"{path}:{reader.line_num}: line", row[None], remedy)
+            yield reader.line_num, row
 
 
 def _parquet(path: Path) -> list[Row]:

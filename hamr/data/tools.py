@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LONGEST_ENUM = 8
@@ -37,6 +37,21 @@ def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) 
         if name not in parameters:
             return name, "required parameter is missing"
     return None
+
+
+def public_values(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """What the schemas themselves list (`enum`): every reader of a tool knows these values, whoever's they are.
+
+    >>> sorted(public_values([{"name": "f", "parameters": {"properties": {"doctor": {"enum": ["Alexis", "Morgan"]}}}}]))
+    ['Alexis', 'Morgan']
+    """
+    found: set[str] = set()
+    for tool in tools:
+        properties = tool_spec(tool)[1].get("properties", {})
+        for spec in properties.values() if isinstance(properties, Mapping) else ():
+            for one in (spec, *spec.get("anyOf", ())) if isinstance(spec, Mapping) else ():
+                found.update(str(value) for value in one.get("enum") or ())
+    return frozenset(found)
 
 
 def compact(tool: Mapping[str, Any]) -> str:

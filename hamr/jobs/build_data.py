@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
+from hamr.config.schema import Config
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
 from hamr.data.splits import Splits
@@ -185,9 +187,19 @@ def _hallucination(args: list[str]) -> int:
 
 
 def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """(the recipe's own options, everything else as overrides of the configuration)."""
-    own = {key: value for key, equals, value in (arg.partition("=") for arg in args) if equals and key in known}
-    return own, [arg for arg in args if arg.partition("=")[0] not in own]
+    """(the recipe's own options, everything else as overrides of the configuration). Raises BadInput for a name that
+    is nearly one of the options and nothing that the configuration has."""
+    own, overrides = {}, []
+    for arg in args:
+        key, equals, value = arg.partition("=")
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+        if equals and key in known:
+            own[key] = value
+        elif near and key.isidentifier() and key not in Config.model_fields:
+            raise BadInput("hamr data", arg, f"unknown option; did you mean {near[0]}=...?")
+        else:
+            overrides.append(arg)
+    return own, overrides
 
 
 # --- writing -----------------------------------------------------------------------------------

@@ -51,32 +51,44 @@ def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
     print(f"importing {name} from {own['input']} into {folder}", flush=True)
     paths = {option: Path(own[option]).expanduser() for option in files}
     tickets: Tickets | None = None
+    hidden: Counter[str] = Counter()
     if name == "tickets":
         mapping = read_mapping(paths["mapping"])
         tickets = read_tickets(paths["input"], mapping, beside=paths["mapping"].parent, hide=hide)
+        hidden.update(tickets.hidden)
+        _left_out(folder, tickets)
         imported = from_trajectories(tickets.trajectories)
     else:
         imported = IMPORTERS[name](paths)
         if hide:
-            imported = from_trajectories(list(hide_in(imported.trajectories)))
+            imported = from_trajectories(list(hide_in(imported.trajectories, hidden)))
     splits = split_samples(imported.samples, {}, held_out_frac=fraction, seed=seed)
-    _write(folder, splits, imported, tickets)
+    _write(folder, splits, imported, tickets, hidden)
     return folder, splits
 
 
-def _write(folder: Path, splits: Splits, imported: Imported, tickets: Tickets | None) -> None:
+def _write(
+    folder: Path, splits: Splits, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]
+) -> None:
     for name in SPLITS:
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
     write_trajectories(folder / "trajectories.jsonl", _placed(imported.trajectories, splits))
-    told = report(imported, tickets)
+    told = report(imported, tickets, hidden)
     write_rows(folder / "report.json", [told])
-    if tickets is not None and tickets.faults:
-        write_rows(folder / "rejected.jsonl", (dataclasses.asdict(fault) for fault in tickets.faults))
-        for fault in tickets.faults[:_SHOWN_FAULTS]:
-            print(f"left out: {fault.message}")
-        rest = len(tickets.faults) - _SHOWN_FAULTS
-        print(f"{f'and {rest} more; ' if rest > 0 else ''}all with their rows: {folder / 'rejected.jsonl'}")
     Console().print(_table(told))
+
+
+def _left_out(folder: Path, tickets: Tickets) -> None:
+    """Said and written down before anything can still go wrong with the rest."""
+    if tickets.duplicates:
+        print(f"left out: {len(tickets.duplicates)} duplicates of other tickets, such as {tickets.duplicates[0]}")
+    if not tickets.faults:
+        return
+    write_rows(folder / "rejected.jsonl", (dataclasses.asdict(fault) for fault in tickets.faults))
+    for fault in tickets.faults[:_SHOWN_FAULTS]:
+        print(f"left out: {fault.message}")
+    rest = len(tickets.faults) - _SHOWN_FAULTS
+    print(f"{f'and {rest} more; ' if rest > 0 else ''}all with their rows: {folder / 'rejected.jsonl'}")
 
 
 def _placed(trajectories: Sequence[Trajectory], splits: Splits) -> list[Trajectory]:
@@ -95,7 +107,7 @@ def _dialogue(meta: Mapping[str, Any], identity: str) -> str:
 # --- the report --------------------------------------------------------------------------------
 
 
-def report(imported: Imported, tickets: Tickets | None) -> dict[str, Any]:
+def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]) -> dict[str, Any]:
     """Counts, lengths, action types, tools, languages, planning windows; for an export also what was left out."""
     lengths = [len(t.turns) for t in imported.trajectories]
     words = [len(turn.content.split()) for t in imported.trajectories for turn in t.turns if turn.content]
@@ -117,7 +129,7 @@ def report(imported: Imported, tickets: Tickets | None) -> dict[str, Any]:
     if tickets is not None:
         told["left out"] = {"faulty": len(tickets.faults), "duplicates": len(tickets.duplicates)}
         told["blank turns left out"] = tickets.blank
-        told["private values hidden"] = dict(tickets.hidden)
+    told["private values hidden"] = dict(hidden)
     return told
 
 

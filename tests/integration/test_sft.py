@@ -9,17 +9,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from hamr.backends.models import resolve_model
 from hamr.config.load import load_config
 from hamr.data.sft_items import SftItem, TargetPart, write_items
 from hamr.data.telecom import generate
 from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.metrics import read_metrics
+from hamr.protocols import GenerationRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -130,6 +133,48 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
         losses += [-logprobs[start + i - 1, t].item() for i, t in enumerate(item.token_ids) if item.mask[i]]
     expected = summary["sft"]["validations"][-1]["sets"]["plans"]["loss"]
     assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("trained", ["whole", "adapter"])
+def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
+    trained: str,
+    folder: Path,
+    start_engine: Callable[..., Any],
+    oracle: Any,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+) -> None:
+    """Each token that vLLM finds likeliest is transformers' likeliest, with the same log-probability. An adapter is
+    merged into the checkpoint, and has changed it."""
+    import ray
+    from safetensors.torch import load_file
+
+    if trained == "adapter":
+        run("sft", *OVERRIDES, "trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter", cwd=folder)
+    model_path = folder / trained / json.loads((folder / trained / "summary.json").read_text())["sft"]["model"]
+    weights, before = (load_file(p / "model.safetensors") for p in (model_path, resolve_model("tiny")))
+    assert weights.keys() == before.keys()
+    assert any(not weights[name].equal(before[name]) for name in weights)
+    host = start_engine(model_path)
+    request = request_of(prompt_ids, samples=1, tokens=16, temperature=0.0)
+    [rollout] = ray.get(host.generate.remote([request]), timeout=240)
+    likely = oracle(model_path).distributions(prompt_ids, rollout.token_ids)
+    for i, (token, said) in enumerate(zip(rollout.token_ids, rollout.logprobs, strict=True)):
+        assert likely[i, token] == pytest.approx(likely[i].max().item(), abs=1e-4)
+        assert said == pytest.approx(likely[i, token].item(), abs=1e-3)
+
+
+def test_rl_starts_from_the_checkpoint(folder: Path) -> None:
+    """What RL trains on from, its step 0, are the weights that SFT ended with."""
+    from safetensors.torch import load_file
+
+    model_path = folder / "whole" / json.loads((folder / "whole" / "summary.json").read_text())["sft"]["model"]
+    start = f"model.path={model_path}"
+    run("train", "experiment=smoke", start, "experiment.steps=1", "experiment.run_dir=rl", cwd=folder)
+    ours, theirs = (load_file(p / "model.safetensors") for p in (folder / "rl/checkpoints/step_0/policy", model_path))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+    assert json.loads((folder / "rl" / "summary.json").read_text())["steps"] == 1
 
 
 def test_rl_is_told_from_sft_when_a_run_is_gone_on_with(folder: Path) -> None:

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hamr.augmentation.patm import Patm, PatmRecipe, patm_items
+from hamr.augmentation.runner import make_one
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Answer, Question
+from tests.unit.augmentation.plans import CALL, pools, window
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -69,3 +75,19 @@ def test_router_load_counts_responses(tmp_path: Path) -> None:
     assert core["responses"] == 8
     assert core["per_s"] > 0
     assert 0 < core["p50_ms"] <= core["p99_ms"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_the_template_s_plans_pass_every_rule(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from template_teacher import answer
+
+    async def endpoint(question: Question) -> Answer:
+        shown = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
+        return Answer(text=answer(shown[-1]["content"]))
+
+    [item] = patm_items([window(number=number)], PatmRecipe(), "template")
+    made = await make_one(item, Patm(PatmRecipe()), pools(endpoint, endpoint))
+    assert (made.reason, made.notes) == ("", ())
+    assert made.kept and json.loads(made.kept["actions"]) == ([CALL] if number == 0 else [])
+    assert [text["step"] for text in made.texts] == ["rewrite", "rewrite check", "planning check"]

@@ -3,10 +3,12 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.widen import widened_tool
@@ -175,8 +177,12 @@ def test_the_public_corpus(tmp_path):
     if not folder:
         pytest.skip("HAMR_PUBLIC_DATA is not set")
     root = Path(folder)
-    samples = IMPORTERS["star"]({"input": root / "star_steps.jsonl", "policies": root / "star_policies.json"}).samples
+    imported = IMPORTERS["star"]({"input": root / "star_steps.jsonl", "policies": root / "star_policies.json"})
+    samples = imported.samples
     assert len(samples) == 567
+    hidden: Counter[str] = Counter()
+    assert len(list(hide_in(imported.trajectories, hidden))) == 200  # every call is still one that its tool admits
+    assert hidden["account"] > 0
     assert sum(isinstance(s.references[0].action, Reply) for s in samples) == 368
     assert sum(len(s.references) > 1 for s in samples) > 200
     for sample in samples:

@@ -14,9 +14,11 @@ import pytest
 
 from hamr.cli import main as hamr
 from hamr.config.tickets import TicketMapping
+from hamr.data.hiding import without_pii
+from hamr.data.pii import Aliases
 from hamr.data.samples import read_samples
 from hamr.data.tickets import read_mapping, read_tickets
-from hamr.data.trajectories import read_trajectories
+from hamr.data.trajectories import read_trajectories, trajectory_from_json
 from hamr.errors import ConfigError, DataError
 from hamr.types import Reply, ToolCall, Turn
 
@@ -115,6 +117,33 @@ def test_rows_of_one_id_are_a_ticket(tmp_path: Path) -> None:
     found = read_tickets(path, mapping, beside=tmp_path)
     assert [t.id for t in found.trajectories] == ["A", "B"]
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
+
+
+def test_a_line_of_a_csv_with_more_fields_than_its_header_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
+    mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "word"}})
+    with pytest.raises(DataError, match=r"t.csv:3: line: \[' you'\]: the line has more fields than the header's 3"):
+        read_tickets(path, mapping, beside=tmp_path)
+
+
+def test_what_a_tool_itself_lists_is_not_hidden() -> None:
+    """An account name that the tool admits by its schema: as an alias, the call would be refused."""
+    names = {"type": "string", "enum": ["Alexis", "Morgan"]}
+    tool = {"name": "balance", "parameters": {"type": "object", "properties": {"user_name": names, "pin": {}}}}
+    row = {
+        "id": "t", "ticket": {"user_name": "Riley1"}, "policy": "", "tools": [tool],
+        "turns": [
+            {"role": "customer", "content": "I am Alexis, or Riley1; password: 3344x"},
+            {"role": "agent", "action": "call_tool", "name": "balance",
+             "parameters": {"user_name": "Alexis", "pin": "3344x"}},
+        ],
+    }  # fmt: skip
+    aliases = Aliases()
+    hidden = trajectory_from_json(without_pii(row, aliases))
+    assert hidden.turns[0].content == "I am Alexis, or [ACCOUNT_1]; password: [KEY_1]"
+    assert hidden.turns[1].tool_call == ToolCall(name="balance", parameters={"user_name": "Alexis", "pin": "[KEY_1]"})
+    assert (hidden.privileged["pii"], aliases.counts) == ({"[KEY_1]": "3344x"}, {"account": 1, "key": 1})
 
 
 def test_parquet(tmp_path: Path) -> None:

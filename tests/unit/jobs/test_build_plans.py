@@ -117,6 +117,8 @@ def test_where_nobody_answers_nothing_is_written(tickets: Path, scripted: Any, c
         (["patm", "input={t}"], "give output="),
         (["patm", "input={t}", "output=o.jsonl"], "give teacher=<pool> or teachers=<pool>,<pool>, of: judge, reranker"),
         (["patm", "input={t}", "output=o.jsonl", "teachers=judge,no"], "no such pool"),
+        (["patm", "input={t}", "output=o.jsonl", "teachr=judge"], "unknown option; did you mean teacher=...?"),
+        (["patm", "input={t}", "output=o.jsonl", "teacher=judge", "model=tny"], "model"),
         (["patm", "input={t}", "output=o.jsonl", "teacher=reranker"], "cannot write"),
         (["patm", "input={t}", "output=o.jsonl", "teacher=judge", "judge=no"], "no such pool"),
         (["patm", "input={t}", "output=o.jsonl", "split=dev"], "must be train or validation"),
