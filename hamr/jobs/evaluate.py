@@ -42,7 +42,7 @@ missing. Without judges= every pool with the role judge is one; pools=ecs brings
 
 options (default):
   scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
-  longest_wait_s (60)  model.response_format=plain|think_answer
+  longest_wait_s (60)  model.response_format=plain|think_answer|answer_think|hybrid
 
 example, without a model:
   hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient \\

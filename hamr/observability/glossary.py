@@ -247,6 +247,13 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Held-out decisions that were evaluated", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
+    _metric(
+        "eval/<stage>/by_format/<format>/<figure>",
+        "Held-out figures of the prompts that ask for one order of thought and answer; answer_tokens and answer_s go "
+        "to the end of the answer",
+        "of the figure",
+        "watch",
+    ),
     # System
     _metric("system/memory_gb", "Resident memory over all processes of the run", "GB", "down"),
 )
