@@ -160,7 +160,7 @@ def _too_late(stages: Sequence[StageConfig], taker: str, giver: str) -> str:
 def _way(takes: Mapping[str, set[str]], start: str, end: str, path: list[str]) -> list[str] | None:
     if start == end:
         return path
-    for name in sorted(takes.get(start, ()) - set(path)):
+    for name in sorted(takes[start] - set(path)):
         if (found := _way(takes, name, end, [*path, name])) is not None:
             return found
     return None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hamr.data.telecom import Act, act_of
+from hamr.data.telecom import act_of
 from hamr.errors import DataError
 from hamr.types import ServiceSample
 
@@ -23,7 +23,7 @@ _SEEN = {
     ("ConsumptionType", "Enquiry"): "They want advice, and I do not know their use",
 }
 """What the dialogue has shown last decides; in this order a later thing stands before an earlier one."""
-_DONE: Mapping[Act, str] = {
+_DONE: Mapping[str, str] = {
     "ask_profile": "I ask whether it is data or voice.",
     "recommend": "I make the offer that fits.",
     "penalty_notice": "a fee is due: I name it first.",

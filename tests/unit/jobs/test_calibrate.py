@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ import yaml
 
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
-from hamr.data.pairs import ReplyPair
+from hamr.config.schema import SageDataConfig
+from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
+from hamr.data.samples import write_samples
+from hamr.data.telecom import generate
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
@@ -263,6 +267,27 @@ def test_what_can_be_known_before_is_said_before_a_pool_starts(
     pairs = write_pairs(tmp_path / "pairs.jsonl", labels)
     assert hamr(["calibrate", f"pairs={pairs}", f"output={tmp_path / 'out'}", "pools=tiny", *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_from_samples_by_the_pairs_that_their_references_make(
+    scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = generate(SageDataConfig(train=8, validation=30, test=8)).validation
+    write_samples(tmp_path / "held_out.jsonl", samples)
+    seen: list[Any] = []
+
+    def ask_pools(config, pairs, teachers, progress):
+        seen.append(pairs)
+        return read_triples(scores, {})
+
+    monkeypatch.setattr(calibrate_pools, "ask_pools", ask_pools)
+    line = ["calibrate", f"samples={tmp_path / 'held_out.jsonl'}", "most=60", "pools=tiny", *FAST]
+    assert hamr([*line, f"output={tmp_path / 'out'}"]) == 0
+    (pairs,) = seen
+    assert pairs == reply_pairs(samples, 60, 0) and {pair.label for pair in pairs} == set(LABELS)
+    assert (tmp_path / "out" / "scores.jsonl").is_file()
+    assert hamr([*line, f"output={tmp_path / 'few'}", "most=2"]) == 2
+    assert hamr(["calibrate", f"pairs={scores}", "most=60", f"output={tmp_path / 'no'}"]) == 2
 
 
 def test_from_pairs_to_the_same_files_and_the_scores(

@@ -13,6 +13,7 @@ from hamr.config.resources import resource
 from hamr.errors import BadInput, Preempted
 from hamr.jobs.pipeline import main
 from hamr.jobs.pipeline_plan import Plan, read_command
+from hamr.jobs.report import main as report
 from hamr.jobs.train import is_pipeline_command
 from hamr.observability.pipeline_log import PipelineLog
 from hamr.observability.pipeline_report import write_pipeline_report
@@ -374,6 +375,7 @@ def test_the_report_has_every_stage_and_the_figures_across_them(given: list[str]
         "12.5",
     ):
         assert said in html, said
+    assert report([str(tmp_path / "run")]) == 0
     assert "@" not in html.partition("<body>")[2], "references are shown as what they stand for"
     assert "hamr sft experiment=sft_small" in html
 
