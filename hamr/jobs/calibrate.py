@@ -172,7 +172,7 @@ def _triples(command: Command) -> tuple[Triples, str, dict[Path, bytes]]:
         raise DataError("pairs", f"{len(pairs)} pairs", f"too few to calibrate on; give at least {FEWEST_ROWS}")
     if not teachers and len({pair.label for pair in pairs}) == 1:
         raise DataError("pairs", pairs[0].label, "is the label of every pair; give others too, or name teachers")
-    triples = ask_pools(config, pairs, teachers, print)
+    triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
     return triples, source.name, {output.scores: lines.encode()}
 

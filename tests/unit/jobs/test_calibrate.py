@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+from hamr.augmentation.progress import Item, Made, Progress
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
@@ -21,7 +23,7 @@ from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
 from hamr.jobs import calibrate_pools
-from hamr.jobs.calibrate_pools import score_pairs, wanted_pools
+from hamr.jobs.calibrate_pools import score_pairs, triples_of, wanted_pools
 from hamr.jobs.pools_up import bounded, capacity
 from hamr.routing.calibration import calibrate
 from hamr.types import Answer, Question
@@ -176,7 +178,31 @@ def scored(*values: float, verdict: str | None = None):
 
 def asked(asks: dict, teachers: tuple[str, ...], said: list[str] | None = None, pairs=PAIRS) -> Triples:
     report = (said if said is not None else []).append
-    return asyncio.run(score_pairs(pairs, asks, "reranker", "judge", teachers, report))
+    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(pairs)]
+    with tempfile.TemporaryDirectory() as folder:
+        found = Progress.of(Path(folder) / "p.jsonl", items)
+        asyncio.run(score_pairs(items, asks, "reranker", "judge", teachers, report, found))
+        found.close()
+        again = Progress.of(Path(folder) / "p.jsonl", items)
+    assert triples_of(again) == triples_of(found), "what was scored is on the disk"
+    return triples_of(found)
+
+
+def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) -> None:
+    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
+    found = Progress.of(tmp_path / "p.jsonl", items)
+    found.finish(items[1], Made(kept={"row": [0.5, 0.5, 1.0, None]}))
+    found.close()
+    found = Progress.of(tmp_path / "p.jsonl", items)
+    seen: list[str] = []
+
+    async def ask(question: Question) -> Answer:
+        seen.append(question.variables["statement_b"])
+        return Answer(score=0.25)
+
+    asyncio.run(score_pairs(items, {"reranker": ask, "judge": ask}, "reranker", "judge", (), seen.append, found))
+    assert [one for one in seen if one in "0123"] == ["0", "0", "2", "2", "3", "3"]
+    assert triples_of(found).s_r == [0.25, 0.5, 0.25, 0.25]
 
 
 def test_y_is_the_mean_of_the_teachers() -> None:
@@ -276,7 +302,7 @@ def test_from_samples_by_the_pairs_that_their_references_make(
     write_samples(tmp_path / "held_out.jsonl", samples)
     seen: list[Any] = []
 
-    def ask_pools(config, pairs, teachers, progress):
+    def ask_pools(config, pairs, teachers, tell, kept):
         seen.append(pairs)
         return read_triples(scores, {})
 
@@ -297,7 +323,7 @@ def test_from_pairs_to_the_same_files_and_the_scores(
     write_pairs(pairs, ["partial"] * 20)
     seen = []
 
-    def ask_pools(config, pairs, teachers, progress):
+    def ask_pools(config, pairs, teachers, tell, kept):
         seen.append((config.pools["judge"].model, pairs[0].label, teachers))
         return read_triples(scores, {})
 
