@@ -100,7 +100,7 @@ def run_stages(plan: Plan, run: Run) -> int:
         write_pipeline_report(plan.folder)
         if code:
             print(f"{title} failed with exit code {code}; {go_on}", file=sys.stderr, flush=True)
-            return code
+            return code if code > 0 else 128 - code  # as a shell says it of one that a signal ended
         if not whole:
             raise Preempted(f"{title} was stopped before its end; {go_on}")
     print(f"report: {plan.folder / 'report.html'}")

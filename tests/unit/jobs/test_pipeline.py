@@ -347,6 +347,11 @@ def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str]) -> None:
         main(given, Runs(term))
 
 
+def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path) -> None:
+    assert main(given, Runs(lambda args, place: -9)) == 137
+    assert PipelineLog(tmp_path / "run").of("talk").state == "failed"
+
+
 def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
     plan = read_command(given).plan()
     plan.create()
