@@ -69,6 +69,8 @@ class Controller:
     weights: WeightSync
     recorder: Recorder
     version: int = 0
+    mark: Callable[[ServiceSample], str] = lambda sample: ""
+    """What ends a sample's answer where more may follow it; "" where nothing may."""
     note: Callable[[str], None] = lambda line: None
     """Where a person reads what the run waits for."""
     collecting: bool = field(default=False, init=False)
@@ -167,6 +169,7 @@ class Controller:
                 temperature=self.rollout.temperature,
                 top_p=self.rollout.top_p,
                 max_new_tokens=self.rollout.max_new_tokens,
+                mark=self.mark(sample),
             ),
         )
 
@@ -179,7 +182,7 @@ class Controller:
         return [
             None
             if reward is None
-            else reward + overlong.weight * overlong_penalty(len(r.token_ids), limit, overlong.cache)
+            else reward + overlong.weight * overlong_penalty(_acting_tokens(r), limit, overlong.cache)
             for reward, r in zip(group.rewards, group.rollouts, strict=True)
         ]
 
@@ -212,6 +215,11 @@ class Controller:
             "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
             "rollout/policy_age/max": max(age, default=0),
         }
+
+
+def _acting_tokens(rollout: Rollout) -> int:
+    """Up to the answer's end, where more may follow it: a rationale behind an answer moves no reward."""
+    return len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens
 
 
 def derive_seed(*parts: object) -> int:

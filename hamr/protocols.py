@@ -26,6 +26,8 @@ class SamplingConfig:
     top_p: float = 1.0
     max_new_tokens: int = 64
     stop: tuple[str, ...] = ()
+    mark: str = ""
+    """A text that ends what somebody waits for: tokens and seconds up to it are taken (`Rollout.answer_tokens`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

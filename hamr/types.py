@@ -121,6 +121,10 @@ class Rollout:
     seconds: float = 0.0
     siblings: int = 1
     """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+    answer_tokens: int | None = None
+    answer_s: float | None = None
+    """Tokens and seconds up to the end of the answer, where more may follow it (post-CoT). None: it never ended, or
+    nothing may follow, and the answer ends with the response."""
 
     @property
     def mean_logprob(self) -> float | None:
@@ -329,6 +333,10 @@ class RewardRecord:
     mean_logprob: float | None = None
     """Of the response's tokens under the policy that sampled it (nats, <= 0): its length-normalised log-probability.
     None where nobody knows it (a response from a file, a token of probability 0, an older ledger)."""
+    answer_tokens: int | None = None
+    answer_s: float | None = None
+    """Tokens and seconds from the request to the end of the answer: in post-CoT before its rationale, else to the
+    response's own end. None where nobody knows (a response from a file, an older ledger)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from hamr.config.judged import ComparedConfig, GradedConfig, HallucinationConfig, RiskConfig, RubricConfig
-from hamr.data.actions import ResponseFormat, customer_text, parse_action
+from hamr.data.actions import ResponseFormat, customer_text, in_order, parse_action
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.cot import read_cot_quality
 from hamr.rewards.format import format_reward
@@ -74,7 +74,7 @@ _REFERENCES: tuple[Action, ...] = (
     ToolCall(name="look", parameters={"order": {"op": "contains", "value": "7"}}),
     ToolCall(name="look", parameters={"order": {"op": "in", "value": [7, "x", [1]]}}),
 )
-_FORMATS: tuple[ResponseFormat, ...] = ("plain", "think_answer")
+_FORMATS: tuple[ResponseFormat, ...] = ("plain", "think_answer", "answer_think")
 _RULES = load_rules()
 _READERS: dict[str, tuple[Any, int]] = {
     "dialogue": (GradedConfig(), 1),
@@ -101,7 +101,8 @@ def check(text: str) -> None:
     for response_format in _FORMATS:
         action = parse_action(text, response_format)
         assert isinstance(action, Reply | ToolCall | MalformedResponse)
-        assert format_reward(text, response_format) == (0.0 if isinstance(action, MalformedResponse) else 1.0)
+        kept = not isinstance(action, MalformedResponse) and in_order(text, response_format)
+        assert format_reward(text, response_format) == float(kept)
         words = customer_text(text, response_format)
         assert rule_match(words, _RULES) in (0.0, 1.0)
         if not isinstance(action, MalformedResponse):

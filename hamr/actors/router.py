@@ -22,7 +22,7 @@ from hamr.actors.router_calls import RouterCalls, collect_rarely, in_batches, pa
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
-from hamr.data.actions import ResponseFormat
+from hamr.data.formats import Formats
 from hamr.errors import HamrError
 from hamr.protocols import Metrics
 from hamr.routing.cascade import Cascade
@@ -48,7 +48,7 @@ class RouterActor:
         pools: Mapping[str, PoolConfig],
         router: RouterConfig,
         model_path: Path,
-        response_format: ResponseFormat,
+        formats: Formats,
         run: str,
     ) -> None:
         self.pools = {name: PoolClient(name, config, run) for name, config in pools.items()}
@@ -56,7 +56,7 @@ class RouterActor:
             rewards,
             {name: pool.ask for name, pool in self.pools.items()},
             count_tokens=load_tokenizer(model_path).count,
-            response_format=response_format,
+            formats=formats,
             deadline_s=router.deadline_s,
             group_wait_s=router.group_wait_s,
         )
@@ -113,7 +113,7 @@ class RouterClient:
         pools: Mapping[str, PoolConfig],
         router: RouterConfig,
         model_path: Path,
-        response_format: ResponseFormat,
+        formats: Formats,
         run: str,
         *,
         timeout_s: float = 60.0,
@@ -128,7 +128,7 @@ class RouterClient:
             rewards,
             dict.fromkeys(pools, _never_asked),
             count_tokens=load_tokenizer(model_path).count,
-            response_format=response_format,
+            formats=formats,
             deadline_s=router.deadline_s,
         )
         actor = (
@@ -139,7 +139,7 @@ class RouterClient:
                 max_task_retries=0,
                 max_concurrency=CONCURRENT_CALLS,
             )
-            .remote(rewards, dict(pools), router, model_path, response_format, run)
+            .remote(rewards, dict(pools), router, model_path, formats, run)
         )
         try:
             await asyncio.wait_for(actor.ready.remote(), timeout_s)

@@ -16,7 +16,8 @@ from typing import Any
 from hamr.augmentation.progress import Item, Made, item_key
 from hamr.augmentation.runner import Desk, Dropped, Judge
 from hamr.config.judged import HallucinationConfig
-from hamr.data.actions import ResponseFormat, parse_action
+from hamr.data.actions import acting_text, parse_action
+from hamr.data.formats import PLAIN, Formats
 from hamr.data.language import Language
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import to_json
@@ -50,8 +51,8 @@ def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by:
 class HallucinationLoop:
     """The recipe's steps for one response: kept is {"set": simple or review, "label", "reason"}."""
 
-    def __init__(self, language: Language, response_format: ResponseFormat = "plain") -> None:
-        self.config, self.format = HallucinationConfig(weight=1.0, language=language), response_format
+    def __init__(self, language: Language, formats: Formats = PLAIN) -> None:
+        self.config, self.formats = HallucinationConfig(weight=1.0, language=language), formats
 
     async def __call__(self, item: Item, desk: Desk) -> Made:
         first = await self._label(item.content, desk, "judge")
@@ -63,10 +64,10 @@ class HallucinationLoop:
         return Made(kept={"set": "simple", "label": "none", "reason": first.reason})
 
     async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
-        action = parse_action(one.response, self.format)
-        told = said(
-            one.response, Reply(content=one.response) if isinstance(action, MalformedResponse) else action, self.format
-        )
+        asked = self.formats.of(one.sample)
+        text = acting_text(one.response, asked)
+        action = parse_action(text, asked)
+        told = said(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
 
         def ask(attempt: int) -> Question:
             return hallucination.question(one.sample, [told], self.config, attempt)

@@ -1,16 +1,18 @@
 """Rejection sampling (second paper, section 4): the best responses of an RL run as supervised data for the next stage.
 
-Per prompt the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes a
-`decision_dra` item, rationale first whichever order it was said in; one without, a `decision`.
+Per prompt the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes an
+item with the rationale first, behind the action, or one of each, whichever order it was said in; one without, a
+`decision`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hamr.augmentation.multigt import wording
+from hamr.augmentation.thought import ORDERS, Rendering
 from hamr.data.actions import parse_action, render_action
 from hamr.data.sft_items import SftItem, decision_item
 from hamr.errors import DataError
@@ -33,7 +35,12 @@ def said_by(response: str) -> tuple[Action, str] | None:
 
 
 def best_responses(
-    records: Iterable[RewardRecord], samples: Mapping[str, ServiceSample], *, best: int, min_total: float
+    records: Iterable[RewardRecord],
+    samples: Mapping[str, ServiceSample],
+    *,
+    best: int,
+    min_total: float,
+    render: Rendering = "pre",
 ) -> tuple[list[SftItem], Counter[str]]:
     """(the items in the samples' order, best first; how many responses were kept and dropped by what). Of equal totals
     the earlier response wins. Responses to other prompts than the samples' are not counted."""
@@ -52,25 +59,27 @@ def best_responses(
     for name, sample in samples.items():
         kept: set[str] = set()
         for _, _, record in sorted(found.get(name, ()), key=lambda entry: entry[:2]):
-            item, why = _item(sample, record.response, kept, best)
+            made, why = _items(sample, record.response, kept, best, ORDERS[render])
             counts[why] += 1
-            items.extend([item] if item else [])
+            items.extend(made)
     return items, counts
 
 
-def _item(sample: ServiceSample, response: str, kept: set[str], best: int) -> tuple[SftItem | None, str]:
+def _items(
+    sample: ServiceSample, response: str, kept: set[str], best: int, orders: Sequence[bool]
+) -> tuple[list[SftItem], str]:
     said = said_by(response)
     if said is None:
-        return None, "dropped: no action"
+        return [], "dropped: no action"
     action, thought = said
     try:
         words = wording(render_action(action))
-        item = decision_item(sample, action, thought)
+        made = [decision_item(sample, action, thought, answer_first=order) for order in orders]
     except DataError:  # read back it would be another text than the policy's
-        return None, "dropped: no action"
+        return [], "dropped: no action"
     if words in kept:
-        return None, "dropped: a duplicate"
+        return [], "dropped: a duplicate"
     if len(kept) >= best:
-        return None, "dropped: not among the best"
+        return [], "dropped: not among the best"
     kept.add(words)
-    return item, "kept"
+    return made if thought else made[:1], "kept"

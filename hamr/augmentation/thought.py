@@ -30,6 +30,8 @@ from hamr.rewards.questions import case_variables
 from hamr.types import Action, MalformedResponse, Question, ServiceSample
 
 Rendering = Literal["pre", "post", "hybrid"]
+ORDERS: Mapping[Rendering, tuple[bool, ...]] = {"pre": (False,), "post": (True,), "hybrid": (False, True)}
+"""Whether the answer comes first in the items that one chain and action make."""
 _ANALYSIS_SHOWN = 1500
 """Characters of a judge's analysis that go on as feedback: its end, which the grade follows from."""
 
@@ -131,5 +133,4 @@ def renderings(sample: ServiceSample, made: Mapping[str, Any], rendering: Render
     second paper, Appendix C), each under the system prompt that asks for its order."""
     action = parse_action(made["response"])
     assert not isinstance(action, MalformedResponse), "it was rendered from an action"
-    orders = {"pre": (False,), "post": (True,), "hybrid": (False, True)}[rendering]
-    return [decision_item(sample, action, made["reasoning"], answer_first=order) for order in orders]
+    return [decision_item(sample, action, made["reasoning"], answer_first=order) for order in ORDERS[rendering]]

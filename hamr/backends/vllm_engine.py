@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -55,12 +55,14 @@ class Classified(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Ticket:
-    """One request in flight: `deliver` and `fail` run in the engine's thread."""
+    """One request in flight: `deliver`, `fail` and `watch` run in the engine's thread. `watch` sees an answer after
+    every step."""
 
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     deliver: Callable[[RequestOutput], None]
     fail: Callable[[BaseException], None]
+    watch: Callable[[RequestOutput], None] | None = None
 
 
 def engine_env(engine: EngineConfig) -> dict[str, str]:
@@ -313,8 +315,13 @@ class VllmEngine:
             if not self._tickets or self._closing:
                 continue
             for output in engine.step():
-                ticket = self._tickets.pop(output.request_id, None) if output.finished else None
-                if ticket is not None:
+                ticket = self._tickets.get(output.request_id)
+                if ticket is None:
+                    continue
+                if ticket.watch is not None:
+                    ticket.watch(output)
+                if output.finished:
+                    del self._tickets[output.request_id]
                     ticket.deliver(output)
 
     def _read_inbox(self, block: bool) -> None:
@@ -358,13 +365,24 @@ class VllmEngine:
     def _rollout_ticket(
         self, request: GenerationRequest, key: SampleKey, seed: int, put: Callable[[Any], None]
     ) -> _Ticket:
-        params = self._params(request.sampling, seed, stop=request.sampling.stop, logprobs=True)
+        sampling = request.sampling
+        params = self._params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark)
         start = time.perf_counter()
+        marked: list[tuple[int, float]] = []
+
+        def watch(output: RequestOutput) -> None:
+            answer = output.outputs[0]
+            if not marked and sampling.mark in answer.text:
+                marked.append((len(answer.token_ids), time.perf_counter() - start))
 
         def deliver(output: RequestOutput) -> None:
-            put(self._rollout(request.prompt_ids, key, seed, output, time.perf_counter() - start))
+            rollout = self._rollout(request.prompt_ids, key, seed, output, time.perf_counter() - start)
+            for tokens, seconds in marked:
+                rollout = replace(rollout, answer_tokens=tokens, answer_s=seconds)
+            put(rollout)
 
-        return _Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put)
+        watching = watch if sampling.mark else None
+        return _Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put, watch=watching)
 
     def _rollout(
         self, prompt_ids: tuple[int, ...], key: SampleKey, seed: int, output: RequestOutput, seconds: float
@@ -392,6 +410,7 @@ class VllmEngine:
         stop: Sequence[str],
         logprobs: bool,
         schema: Mapping[str, Any] | None = None,
+        mark: str = "",
     ) -> SamplingParams:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -402,12 +421,14 @@ class VllmEngine:
             max_tokens=sampling.max_new_tokens,
             seed=seed,
             stop=list(stop),
+            # A rollout's text is what was said, the string that it stopped at included.
+            include_stop_str_in_output=logprobs and bool(stop),
             # 0: the sampled token alone. The flat form spares one object per token.
             logprobs=0 if logprobs else None,
             flat_logprobs=logprobs,
-            # Text is decoded once at the end, unless stop strings have to be looked for on the way.
-            detokenize=bool(stop),
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            # Text is decoded once at the end, unless something has to be looked for on the way.
+            detokenize=bool(stop or mark),
+            output_kind=RequestOutputKind.CUMULATIVE if mark else RequestOutputKind.FINAL_ONLY,
             structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),
         )
 

@@ -44,6 +44,7 @@ def check_consistent(c: Config) -> None:
                     f"not below router.deadline_s={c.router.deadline_s:g}, so nothing could be asked again; lower the "
                     "first or raise the second"
                 )
+    _check_formats(c)
     _check_judges(c)
     _check_dialogues(c)
     check_steering(c)
@@ -72,6 +73,21 @@ def check_consistent(c: Config) -> None:
         raise ValueError(
             f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
             f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
+        )
+
+
+def _check_formats(c: Config) -> None:
+    """What has to do with the order in which a response is written."""
+    if c.model.response_format == "hybrid" and c.experiment.sft.steps:
+        raise ValueError(
+            f"model.response_format='hybrid' but experiment.sft.steps={c.experiment.sft.steps}; the warm-up learns "
+            "from references, which have no rationale to put before or behind them: set it to 0 and start from a "
+            "checkpoint of `hamr sft` (model.path)"
+        )
+    if c.experiment.evaluation.stop_at_answer and c.model.response_format not in ("answer_think", "hybrid"):
+        raise ValueError(
+            f"experiment.evaluation.stop_at_answer=true but model.response_format={c.model.response_format!r}; nothing "
+            "follows the answer there: use 'answer_think' or 'hybrid'"
         )
 
 

@@ -34,8 +34,12 @@ class ModelConfig(Section):
     dtype: DType = "bfloat16"
     max_context: PositiveInt = 1024
     """Prompt and response together, in tokens."""
-    response_format: Literal["plain", "think_answer"] = "plain"
-    """`plain`: the response is the action. `think_answer`: <think>..</think><answer>..</answer>, either order."""
+    response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
+    """`plain`: the response is the action. `think_answer` (pre-CoT): <think>..</think><answer>..</answer>.
+    `answer_think` (post-CoT): the answer first. `hybrid`: each sample asks for one of the two, by its system prompt."""
+    post_cot_share: Fraction = 0.5
+    """With `hybrid`: the share of samples that ask for their answer first. The second paper gives none; half is what
+    rendering every item of its cold start in both orders comes to."""
 
 
 class RolloutConfig(Section):
@@ -309,6 +313,9 @@ class EvaluationConfig(Section):
 
     temperature: NonNegative = 0.0
     samples: PositiveInt = 1
+    stop_at_answer: bool = False
+    """Post-CoT: generation ends with the answer, as where a customer waits; what would follow cannot change it. In
+    training the rationale is always written."""
 
     @model_validator(mode="after")
     def _sampled(self) -> EvaluationConfig:

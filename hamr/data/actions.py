@@ -4,8 +4,10 @@ A reply to the customer is plain text. A tool call is what Qwen3 speaks natively
 
     <tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>
 
-Text beside one tool call is allowed and the tool call is the action. With `think_answer` the action sits in
-<answer>..</answer> and its rationale in <think>..</think>, either one first.
+Text beside one tool call is allowed and the tool call is the action. With a rationale the action sits in
+<answer>..</answer> and its rationale in <think>..</think>: the rationale first where `think_answer` is asked for
+(pre-CoT), the action first with `answer_think` (post-CoT). An action in the other order is still taken; the order is
+for the format reward to mind.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any, Literal, NoReturn
 from hamr.errors import DataError
 from hamr.types import Action, MalformedResponse, Reply, ToolCall
 
-ResponseFormat = Literal["plain", "think_answer"]
+ResponseFormat = Literal["plain", "think_answer", "answer_think"]
+ANSWER_END = "</answer>"
 
 MAX_DEPTH = 64
 """Of a tool call's arguments. What compares, stores and shows them goes down level by level; Python ends at some
@@ -33,12 +36,10 @@ _ANSWER_FIRST = re.compile(
 )
 
 
-def render_action(
-    action: Action, response_format: ResponseFormat = "plain", thought: str = "", *, answer_first: bool = False
-) -> str:
+def render_action(action: Action, response_format: ResponseFormat = "plain", thought: str = "") -> str:
     """The text that a policy has to say to take `action`.
 
-    `thought` and `answer_first` (the rationale after the action: post-CoT) belong to `think_answer`.
+    `thought` belongs to the formats that have a place for it.
     Raises DataError for what could not be read back: an empty reply or one with a tag of the format in it,
     a tool without a name, parameters that are not JSON, a thought where the format has no place for it.
 
@@ -54,7 +55,7 @@ def render_action(
         return body
     think = f"<think>{_checked_text('thought', thought)}</think>"
     answer = f"<answer>{body}</answer>"
-    return answer + think if answer_first else think + answer
+    return answer + think if response_format == "answer_think" else think + answer
 
 
 def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action | MalformedResponse:
@@ -63,7 +64,8 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
     Malformed: nothing in it; a tag without its partner; several tool calls; JSON that cannot be read, that has
     no name, or whose arguments are no object or nested beyond reason; with `think_answer` anything outside the two
     blocks or a missing block. A <think> that is cut off after a complete <answer> is fine: the action was already
-    there.
+    there. With `answer_think` all is settled at the end of the <answer> block that the response begins with: whatever
+    follows, nothing at all included, changes neither the action nor whether there is one.
     """
     answer = answer_of(text, response_format)
     if isinstance(answer, MalformedResponse):
@@ -82,9 +84,11 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
 
 
 def answer_of(text: str, response_format: ResponseFormat = "plain") -> str | MalformedResponse:
-    """The part of a response that acts: all of it in `plain`, the inside of <answer> in `think_answer`; trimmed."""
+    """The part of a response that acts: all of it in `plain`, else the inside of <answer>; trimmed."""
     if response_format == "plain":
         return text.strip()
+    if response_format == "answer_think" and text.lstrip().startswith("<answer>"):
+        return _first_answer(text)
     for tag in ("<think>", "<answer>", "</answer>"):
         if text.count(tag) != 1:
             return MalformedResponse(detail=f"{text.count(tag)} x {tag}; exactly one is needed")
@@ -94,6 +98,31 @@ def answer_of(text: str, response_format: ResponseFormat = "plain") -> str | Mal
     if found is None:
         return MalformedResponse(detail="text outside <think>..</think> and <answer>..</answer>, or a crossed pair")
     return found.group("answer").strip()
+
+
+def _first_answer(text: str) -> str | MalformedResponse:
+    """The inside of the block that the text begins with, whatever comes behind it."""
+    answer, end, _ = text.lstrip().removeprefix("<answer>").partition(ANSWER_END)
+    if not end:
+        return MalformedResponse(detail="0 x </answer>; one is needed")
+    crossed = next((tag for tag in ("<think>", "</think>", "<answer>") if tag in answer), None)
+    if crossed is not None:
+        return MalformedResponse(detail=f"{crossed} inside the answer")
+    return answer.strip()
+
+
+def acting_text(text: str, response_format: ResponseFormat) -> str:
+    """What a response is judged by: all of it, or with `answer_think` what it says up to its answer's end."""
+    if response_format != "answer_think" or not text.lstrip().startswith("<answer>"):
+        return text
+    answer, end, _ = text.partition(ANSWER_END)
+    return answer + end
+
+
+def in_order(text: str, response_format: ResponseFormat) -> bool:
+    """Whether a response that is an action begins with the block that the prompt asked for first."""
+    first = {"plain": "", "think_answer": "<think>", "answer_think": "<answer>"}[response_format]
+    return text.lstrip().startswith(first)
 
 
 def customer_text(text: str, response_format: ResponseFormat = "plain") -> str:

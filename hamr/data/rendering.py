@@ -15,8 +15,8 @@ _CALL = '<tool_call>{"name", "arguments"}</tool_call>'
 _INSTRUCTION = {
     "plain": f"Answer with a short reply or {_CALL}",
     "think_answer": f"First think, then act: <think>...</think><answer>a short reply or {_CALL}</answer>",
+    "answer_think": f"First act, then say why: <answer>a short reply or {_CALL}</answer><think>...</think>",
 }
-_ANSWER_FIRST = f"First act, then say why: <answer>a short reply or {_CALL}</answer><think>...</think>"
 # Special tokens of chat models are "<|name|>", "<name>" or "</name>"; ours are tags.
 _MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 
@@ -25,7 +25,6 @@ def policy_messages(
     sample: ServiceSample,
     response_format: ResponseFormat = "plain",
     *,
-    answer_first: bool = False,
     instruction: str = "",
 ) -> list[dict[str, str]]:
     """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
@@ -34,11 +33,9 @@ def policy_messages(
     common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's
     an assistant's (tool calls in the wire form), a tool's result a tagged user's. Neighbours of one role are joined,
     since some chat templates demand that roles alternate. What customers and tools wrote cannot open or close a tag.
-    `answer_first` asks for `think_answer` with the rationale behind the action (post-CoT). `instruction` stands in for
-    the format's words on how to answer.
+    `instruction` stands in for the format's words on how to answer.
     """
-    asked = _ANSWER_FIRST if answer_first and response_format == "think_answer" else _INSTRUCTION[response_format]
-    messages = [{"role": "system", "content": _system(sample, instruction or asked)}]
+    messages = [{"role": "system", "content": _system(sample, instruction or _INSTRUCTION[response_format])}]
     for turn in sample.history:
         role = "assistant" if turn.role == "agent" else "user"
         content = _message(turn)

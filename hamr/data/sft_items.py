@@ -15,9 +15,8 @@ a the agent's and q_{t+1} the environment's (a customer's turn or a tool's resul
     patm_dra       c_t, a~_t, q~_{t+1}, a~_{t+1}    section 3.2: the rationale in front of Eq. 3's sequence
     decision_post  a_t, c_t                         second paper, section 4.3: -log p(a_t, c_t | q_t), post-CoT
 
-The wire forms are `hamr.data.actions`' `plain` for `decision`, its `think_answer` with the thought first for
-`decision_dra` and with the answer first for `decision_post` (each under a system prompt that asks for its order), and
-for plans
+The wire forms are `hamr.data.actions`' `plain` for `decision`, its `think_answer` for `decision_dra` and its
+`answer_think` for `decision_post` (each under a system prompt that asks for its order), and for plans
 
     <plans><plan_1>a~_t</plan_1><plan_2>q~_{t+1} a~_{t+1}</plan_2></plans><actions>[the tool calls]</actions>
 
@@ -61,7 +60,7 @@ TRAINED: Mapping[Kind, frozenset[Part]] = {
 """Which of them carry loss. The prompt never does."""
 
 _FORMAT: Mapping[Kind, ResponseFormat] = {
-    "decision": "plain", "decision_dra": "think_answer", "decision_post": "think_answer",
+    "decision": "plain", "decision_dra": "think_answer", "decision_post": "answer_think",
 }  # fmt: skip
 _PLAN = (
     "<plans><plan_1>what I do now and why</plan_1><plan_2>assuming what comes back, this indicates ..., therefore I "
@@ -97,11 +96,11 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
     """The prompt's chat messages. How to answer depends on the kind: as an action, with a thought, or as a plan.
 
     A decision's prompt is the one of RL with the same `model.response_format` (`plain`; `think_answer` with a
-    rationale), to the letter; a plan's differs, so that a policy which learned both still acts when it is asked to.
-    So does that of a `decision_post`: which order a policy answers in is told it by the system prompt.
+    rationale, `answer_think` with one behind the action), to the letter; a plan's differs, so that a policy which
+    learned both still acts when it is asked to.
     """
     if item.kind in _FORMAT:
-        return policy_messages(item.sample, _FORMAT[item.kind], answer_first=item.kind == "decision_post")
+        return policy_messages(item.sample, _FORMAT[item.kind])
     return policy_messages(item.sample, instruction=_PLANNING[item.kind])
 
 
@@ -161,10 +160,11 @@ def item_from_json(row: Any, *, where: str = "item") -> SftItem:
     sample = from_json(row["sample"], where=f"{where}: sample")
     item = SftItem(kind=kind, sample=sample, target=_target(row["target"], kind, where))
     if kind in _FORMAT:
-        action = parse_action(item.text, _FORMAT[kind])
+        # Whole: behind an answer any tail would pass for a policy's, but it is no example of a rationale.
+        action = parse_action(item.text, "plain" if kind == "decision" else "think_answer")
         if isinstance(action, MalformedResponse):
             raise DataError(f"{where}: target", item.text, f"a policy that said this would not act: {action.detail}")
-        if _FORMAT[kind] == "think_answer":
+        if kind != "decision":
             _check_places(item.target, where)
     return item
 

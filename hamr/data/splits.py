@@ -25,13 +25,14 @@ def split_samples(
     seed: int,
 ) -> Splits:
     """Takes `validation` and `test` from `given` where they are, and otherwise splits `held_out_frac` of the
-    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample itself).
+    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample itself). What is left
+    to train on keeps its order: the same samples make the same pairs for scorers, from a generator or from its file.
 
     Raises DataError when nothing would be left to train on, or nothing to test on.
     """
     dialogues: dict[str, list[ServiceSample]] = {}
     for sample in train:
-        dialogues.setdefault(str(sample.meta.get("dialogue", sample.id)), []).append(sample)
+        dialogues.setdefault(_dialogue(sample), []).append(sample)
     order = sorted(dialogues)
     random.Random(seed).shuffle(order)
     share = max(1, round(len(order) * held_out_frac)) if held_out_frac else 0
@@ -40,7 +41,8 @@ def split_samples(
         if name not in parts:
             cut, order = order[:share], order[share:]
             parts[name] = [sample for dialogue in cut for sample in dialogues[dialogue]]
-    kept = [sample for dialogue in order for sample in dialogues[dialogue]]
+    left = set(order)
+    kept = [sample for sample in train if _dialogue(sample) in left]
     if not kept or not parts["test"]:
         raise DataError(
             "data.train",
@@ -49,3 +51,7 @@ def split_samples(
             "give data.validation and data.test, or more samples",
         )
     return Splits(train=tuple(kept), validation=tuple(parts["validation"]), test=tuple(parts["test"]))
+
+
+def _dialogue(sample: ServiceSample) -> str:
+    return str(sample.meta.get("dialogue", sample.id))

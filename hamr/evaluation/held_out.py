@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
@@ -22,6 +23,8 @@ class HeldOutResult:
     tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the share that is exactly
     one of them; None without such samples. `format_error_rate`: responses that are no action at all.
     `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
+    `by_format`: for every form of response that the prompts asked for (hybrid-CoT: two), `n`, the share of right
+    decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each where it is known.
     """
 
     n: int
@@ -31,6 +34,7 @@ class HeldOutResult:
     failed_frac: float
     reward: dict[str, float]
     by_act: dict[str, float]
+    by_format: dict[str, dict[str, float]]
     records: tuple[RewardRecord, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,6 +47,9 @@ class HeldOutResult:
             "format_error_rate": self.format_error_rate,
             "failed_frac": self.failed_frac,
             **{f"reward/{name}": value for name, value in self.reward.items()},
+            **{
+                f"by_format/{form}/{name}": value for form, own in self.by_format.items() for name, value in own.items()
+            },
         }
         if self.tool_exact_match is not None:
             flat["tool_exact_match"] = self.tool_exact_match
@@ -61,12 +68,14 @@ async def evaluate_held_out(
     max_new_tokens: int,
     temperature: float = 0.0,
     responses: int = 1,
+    formats: Formats = PLAIN,
+    stop_at_answer: bool = False,
 ) -> HeldOutResult:
     """So many responses of the engine's current policy to each of `samples`, scored while others are still generated.
 
-    The seeds follow from the prompt alone: every stage of every run draws with the same luck.
+    The seeds follow from the prompt alone: every stage of every run draws with the same luck. `stop_at_answer`: where a
+    prompt asks for the answer first, nothing behind it is generated.
     """
-    sampling = SamplingConfig(temperature=temperature, max_new_tokens=max_new_tokens)
     by_key: dict[SampleKey, ServiceSample] = {}
     requests = []
     for sample in samples:
@@ -75,16 +84,25 @@ async def evaluate_held_out(
         )
         by_key |= dict.fromkeys(keys, sample)
         seeds = tuple(zlib.crc32(f"{sample.id}/{i}".encode()) for i in range(responses))
+        mark = formats.mark(sample)
+        sampling = SamplingConfig(
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            stop=(mark,) if mark and stop_at_answer else (),
+            mark=mark,
+        )
         requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=sampling))
     scoring = {}
     async for rollout in engine.generate(requests):
         grouped = dataclasses.replace(rollout, siblings=responses)
         scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
     await asyncio.gather(*scoring.values())
-    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key])
+    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats)
 
 
-def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord]) -> HeldOutResult:
+def summarise(
+    samples: Sequence[ServiceSample], records: Sequence[RewardRecord], formats: Formats = PLAIN
+) -> HeldOutResult:
     """Reduces records to the held-out figures; `samples` are theirs, one per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
     exact = [
@@ -111,8 +129,34 @@ def summarise(samples: Sequence[ServiceSample], records: Sequence[RewardRecord])
         failed_frac=sum(isinstance(r.total, Failure) for r in records) / n,
         reward={name: sum(v) / len(v) for name, v in values.items()},
         by_act={act: sum(v) / len(v) for act, v in sorted(acts.items())},
+        by_format=_by_format(samples, records, right, formats),
         records=tuple(records),
     )
+
+
+def _by_format(
+    samples: Sequence[ServiceSample], records: Sequence[RewardRecord], right: Sequence[bool], formats: Formats
+) -> dict[str, dict[str, float]]:
+    """Empty where no prompt asks for a rationale: there is nothing to tell apart."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for sample, record, ok in zip(samples, records, right, strict=True):
+        asked = formats.of(sample)
+        if asked == "plain":
+            continue
+        values = {
+            "action_accuracy": float(ok),
+            "reward": None if isinstance(record.total, Failure) else record.total.value,
+            "answer_tokens": record.answer_tokens,
+            "answer_s": record.answer_s,
+        }
+        own = found.setdefault(NAMES[asked], {})
+        for name, value in values.items():
+            if value is not None:
+                own.setdefault(name, []).append(value)
+    return {
+        form: {"n": float(len(own["action_accuracy"])), **{name: sum(v) / len(v) for name, v in own.items()}}
+        for form, own in sorted(found.items())
+    }
 
 
 def decision_matches(action: Action | None, references: Sequence[Reference]) -> bool:

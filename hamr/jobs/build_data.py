@@ -7,17 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import cast
 
 from rich.console import Console
 from rich.table import Table
 
+from hamr.augmentation.thought import ORDERS, Rendering
 from hamr.config.schema import Config
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
+from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits
 from hamr.data.telecom import act_of, generate
+from hamr.data.telecom_thoughts import thought_of
 from hamr.errors import BadInput
-from hamr.jobs.job_options import options, output_folder
+from hamr.jobs.job_options import one_of, options, output_folder
 from hamr.types import ServiceSample, ToolCall
 
 HELP = """\
@@ -26,6 +30,8 @@ hamr data: builds samples for training, validation and test.
 usage:
   hamr data sage output=FOLDER [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
       generated dialogues over the Telecom Package procedure; the splits share no sentence
+      [thoughts=pre|post|hybrid] why the agent acts, from the procedure: SFT items, in items.jsonl and
+      held_out_items.jsonl, with the thought before the answer, behind it, or an item of each
   hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [form=actions|sage] [data.sage.train=600] ...
       the same over any procedure of conf/scenarios, or your own; all: over every one that ships, in equal parts.
       Beside it stand its wordings: words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks
@@ -46,7 +52,7 @@ usage:
       planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge
   hamr data dra input=SAMPLES.jsonl|ITEMS.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
       the reasoning behind decisions and plans
-  hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL]
+  hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL|none]
       [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
       more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
       finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
@@ -60,7 +66,7 @@ usage:
       hybrid)
       all four: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
   hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
-      the best responses of an RL run, by total reward, as SFT items for the next stage
+      [render=pre|post|hybrid] the best responses of an RL run, by total reward, as SFT items for the next stage
   hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
       [language=en|zh] [at_once=N] [overrides]
       data for a hallucination judge: what the judge clears and the second model confirms (simple.jsonl), what people
@@ -87,7 +93,7 @@ writes trajectories.jsonl and report.json beside them."""
 _SPLITS = ("train", "validation", "test")
 SAGE_OPTIONS = (
     *("output", "overwrite", "scenario", "language", "form"),
-    *("teacher", "teachers", "judge", "at_once", "max_new_tokens", "temperature"),
+    *("teacher", "teachers", "judge", "at_once", "max_new_tokens", "temperature", "thoughts"),
 )
 
 
@@ -116,18 +122,24 @@ def _sage(args: list[str]) -> int:
 
     own, overrides = options(args, SAGE_OPTIONS, others=("data.", "pools", "cluster", "--"))
     folder = output_folder(own, [f"{name}.jsonl" for name in _SPLITS])
+    thoughts = one_of(own, "thoughts", ("none", *ORDERS), "none")
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
+        if thoughts != "none":
+            raise BadInput("thoughts", thoughts, "are known of the dialogues without scenario=... only; leave one out")
         from hamr.jobs.build_sage import build
 
         print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
         _write(folder, build(own, ["data=sage", *overrides], data.sage, folder))
         return 0
     for name in SAGE_OPTIONS:
-        if name in own and name not in ("output", "overwrite"):
+        if name in own and name not in ("output", "overwrite", "thoughts"):
             raise BadInput(name, own[name], "goes with scenario=...; give scenario=<name, path or all> too")
     print(f"generating telecom dialogues (seed {data.sage.seed}) into {folder}", flush=True)
-    _write(folder, generate(data.sage))
+    splits = generate(data.sage)
+    _write(folder, splits)
+    if thoughts != "none":
+        _write_thoughts(folder, splits, cast(Rendering, thoughts))
     return 0
 
 
@@ -203,6 +215,20 @@ def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[st
 
 
 # --- writing -----------------------------------------------------------------------------------
+
+
+def _write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
+    """Every sample with each of its references, behind or before the thought that leads there: the training split as
+    items.jsonl, the validation split as held_out_items.jsonl."""
+    for name, samples in (("items", splits.train), ("held_out_items", splits.validation)):
+        items = [
+            decision_item(sample, reference.action, thought_of(sample), answer_first=order)
+            for sample in samples
+            for reference in sample.references
+            for order in ORDERS[rendering]
+        ]
+        write_items(folder / f"{name}.jsonl", items)
+        print(f"written: {folder / name}.jsonl, {len(items)} SFT items", flush=True)
 
 
 def _write(folder: Path, splits: Splits) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 from hamr.augmentation.hallucination_loop import SETS, HallucinationLoop, hallucination_items, read_labels, sets_of
 from hamr.config.load import load_config
+from hamr.data.formats import Formats
 from hamr.data.language import Language
 from hamr.data.responses import stream_groups
 from hamr.data.samples import read_rows, write_rows
@@ -43,7 +44,7 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
         raise BadInput(
             "labels", unknown[0], "is the id of no response in the input; give the review file of this input"
         )
-    loop = HallucinationLoop(language, config.model.response_format)
+    loop = HallucinationLoop(language, Formats.of_model(config.model))
     done = make_items(config, team, items, loop, own, folder / "responses.jsonl", run="hallucination")
     rows = sets_of(items, done, labels)
     for name in SETS:

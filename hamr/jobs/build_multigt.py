@@ -66,7 +66,8 @@ def recipe_of(own: Mapping[str, str]) -> MultiGtRecipe:
         candidates=number(own, "candidates", int, default.candidates),
         temperature=number(own, "temperature", float, default.temperature),
         max_new_tokens=number(own, "max_new_tokens", int, 0) or None,
-        summary=own.get("summary", default.summary),
+        # Without a summary the utility judge has nothing to go by, and is not asked.
+        summary="" if own.get("utility") == "none" else own.get("summary", default.summary),
         language=cast(Language, one_of(own, "language", ("en", "zh"), default.language)),
         seed=number(own, "seed", int, default.seed),
     )
@@ -81,13 +82,15 @@ def recipe_of(own: Mapping[str, str]) -> MultiGtRecipe:
 
 def multigt_team(config: Config, own: Mapping[str, str], recipe: MultiGtRecipe) -> Team:
     """The light models, the consistency judge (a pool with role judge, which gives labels) and the utility judge, which
-    writes; the same pool unless another is named. Raises BadInput."""
+    writes; the same pool unless another is named. `utility=none`:
+    consistency alone decides. Raises BadInput."""
     judge = own.get("judge", "judge")
     if judge not in config.pools:
         raise BadInput("judge", judge, f"no such pool; there are: {', '.join(sorted(config.pools))}")
     if config.pools[judge].role != "judge":
         raise BadInput("judge", judge, f"has role={config.pools[judge].role}; consistency needs a pool with role=judge")
-    utility = writing_pool(config, "utility", own.get("utility", judge))
+    named = own.get("utility", judge)
+    utility = "" if named == "none" else writing_pool(config, "utility", named)
     if not recipe.candidates:  # only an RL run's responses: nobody has to write
         return Team(teachers=(), judge=judge, second=utility)
     return Team(teachers=team_of(config, own).teachers, judge=judge, second=utility)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from hamr.augmentation.migration import Migration, MigrationRecipe
 from hamr.augmentation.runner import Make
-from hamr.augmentation.thought import Extraction, Rendering, ThoughtRecipe, renderings, thought_items
+from hamr.augmentation.thought import ORDERS, Extraction, Rendering, ThoughtRecipe, renderings, thought_items
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.data.language import Language
@@ -23,7 +23,6 @@ from hamr.jobs.recipe_job import OPTIONS, Team, make_items, show, team_of
 _MIGRATION = ("zero_think", "candidates", "temperature", "min_quality", "refine", "seed")
 THOUGHT_OPTIONS = (*OPTIONS, "step", "render", "min_cot", *_MIGRATION)
 _STEPS = ("extract", "migrate")
-_RENDERINGS = ("pre", "post", "hybrid")
 _MODES = {"extract": "pre", "migrate": "hybrid"}
 """How a step's items are rendered unless it is said: the second paper's Table 7."""
 
@@ -33,7 +32,7 @@ def build_thought(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     required(own, {"step": "extract or migrate", "input": "samples", "output": "jsonl"})
     output = output_file(own)
     step = one_of(own, "step", _STEPS, "")
-    render = cast(Rendering, one_of(own, "render", _RENDERINGS, _MODES[step]))
+    render = cast(Rendering, one_of(own, "render", tuple(ORDERS), _MODES[step]))
     recipe = recipe_of(own, step)
     samples = read_samples(Path(own["input"]).expanduser())
     config = load_config(list(overrides))

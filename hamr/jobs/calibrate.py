@@ -36,6 +36,8 @@ usage:
   hamr calibrate pairs=JSONL output=FOLDER [teachers=POOL,POOL] [overrides]
       asks the pools of the configuration about labelled pairs {"content_A", "content_B", "label"}; y is the mean of
       the teachers' scores, or the label (1, 0.5, 0) where no teacher is named
+  hamr calibrate samples=JSONL output=FOLDER [most=240] [teachers=POOL,POOL] [overrides]
+      the same about pairs of replies that are made from samples which no scorer was trained on
 
 options:
   max_escalated_frac=0.3             the judge may speak about at most so large a share of the replies
@@ -54,7 +56,9 @@ _NUMBERS: dict[str, type] = {
     **dict.fromkeys(_EFFORT, int),
     "seed": int,
 }
-_OPTIONS = ("scores", "pairs", "output", "teachers", "overwrite", *_FILES, *_NUMBERS)
+_SOURCES = ("scores", "pairs", "samples")
+_OPTIONS = (*_SOURCES, "most", "output", "teachers", "overwrite", *_FILES, *_NUMBERS)
+MOST_PAIRS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +101,9 @@ class Output:
 
 def main(args: list[str]) -> int:
     """Calibrates from a file of scores, or asks the pools first. Raises BadInput for what the user has to change."""
-    own, overrides = _options(args)
-    output = _output(own)
-    numbers = {name: _number(own[name], name, kind) for name, kind in _NUMBERS.items() if name in own}
-    # Checked before any pool is asked: a judge's answers are what is dear.
-    most_escalated(**{name: value for name, value in numbers.items() if name in _BOUNDS})
-    check_effort(**{name: value for name, value in numbers.items() if name in _EFFORT})
-    triples, source, files = _triples(own, overrides, output)
+    command = read_command(args)
+    output, numbers = command.output, command.numbers
+    triples, source, files = _triples(command)
     print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
     fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **numbers)
     profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade)
@@ -124,24 +124,57 @@ def main(args: list[str]) -> int:
     return 0
 
 
-def _triples(own: Mapping[str, str], overrides: list[str], output: Output) -> tuple[Triples, str, dict[Path, bytes]]:
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What the command line asks for. `own`: the job's options; `numbers` are those of `calibrate`."""
+
+    own: Mapping[str, str]
+    overrides: tuple[str, ...]
+    output: Output
+    numbers: Mapping[str, Any]
+
+    @property
+    def teachers(self) -> list[str]:
+        return [name for name in self.own.get("teachers", "").split(",") if name]
+
+
+def read_command(args: Sequence[str]) -> Command:
+    """Raises BadInput for what is unknown, missing or out of range."""
+    own, overrides = _options(args)
+    output = _output(own)
+    numbers = {name: _number(own[name], name, kind) for name, kind in _NUMBERS.items() if name in own}
+    # Checked before any pool is asked: a judge's answers are what is dear.
+    most_escalated(**{name: value for name, value in numbers.items() if name in _BOUNDS})
+    check_effort(**{name: value for name, value in numbers.items() if name in _EFFORT})
+    if "most" in own and _number(own["most"], "most", int) < FEWEST_ROWS:
+        raise BadInput("most", own["most"], f"must be {FEWEST_ROWS} or more")
+    return Command(own=own, overrides=tuple(overrides), output=output, numbers=numbers)
+
+
+def _triples(command: Command) -> tuple[Triples, str, dict[Path, bytes]]:
     """(the triples, where they are from, files to keep of how they were had)."""
+    own, output, teachers = command.own, command.output, command.teachers
     if "scores" in own:
         return read_triples(own["scores"], {f: own[f] for f in _FILES if f in own}), Path(own["scores"]).name, {}
     from hamr.config.load import load_config
-    from hamr.data.pairs import read_pairs
+    from hamr.data.pairs import read_pairs, reply_pairs
+    from hamr.data.samples import read_samples
     from hamr.jobs.calibrate_pools import ask_pools
 
-    pairs = read_pairs(own["pairs"])
-    config = load_config(overrides)
-    teachers = [name for name in own.get("teachers", "").split(",") if name]
+    source = Path(own["samples"] if "samples" in own else own["pairs"])
+    config = load_config(command.overrides)
+    if "samples" in own:
+        samples = read_samples(source.expanduser())
+        pairs = reply_pairs(samples, int(own.get("most", MOST_PAIRS)), command.numbers.get("seed", 0))
+    else:
+        pairs = read_pairs(own["pairs"])
     if len(pairs) < FEWEST_ROWS:
         raise DataError("pairs", f"{len(pairs)} pairs", f"too few to calibrate on; give at least {FEWEST_ROWS}")
     if not teachers and len({pair.label for pair in pairs}) == 1:
         raise DataError("pairs", pairs[0].label, "is the label of every pair; give others too, or name teachers")
-    triples = ask_pools(config, pairs, teachers, print)
+    triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
-    return triples, Path(own["pairs"]).name, {output.scores: lines.encode()}
+    return triples, source.name, {output.scores: lines.encode()}
 
 
 # --- options -----------------------------------------------------------------------------------
@@ -157,16 +190,20 @@ def _options(args: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             own[key] = value
         else:
             rest.append(arg)
-    if ("scores" in own) == ("pairs" in own):
-        both = own.get("scores") and f"{own['scores']}, {own['pairs']}"
-        raise BadInput("scores", both, "give one of scores=<file of triples> and pairs=<file of labelled pairs>")
-    foreign = [*rest, *(["teachers"] if "teachers" in own else [])] if "scores" in own else []
-    foreign += [name for name in _FILES if name in own] if "pairs" in own else []
+    sources = [name for name in _SOURCES if name in own]
+    if len(sources) != 1:
+        several = ", ".join(f"{name}={own[name]}" for name in sources) or None
+        raise BadInput("scores", several, "give one of scores=<triples>, pairs=<labelled pairs> and samples=<samples>")
+    (source,) = sources
+    foreign = [*rest, *(["teachers"] if "teachers" in own else [])] if source == "scores" else []
+    foreign += [name for name in _FILES if name in own] if source != "scores" else []
+    foreign += ["most"] if "most" in own and source != "samples" else []
     if foreign:
         near = difflib.get_close_matches(foreign[0].partition("=")[0], _OPTIONS, n=1)
         hint = f"did you mean {near[0]}=...? " if near and near[0] not in own else ""
-        kind = "scores" if "scores" in own else "pairs"
-        raise BadInput("hamr calibrate", foreign[0], f"no option beside {kind}=...; {hint}see `hamr calibrate --help`")
+        raise BadInput(
+            "hamr calibrate", foreign[0], f"no option beside {source}=...; {hint}see `hamr calibrate --help`"
+        )
     return own, rest
 
 
@@ -190,7 +227,7 @@ def _output(own: Mapping[str, str]) -> Output:
         existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
         if not existing.is_dir():
             raise DataError("output", str(existing), "is a file; give a folder")
-    written = [output.rewards, output.plot, output.figures, *([output.scores] if "pairs" in own else [])]
+    written = [output.rewards, output.plot, output.figures, *([] if "scores" in own else [output.scores])]
     held = [file for file in written if file.exists()]
     if held and own.get("overwrite") != "true":
         raise DataError("output", str(held[0]), "is there already; give another output or overwrite=true")

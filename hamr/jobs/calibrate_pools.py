@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from hamr.augmentation.progress import Item, Made, Progress, item_key
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair
@@ -19,16 +21,45 @@ from hamr.protocols import Ask
 from hamr.rewards.verdict import LABEL_VALUES, canonical_label, hard_score
 from hamr.routing.asking import failure_of
 
-Progress = Callable[[str], None]
+Tell = Callable[[str], None]
+Row = tuple[float, float, float, float | None]
+"""s_r, s_j, y, and the judge's verdict as a number."""
 RUN = "calibrate"
 
 
-def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str], progress: Progress) -> Triples:
+def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str], tell: Tell, kept: Path) -> Triples:
     """Starts the pools that are needed, asks them about every pair, and takes them down again.
+
+    `kept` is a file that scores are appended to as they come: a call that was killed has them back, if it is about the
+    same pairs and pools. With all of them there no pool starts.
 
     Raises BadInput for a pool that the configuration does not have, HamrError when every pair lost a score.
     """
     pools = wanted_pools(config, teachers)
+    by = [pool.model_dump(mode="json") for pool in pools.values()]
+    told = (by, config.data.model_dump(mode="json") if any(pool.finetune for pool in pools.values()) else None)
+    items = [
+        Item(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *told), content=pair)
+        for number, pair in enumerate(pairs)
+    ]
+    found = Progress.of(kept, items)
+    try:
+        if len(found.done) < len(items):
+            tell(f"{len(found.done)} of {len(items)} pairs have their scores already")
+            _ask(config, pools, items, found, teachers, tell)
+    finally:
+        found.close()
+    return triples_of(found)
+
+
+def _ask(
+    config: Config,
+    pools: Mapping[str, PoolConfig],
+    items: Sequence[Item],
+    found: Progress,
+    teachers: Sequence[str],
+    tell: Tell,
+) -> None:
     # Ray and the engines load only here: calibrating from a file needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
@@ -39,23 +70,23 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     check_pool_room(config, pools, router=False)
     needs_training = any(pool.learns_pairs for pool in config.pools.values())
     splits = load_splits(config.data, config.experiment.seed) if needs_training else None
-    scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), progress)
+    scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), tell)
     paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 
-    async def ask() -> Triples:
+    async def ask() -> None:
         await start_pools(pools, paths, run=RUN, timeout_s=config.cluster.start_timeout_s)
         clients = {name: PoolClient(name, pool, RUN) for name, pool in pools.items()}
         try:
             asks = {name: bounded(client.ask, capacity(pools[name])) for name, client in clients.items()}
             named = config.rewards.consistency
-            return await score_pairs(pairs, asks, named.reranker, named.judge, teachers, progress)
+            await score_pairs(items, asks, named.reranker, named.judge, teachers, tell, found)
         finally:
             await asyncio.gather(*(client.close() for client in clients.values()))
             await stop_pools(RUN)
 
     with ray_session(config.cluster):
         check_pool_room(config, pools, router=False)
-        return asyncio.run(ask())
+        asyncio.run(ask())
 
 
 def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfig]:
@@ -72,29 +103,32 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
 
 
 async def score_pairs(
-    pairs: Sequence[ReplyPair],
+    items: Sequence[Item],
     asks: Mapping[str, Ask],
     reranker: str,
     judge: str,
     teachers: Sequence[str],
-    progress: Progress,
-) -> Triples:
-    """Every pair to every pool. A pair that any of them failed on is left out and counted: the mean over the remaining
-    teachers would be another measure, and a failure is no score.
+    tell: Tell,
+    found: Progress,
+) -> None:
+    """Every pair that has no scores yet to every pool. A pair that any of them failed on is left out and counted: the
+    mean over the remaining teachers would be another measure, and a failure is no score.
 
     Raises HamrError when no pair is left.
     """
-    progress(f"asking {', '.join(asks)} about {len(pairs)} pairs")
+    left = [item for item in items if item.id not in found.done]
+    tell(f"asking {', '.join(asks)} about {len(left)} pairs")
     failures: Counter[str] = Counter()
     done = 0
 
-    async def of(pair: ReplyPair) -> tuple[float, float, float, float | None] | None:
+    async def of(item: Item) -> None:
         nonlocal done
+        pair: ReplyPair = item.content
         question = pair_question(pair)
         answers = dict(zip(asks, await asyncio.gather(*(ask(question) for ask in asks.values())), strict=True))
         done += 1
-        if done % max(1, len(pairs) // 10) == 0:
-            progress(f"{done}/{len(pairs)} pairs")
+        if done % max(1, len(left) // 10) == 0:
+            tell(f"{done}/{len(left)} pairs")
         scores: dict[str, float] = {}
         for name, answer in answers.items():
             failure = failure_of("reranker" if name == reranker else "judge", answer)
@@ -103,18 +137,24 @@ async def score_pairs(
             else:
                 scores[name] = answer.score
         if len(scores) < len(answers):
-            return None
+            return
         y = fmean(scores[name] for name in teachers) if teachers else label_value(pair)
         verdict = answers[judge].verdict
-        return scores[reranker], scores[judge], y, hard_score(verdict) if verdict is not None else None
+        hard = hard_score(verdict) if verdict is not None else None
+        found.finish(item, Made(kept={"row": [scores[reranker], scores[judge], y, hard]}))
 
-    found = [row for row in await asyncio.gather(*map(of, pairs)) if row is not None]
+    await asyncio.gather(*map(of, left))
     if failures:
         counted = ", ".join(f"{what} {count}" for what, count in sorted(failures.items()))
-        progress(f"left out {len(pairs) - len(found)} of {len(pairs)} pairs: {counted}")
-    if not found:
+        tell(f"left out {len(items) - len(found.done)} of {len(items)} pairs: {counted}")
+    if not found.done:
         raise HamrError(f"no pair got all its scores ({counted}); see the pools' logs")
-    s_r, s_j, y, hard = (list(column) for column in zip(*found, strict=True))
+
+
+def triples_of(found: Progress) -> Triples:
+    """The scores in the order of the pairs."""
+    rows = [made.kept["row"] for _, made in sorted(found.done.items(), key=lambda entry: int(entry[0])) if made.kept]
+    s_r, s_j, y, hard = (list(column) for column in zip(*rows, strict=True))
     return Triples(s_r=s_r, s_j=s_j, y=y, hard=None if None in hard else hard)
 
 

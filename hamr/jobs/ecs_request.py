@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hamr.config.ecs import EcsConfig
 from hamr.config.load import load_dumped
 from hamr.config.schema import Config
-from hamr.data.actions import ResponseFormat
+from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.errors import BadInput, DataError
 from hamr.evaluation.ecs_figures import check_same_samples
@@ -44,7 +44,7 @@ class Policy:
 
     name: str
     groups: tuple[ResponseGroup, ...]
-    response_format: ResponseFormat
+    formats: Formats
 
 
 def read_request(args: Sequence[str]) -> Request:
@@ -123,7 +123,7 @@ def read_policy(path: Path, config: Config, stage: str) -> Policy:
             raise DataError(f"{path}:{group.number}: id", group.sample.id, remedy)
         seen[group.sample.id] = group.number
         groups.append(group)
-    return Policy(name=path.stem, groups=tuple(groups), response_format=config.model.response_format)
+    return Policy(name=path.stem, groups=tuple(groups), formats=Formats.of_model(config.model))
 
 
 def _of_run(path: Path, stage: str) -> Policy:
@@ -150,9 +150,7 @@ def _of_run(path: Path, stage: str) -> Policy:
         ResponseGroup(sample=samples[prompt], responses=tuple(text for _, text in sorted(texts.items())), number=number)
         for number, (prompt, texts) in enumerate(said.items(), start=1)
     ]
-    return Policy(
-        name=f"{path.resolve().name}-{stage}", groups=tuple(groups), response_format=config.model.response_format
-    )
+    return Policy(name=f"{path.resolve().name}-{stage}", groups=tuple(groups), formats=Formats.of_model(config.model))
 
 
 def check_comparable(ours: Policy, theirs: Policy) -> None:

@@ -45,7 +45,7 @@ missing. Without judges= every pool with the role judge is one; pools=ecs brings
 
 options (default):
   scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
-  longest_wait_s (60)  model.response_format=plain|think_answer
+  longest_wait_s (60)  model.response_format=plain|think_answer|answer_think|hybrid
 
 olabench: policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
 policy and tool calling from 1 to 5 (several policies' responses beside each other) and find risks and hallucinations.

@@ -113,7 +113,7 @@ def _named(policies: Sequence[Policy], request: Request) -> dict[str, Policy]:
 
 def plans_of(policy: Policy) -> list[Plan]:
     return [
-        plan_response(group.sample, text, index, policy.response_format)
+        plan_response(group.sample, text, index, policy.formats.of(group.sample))
         for group in policy.groups
         for index, text in enumerate(group.responses)
     ]

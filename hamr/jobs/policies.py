@@ -16,6 +16,13 @@ from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.run_folder import RunFolder
 
 POLICY = "policy"
+LEARNED = {
+    "plain": ("none",),
+    "think_answer": ("pre",),
+    "answer_think": ("post",),
+    "hybrid": ("pre", "post"),
+}
+"""What a policy that was trained in a format can be asked for."""
 """Of a checkpoint: the folder that holds the model."""
 
 
@@ -78,7 +85,7 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
 def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
     folder = RunFolder.open(path)
     run = load_dumped(folder.config)
-    orders = ("none",) if run.model.response_format == "plain" else ("pre", "post")
+    orders = LEARNED[run.model.response_format]
     if cot not in orders:
         remedy = f"{path} learned model.response_format={run.model.response_format}; set cot={' or '.join(orders)}"
         raise BadInput("cot", cot, remedy)

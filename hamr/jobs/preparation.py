@@ -13,6 +13,7 @@ from hamr.backends.models import describe, resolve_model
 from hamr.backends.tokenizer import Tokenizer, load_tokenizer
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
+from hamr.data.formats import Formats
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
@@ -31,6 +32,10 @@ class Codec:
     config: Config
 
     @cached_property
+    def formats(self) -> Formats:
+        return Formats.of_model(self.config.model)
+
+    @cached_property
     def _prompts(self) -> dict[tuple[str, int], tuple[int, ...]]:
         return {}
 
@@ -38,13 +43,16 @@ class Codec:
         """The whole prompt, generation prompt included. Remembered: a sample comes up once an epoch."""
         key = (sample.id, len(sample.history))
         if key not in self._prompts:
-            messages = policy_messages(sample, self.config.model.response_format)
+            messages = policy_messages(sample, self.formats.of(sample))
             self._prompts[key] = tuple(self.tokenizer.chat_ids(messages))
         return self._prompts[key]
 
     def answer(self, action: Action) -> tuple[int, ...]:
-        """The action as the policy should utter it, end-of-sequence token included."""
-        text = render_action(action, self.config.model.response_format)
+        """The action as the policy should utter it, end-of-sequence token included. In hybrid-CoT it would have to know
+        which prompt asked; the warm-up, which needs it, is refused there."""
+        response_format = self.config.model.response_format
+        assert response_format != "hybrid", "the schema holds that"
+        text = render_action(action, response_format)
         return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hamr.errors import BadInput
 
 HELP = """hamr report <run folder>
 
 Draws plots/*.png and writes report.html into a run folder, from its metrics, ledger, samples and summary.
-The run may still be going on. Prints where the report stands."""
+The run may still be going on. Of a pipeline's folder: the report over its stages. Prints where the report stands."""
 
 
 def main(args: list[str]) -> int:
@@ -15,8 +17,11 @@ def main(args: list[str]) -> int:
     if len(args) != 1:
         raise BadInput("hamr report", " ".join(args), "takes one run folder, such as runs/quickstart")
     # Drawing needs matplotlib, which the help and the check above do not.
+    from hamr.observability.pipeline_log import is_pipeline
+    from hamr.observability.pipeline_report import write_pipeline_report
     from hamr.observability.report import write_report
 
     print(f"drawing the report of {args[0]} ...", flush=True)
-    print(write_report(args[0]))
+    folder = Path(args[0])
+    print(write_pipeline_report(folder) if is_pipeline(folder) else write_report(folder))
     return 0

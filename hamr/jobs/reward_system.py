@@ -27,6 +27,7 @@ from hamr.backends.models import resolve_model
 from hamr.backends.scorers import build_scorer
 from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import Config
+from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, Scorable, as_group
 from hamr.jobs.background_loop import BackgroundLoop
 from hamr.jobs.pool_room import check_pool_room
@@ -219,7 +220,8 @@ class RewardSystem:
     async def _start_router(self) -> RouterClient:
         c = self.config
         path = resolve_model(c.model.path)
-        return await RouterClient.start(c.rewards, c.pools, c.router, path, c.model.response_format, self._name)
+        formats = Formats.of_model(c.model)
+        return await RouterClient.start(c.rewards, c.pools, c.router, path, formats, self._name)
 
 
 async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -94,9 +94,10 @@ def score_settings(config: Config) -> dict[str, Any]:
     """What decides a response's score: an output may only be resumed with the same."""
     model = config.model
     trained = any(pool.learns_pairs for pool in config.pools.values())
+    hybrid = model.response_format == "hybrid"
     return {
         "hamr": __version__,
-        "model": {"path": model.path, "response_format": model.response_format},
+        "model": model.model_dump(include={"path", "response_format"} | ({"post_cot_share"} if hybrid else set())),
         "rewards": config.rewards.model_dump(mode="json"),
         "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
         # Scorers that are fine-tuned before the run depend on what they are trained with.

@@ -11,7 +11,8 @@ from hamr.backends.scorer_training import ScorerExample
 from hamr.backends.tokenizer import Tokenizer
 from hamr.config.pools import ScorerTrainingConfig
 from hamr.config.schema import RewardsConfig
-from hamr.data.actions import ResponseFormat, parse_action
+from hamr.data.actions import parse_action
+from hamr.data.formats import Formats
 from hamr.data.judged import CLEAN, JudgedResponse, read_judged, split_off
 from hamr.errors import BadInput
 from hamr.rewards import hallucination, risk
@@ -51,7 +52,7 @@ class Grading:
     reward: str
     rewards: RewardsConfig
     tokenizer: Tokenizer
-    response_format: ResponseFormat
+    formats: Formats
 
     @property
     def prompt_id(self) -> str:
@@ -61,9 +62,10 @@ class Grading:
 
     def question_ids(self, row: JudgedResponse) -> list[int]:
         """What the router would ask about the response, up to where the grader speaks."""
-        action = parse_action(row.response, self.response_format)
+        ordered = self.formats.of(row.sample)
+        action = parse_action(row.response, ordered)
         acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
-        told = said(row.response, acted, self.response_format)
+        told = said(row.response, acted, ordered)
         asked = VETOES[self.reward].question(row.sample, [told], getattr(self.rewards, self.reward))
         return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
 

@@ -14,6 +14,7 @@ from hamr.backends.scorer_training import ScorerExample
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
+from hamr.data.formats import Formats
 from hamr.data.judged import JudgedResponse, borne_out
 from hamr.data.pairs import ReplyPair, reply_pairs
 from hamr.data.samples import to_json
@@ -80,7 +81,7 @@ def grader_lessons(name: str, pool: PoolConfig, config: Config) -> Lessons:
     return Lessons(
         basis=[
             grading.prompt_id,
-            grading.response_format,
+            [grading.formats.asked, grading.formats.post_share],
             pool.finetune.model_dump(exclude={"labelled", "held_out"}),
             rows,
         ],
@@ -95,7 +96,7 @@ def grading_of(pool: PoolConfig, config: Config) -> Grading:
         reward=pool.finetune.reward,
         rewards=config.rewards,
         tokenizer=load_tokenizer(resolve_model(pool.model)),
-        response_format=config.model.response_format,
+        formats=Formats.of_model(config.model),
     )
 
 

@@ -79,6 +79,8 @@ class Run:
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 responses=how.samples,
+                formats=self.prepared.codec.formats,
+                stop_at_answer=how.stop_at_answer,
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()
@@ -139,6 +141,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         recorder=run.recorder,
         version=run.version,
         note=run.console.note,
+        mark=run.prepared.codec.formats.mark,
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's

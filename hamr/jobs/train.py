@@ -28,6 +28,7 @@ from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
+from hamr.observability.pipeline_log import is_pipeline
 from hamr.observability.recorder import RunRecorder
 from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
@@ -42,9 +43,17 @@ def main(args: list[str]) -> int:
     """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
 
     `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other.
+
+    `pipeline=olamind|hrm|olamind_small|hrm_small|FILE.yaml [inputs.<name>=<file>] [stages.<stage>.<override>]
+    [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline one after the
+    other, each in a folder of its own; `dry_run=true` prints their commands, `resume=<its folder>` goes on with it.
     """
     if FLAG in args:
         return sweep(args)
+    if is_pipeline_command(args):
+        from hamr.jobs.pipeline import main as run_pipeline
+
+        return run_pipeline(args)
     job = Job.of(args)
     check_sinks(job.config.logging)
     if job.config.cluster.address is None:
@@ -57,6 +66,12 @@ def main(args: list[str]) -> int:
             raise
         begun = (job.path / "config.yaml").is_file()
         raise Preempted(f"stopped by SIGTERM; {_go_on(job.path) if begun else 'nothing was begun'}") from None
+
+
+def is_pipeline_command(args: Sequence[str]) -> bool:
+    """Whether it runs several stages, or goes on with them."""
+    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
+    return any(arg.startswith("pipeline=") for arg in args) or any(is_pipeline(Path(folder)) for folder in resumed)
 
 
 def run_job(job: Job) -> int:

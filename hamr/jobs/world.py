@@ -81,7 +81,7 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
     try:
         await asyncio.gather(trainers, workers, pools)
         router = await RouterClient.start(
-            config.rewards, config.pools, config.router, prepared.model_path, config.model.response_format, run
+            config.rewards, config.pools, config.router, prepared.model_path, prepared.codec.formats, run
         )
     except BaseException:
         await _stop_started(trainers, workers, pools, run=run)

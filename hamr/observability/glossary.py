@@ -256,6 +256,13 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/sage/dialogues", "Dialogues with simulated customers", "count", "watch"),
     _metric("eval/<stage>/sage/failed_frac", "Share of them that a pool broke off", "share", "down"),
     _metric("eval/<stage>/sage/<figure>", "Another score of SAGE, as in sage/<stage>/metrics.json", "points", "up"),
+    _metric(
+        "eval/<stage>/by_format/<format>/<figure>",
+        "Held-out figures of the prompts that ask for one order of thought and answer; answer_tokens and answer_s go "
+        "to the end of the answer",
+        "of the figure",
+        "watch",
+    ),
     # System
     _metric("system/memory_gb", "Resident memory over all processes of the run", "GB", "down"),
 )

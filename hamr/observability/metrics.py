@@ -171,7 +171,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        _cut_torn_tail(self.path)
+        cut_torn_tail(self.path)
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -226,7 +226,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _cut_torn_tail(path: Path) -> None:
+def cut_torn_tail(path: Path) -> None:
     if not path.exists() or not path.stat().st_size:
         return
     with path.open("rb+") as f:

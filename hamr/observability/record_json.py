@@ -112,6 +112,8 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "fallback": record.fallback,
         "cascade": record.cascade,
         "mean_logprob": record.mean_logprob,
+        "answer_tokens": record.answer_tokens,
+        "answer_s": record.answer_s,
     }
 
 
@@ -133,12 +135,15 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Older ledgers lack judged side rewards, audits, fallbacks, cascades that move, or log-probabilities.
+        # Older ledgers lack judged side rewards, audits, fallbacks, cascades that move, log-probabilities, or where the
+        # answer ended.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
         fallback=data.get("fallback"),
         cascade=_cascade(data.get("cascade")),
         mean_logprob=data.get("mean_logprob"),
+        answer_tokens=data.get("answer_tokens"),
+        answer_s=data.get("answer_s"),
     )
 
 

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
-from hamr.data.actions import ResponseFormat, answer_of, customer_text, parse_action, render_action
+from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
+from hamr.data.formats import PLAIN, Formats
 from hamr.errors import ConfigError
+from hamr.rewards.format import format_value
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import MatchRules, match_action
@@ -62,14 +64,14 @@ class RewardRouter:
         pools: Mapping[str, Ask],
         *,
         count_tokens: Callable[[str], int],
-        response_format: ResponseFormat = "plain",
+        formats: Formats = PLAIN,
         deadline_s: float,
         group_wait_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         cache_size: int = 4096,
     ) -> None:
         """Raises ConfigError when a pool that a reward needs is missing, or a rule file or prompt cannot be used."""
-        self._rewards, self._format, self._deadline_s, self._clock = rewards, response_format, deadline_s, clock
+        self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
@@ -97,17 +99,22 @@ class RewardRouter:
         wants judged is judged, whatever the configuration says of the group; for evaluations.
         """
         started = self._clock()
-        action = parse_action(rollout.text, self._format)
+        asked = self._formats.of(sample)
+        # Nothing below sees more than this: what follows an answer in post-CoT moves neither action nor reward.
+        text = acting_text(rollout.text, asked)
+        action = parse_action(text, asked)
         until = asyncio.get_running_loop().time() + self._deadline_s
-        components = self._side_rewards(sample, rollout.text, action)
+        components = self._side_rewards(sample, text, action, asked)
         consistency = self._in_force(cascade)
         gate = self._gate(rollout, components, until) if group_aware else None
-        asked = self._consistency(sample, rollout.key, action, consistency, until, gate)
+        comparing = self._consistency(sample, rollout.key, action, consistency, until, gate)
         opinions: tuple[Opinion, ...] = ()
         if self._rewards.judged:
-            finding, opinions = await asyncio.gather(asked, self._opinions(sample, rollout, action, until))
+            finding, opinions = await asyncio.gather(
+                comparing, self._opinions(sample, rollout, text, action, asked, until)
+            )
         else:
-            finding = await asked
+            finding = await comparing
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
             for o in opinions
@@ -134,6 +141,8 @@ class RewardRouter:
             fallback=finding.fallback,
             cascade=_parameters(consistency),
             mean_logprob=rollout.mean_logprob,
+            answer_tokens=(len(rollout.token_ids) or None) if rollout.answer_tokens is None else rollout.answer_tokens,
+            answer_s=(rollout.seconds or None) if rollout.answer_s is None else rollout.answer_s,
         )
         malformed = isinstance(action, MalformedResponse)
         self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
@@ -180,21 +189,21 @@ class RewardRouter:
         )
 
     def _side_rewards(
-        self, sample: ServiceSample, text: str, action: Action | MalformedResponse
+        self, sample: ServiceSample, text: str, action: Action | MalformedResponse, asked: ResponseFormat
     ) -> tuple[Component, ...]:
         """Format, length and rules, recorded whatever their weight, and SAGE's logic if it has one. No model, no
         waiting."""
         rewards = self._rewards
-        answer = answer_of(text, self._format)
-        # With a rationale after the answer, only the answer's own length counts: the tail may be cut off.
+        answer = answer_of(text, asked)
+        # Of a response with a rationale only the answer's own length counts.
         length = self._count_tokens(text.strip() if isinstance(answer, MalformedResponse) else answer)
         reference_length = rewards.length.reference_length or max(
             self._count_tokens(render_action(reference.action)) for reference in sample.references
         )
         values = {
-            "format": 0.0 if isinstance(action, MalformedResponse) else 1.0,
+            "format": format_value(text, action, asked),
             "length": length_reward(length, reference_length, rewards.length.cache_ratio),
-            "rules": rule_match(customer_text(text, self._format), self._rules),
+            "rules": rule_match(customer_text(text, asked), self._rules),
         }
         found = tuple(
             Component(name=name, outcome=Scored(value=value), weight=getattr(rewards, name).weight)
@@ -202,15 +211,21 @@ class RewardRouter:
         )
         if not rewards.sage_logic.weight:
             return found
-        outcome = sage_logic(text, sample, path=rewards.sage_logic.path, response_format=self._format)
+        outcome = sage_logic(text, sample, path=rewards.sage_logic.path, response_format=asked)
         return (*found, Component(name="sage_logic", outcome=outcome, weight=rewards.sage_logic.weight))
 
     async def _opinions(
-        self, sample: ServiceSample, rollout: Rollout, action: Action | MalformedResponse, until: float
+        self,
+        sample: ServiceSample,
+        rollout: Rollout,
+        text: str,
+        action: Action | MalformedResponse,
+        asked: ResponseFormat,
+        until: float,
     ) -> tuple[Opinion, ...]:
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
-        read = said(rollout.text, action, self._format)
+        read = said(text, action, asked)
         case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
         return await self._bench.judge(case)
 

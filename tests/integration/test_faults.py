@@ -18,6 +18,7 @@ from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
 from hamr.actors.router import RouterClient
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
+from hamr.data.formats import Formats
 from hamr.observability.ledger import Ledger
 from hamr.routing.replay import replay
 from hamr.types import (
@@ -183,7 +184,7 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
     """A batch of groups, no two replies alike. `disturb`: once some are scored, a reranker's replica that is at work is
     killed; once the others have gone on for a while, the router is, with the lost requests in its hands."""
     config = RouterConfig(deadline_s=100.0, group_wait_s=6.0)
-    client = await RouterClient.start(REWARDS, SECTIONS, config, tiny, "plain", RUN)
+    client = await RouterClient.start(REWARDS, SECTIONS, config, tiny, Formats(), RUN)
     pairs = []
     for i in range(GROUPS):
         for j in range(SIZE):
@@ -294,7 +295,7 @@ async def test_a_pool_without_replicas_is_left_alone_until_it_is_back(tiny: Path
     """No replica of the judge runs: its questions are unavailable at their deadline, then at once, since the breaker is
     open; the reranker stands in and the records say so. When a replica is back, probes close the breaker."""
     rewards = RewardsConfig.model_validate({"consistency": {"judge": "absent", "fallback": "reranker"}})
-    client = await RouterClient.start(rewards, SECTIONS, RouterConfig(deadline_s=30.0), tiny, "plain", RUN)
+    client = await RouterClient.start(rewards, SECTIONS, RouterConfig(deadline_s=30.0), tiny, Formats(), RUN)
     direct = PoolClient("absent", SECTIONS["absent"], RUN)
     try:
         (folder / CLOSED).touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,25 @@ def test_a_dead_thread_tells_everyone(
     for words in told:
         assert words.startswith("EngineDied")
         assert "the step broke" in words
+
+
+def test_tokens_and_time_are_taken_where_a_text_comes_and_generation_may_end_there(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    plain = request_of(prompt_ids, samples=2, tokens=24)
+    said = {r.key: r for r in ask(fresh.generate.remote([plain]))}
+    key, whole = next(iter(said.items()))
+    assert (whole.answer_tokens, whole.answer_s) == (None, None)
+    mark = whole.text[len(whole.text) // 2 : len(whole.text) // 2 + 4]
+    end = whole.text.index(mark) + len(mark)
+    for stop in ((), (mark,)):
+        sampling = replace(plain.sampling, mark=mark, stop=stop)
+        found = {r.key: r for r in ask(fresh.generate.remote([replace(plain, sampling=sampling)]))}[key]
+        assert 0 < found.answer_tokens < len(whole.token_ids)
+        assert 0.0 < found.answer_s <= found.seconds
+        assert found.token_ids == whole.token_ids[: len(found.token_ids)]
+        if stop:
+            assert found.text == whole.text[:end]
+            assert len(found.token_ids) == found.answer_tokens == len(found.logprobs)
+        else:
+            assert found.text == whole.text and found.logprobs == pytest.approx(whole.logprobs)

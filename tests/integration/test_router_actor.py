@@ -20,6 +20,7 @@ from hamr.actors.router import RouterClient
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
+from hamr.data.formats import Formats
 from hamr.errors import ConfigError
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.routing.replay import replay
@@ -143,7 +144,7 @@ def reply(index: int, *words: str) -> Rollout:
 
 async def start(tiny: Path, deadline_s: float = 30.0) -> RouterClient:
     config = RouterConfig(deadline_s=deadline_s)
-    return await RouterClient.start(REWARDS, SECTIONS, config, tiny, "plain", RUN)
+    return await RouterClient.start(REWARDS, SECTIONS, config, tiny, Formats(), RUN)
 
 
 async def test_the_actor_scores_like_the_core(tiny: Path) -> None:
@@ -177,7 +178,7 @@ async def test_the_actor_scores_like_the_core(tiny: Path) -> None:
 
 async def test_judged_rewards_run_beside_the_cascade_and_a_group_is_compared_in_one_question(tiny: Path) -> None:
     config = RouterConfig(deadline_s=30.0)
-    client = await RouterClient.start(BOTH_PAPERS, SECTIONS, config, tiny, "plain", RUN)
+    client = await RouterClient.start(BOTH_PAPERS, SECTIONS, config, tiny, Formats(), RUN)
     try:
         group = [replace(rollout(i, " ".join(["word"] * (i + 1))), siblings=5) for i in range(5)]
         records = await asyncio.gather(*(client.score(SAMPLE, r) for r in group))
@@ -247,4 +248,4 @@ async def test_rewards_that_do_not_fit_the_pools_are_refused_at_once(
 ) -> None:
     rewards = RewardsConfig.model_validate({"consistency": consistency})
     with pytest.raises(ConfigError, match=says):
-        await RouterClient.start(rewards, SECTIONS, RouterConfig(), tiny, "plain", RUN)
+        await RouterClient.start(rewards, SECTIONS, RouterConfig(), tiny, Formats(), RUN)

@@ -20,6 +20,7 @@ from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
 from hamr.config.pools import ScorerTrainingConfig
+from hamr.data.formats import PLAIN
 from hamr.data.judged import JudgedResponse
 from hamr.data.pairs import ReplyPair
 from hamr.errors import RunFolderError
@@ -78,7 +79,7 @@ def test_a_grader_learns_the_label_of_a_response_and_what_stands_behind_it(tiny:
         reward="risk",
         rewards=load_config(["experiment=smoke"]).rewards,
         tokenizer=load_tokenizer(tiny),
-        response_format="plain",
+        formats=PLAIN,
     )
     losses: list[float] = []
     finetune(

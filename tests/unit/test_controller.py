@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,18 @@ async def test_overlong_penalty_moves_the_reward_of_long_responses() -> None:
     assert groups == []  # all equal: 3 of 8 tokens, penalty (8 - 7 - 3) / 7 for each
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     assert controller.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
+
+
+async def test_where_more_may_follow_an_answer_its_end_is_marked_and_the_rest_costs_nothing() -> None:
+    algorithm = AlgorithmConfig(overlong=OverlongConfig(enabled=True, cache=7))
+    controller, engine, _, _ = build(lambda r: Scored(value=1.0), prompts=1, algorithm=algorithm)
+    controller.mark = lambda s: "</answer>" if s.id == sample(0).id else ""
+    requests = [controller.request(0, sample(i)) for i in range(2)]
+    assert [request.sampling.mark for request in requests] == ["</answer>", ""]
+    assert [request.sampling.stop for request in requests] == [(), ()], "in training the rationale is written"
+    (group,) = await controller.score_groups([sample(0)], requests[:1])
+    short = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in group.rollouts))
+    assert controller.rewards(short) == pytest.approx([1.0] * 4)  # 1 of 3 tokens, within the 8 - 7 that are free
 
 
 HASTY = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)

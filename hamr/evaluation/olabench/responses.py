@@ -16,7 +16,7 @@ Cot = Literal["none", "pre", "post"]
 ANSWER_END = "</answer>"
 PASSING = ("timeout", "unavailable")
 """Failures that say something of the pool and nothing of the question."""
-_FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "think_answer"}
+_FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "answer_think"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Reading:
 
 
 def response_question(item: Item, cot: Cot, *, temperature: float, max_new_tokens: int, seed: int) -> Question:
-    messages = policy_messages(shown(item), _FORMAT[cot], answer_first=cot == "post")
+    messages = policy_messages(shown(item), _FORMAT[cot])
     return Question(
         messages=tuple(messages),
         affinity=item.sample.id,

@@ -288,6 +288,34 @@ def test_the_job_writes_samples_records_and_table_3(
     assert (row["set"], row["single-GT"], row["multi-GT"], row["expand %"]) == ("train", 2, 7, 250.0)
 
 
+def test_without_a_utility_judge_consistency_alone_adds_and_a_tuned_judge_gets_what_it_is_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_samples(tmp_path / "train.jsonl", [sample("a")])
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add([record("a", 0, "We sent it on Monday.", -0.1), record("a", 1, "A new one comes.", -0.2)])
+    started: list[Any] = []
+
+    def pools(config: Any, names: Any, work: Any, *, run: str, splits: Any) -> Any:
+        started.append((list(names), splits))
+        return asyncio.run(work(dict.fromkeys(names, Consistency())))
+
+    monkeypatch.setattr("hamr.jobs.recipe_job.with_pools", pools)
+    args = [
+        "data",
+        "multigt",
+        f"input={tmp_path / 'train.jsonl'}",
+        f"ledger={tmp_path}",
+        "candidates=0",
+        "utility=none",
+    ]
+    assert hamr([*args, f"output={tmp_path / 'o.jsonl'}", "experiment=smoke"]) == 0
+    assert [r.source for r in read_samples(tmp_path / "o.jsonl")[0].references] == ["logged", "online-consistency"]
+    assert hamr([*args, f"output={tmp_path / 'p.jsonl'}", "data.sage.train=40"]) == 0
+    (plain, none), (tuned, splits) = started
+    assert plain == tuned == ["judge"] and none is None and len(splits.train) == 40
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

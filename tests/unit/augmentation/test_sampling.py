@@ -124,3 +124,14 @@ def test_bad_input_is_one_line(run: Path, capsys: Any, args: list[str], said: st
     assert said in error
     assert error.count("\n") == 1
     assert not (run / "o.jsonl").exists()
+
+
+def test_a_thought_is_rendered_in_the_orders_that_were_asked_for() -> None:
+    records = [record("<answer>Sure.</answer><think>I see.</think>", 0.9), record("Fine.", 0.8)]
+    items, counts = best_responses(records, {"s": sample()}, best=2, min_total=0.5, render="hybrid")
+    assert [(item.kind, item.text) for item in items] == [
+        ("decision_dra", "<think>I see.</think><answer>Sure.</answer>"),
+        ("decision_post", "<answer>Sure.</answer><think>I see.</think>"),
+        ("decision", "Fine."),
+    ]
+    assert counts == {"kept": 2}

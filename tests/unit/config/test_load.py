@@ -377,3 +377,10 @@ def test_a_job_that_would_reward_nothing_is_refused() -> None:
     assert "\n" not in str(refused.value)
     for one in ("rewards.format.weight=0.2", "rewards.dialogue.weight=1"):
         assert load_config([*off, one]).rewards.consistency.weight == 0
+
+
+def test_contradictions_of_the_order_of_thought_and_answer() -> None:
+    message = complaint("model.response_format=hybrid", "experiment.sft.steps=3")
+    assert "model.response_format='hybrid' but experiment.sft.steps=3" in message and "hamr sft" in message
+    message = complaint("model.response_format=think_answer", "experiment.evaluation.stop_at_answer=true")
+    assert "stop_at_answer=true but model.response_format='think_answer'" in message

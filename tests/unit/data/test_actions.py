@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.data.actions import answer_of, customer_text, parse_action, render_action
+from hamr.data.actions import acting_text, answer_of, customer_text, in_order, parse_action, render_action
 from hamr.errors import DataError
 from hamr.types import MalformedResponse, Reply, ToolCall
 
@@ -36,10 +36,14 @@ def test_plain_round_trip(action):
     assert parse_action(render_action(action)) == trimmed(action)
 
 
-@given(st.one_of(replies, calls), thoughts, st.booleans())
-def test_think_answer_round_trip_in_both_orders(action, thought, answer_first):
-    text = render_action(action, "think_answer", thought, answer_first=answer_first)
-    assert parse_action(text, "think_answer") == trimmed(action)
+BOTH = ("think_answer", "answer_think")
+
+
+@given(st.one_of(replies, calls), thoughts, st.sampled_from(BOTH), st.sampled_from(BOTH))
+def test_an_action_is_taken_in_either_order_whichever_was_asked_for(action, thought, said, asked):
+    text = render_action(action, said, thought)
+    assert parse_action(text, asked) == trimmed(action)
+    assert in_order(text, asked) == (said == asked)
 
 
 fragments = st.lists(
@@ -47,7 +51,7 @@ fragments = st.lists(
 )
 
 
-@given(st.one_of(st.text(), fragments.map("".join)), st.sampled_from(["plain", "think_answer"]))
+@given(st.one_of(st.text(), fragments.map("".join)), st.sampled_from(["plain", *BOTH]))
 def test_parsing_never_raises_and_gives_something_that_can_be_stored(text, response_format):
     action = parse_action(text, response_format)
     assert isinstance(action, Reply | ToolCall | MalformedResponse)
@@ -133,9 +137,25 @@ def test_malformed_think_answer(text):
 
 
 def test_the_tail_of_a_rationale_never_changes_the_answer():
-    whole = render_action(Reply(content="Hi"), "think_answer", "because of this", answer_first=True)
+    whole = render_action(Reply(content="Hi"), "answer_think", "because of this")
     cut = whole[: whole.index("because") + 4]
     assert answer_of(cut, "think_answer") == answer_of(whole, "think_answer") == "Hi"
+
+
+@given(st.one_of(st.text(), fragments.map("".join)), st.one_of(st.text(), fragments.map("".join)))
+def test_in_post_cot_no_tail_moves_action_words_or_order(answer, tail):
+    head = f"<answer>{answer}</answer>"
+    whole = head + tail
+    assert parse_action(whole, "answer_think") == parse_action(head, "answer_think")
+    assert acting_text(whole, "answer_think") == acting_text(head, "answer_think")
+    assert in_order(whole, "answer_think") and not in_order(whole, "think_answer")
+
+
+@pytest.mark.parametrize(
+    "text", ["<answer>Hi", "Hi", "<answer>a<think>b</answer>", "<answer> </answer><think>why</think>", " <answer>"]
+)
+def test_malformed_answer_think(text):
+    assert isinstance(parse_action(text, "answer_think"), MalformedResponse)
 
 
 def test_a_customer_reads_the_text_beside_a_call_but_not_the_call():

@@ -48,7 +48,7 @@ def test_the_prompt_has_policy_tools_ticket_and_turns():
 
 
 def test_privileged_and_meta_never_reach_the_prompt():
-    for response_format in ("plain", "think_answer"):
+    for response_format in ("plain", "think_answer", "answer_think"):
         text = json.dumps(policy_messages(_sample(CUSTOMER), response_format))
         assert "SECRET" not in text
         assert "HIDDEN" not in text
@@ -101,6 +101,6 @@ def test_a_long_enum_and_alternatives_are_cut_short():
 
 
 def test_the_rationale_s_place_changes_the_instruction_alone():
-    pre, post = (policy_messages(_sample(*HISTORY), "think_answer", answer_first=first) for first in (False, True))
+    pre, post = (policy_messages(_sample(*HISTORY), asked) for asked in ("think_answer", "answer_think"))
     assert pre[1:] == post[1:]
     assert post[0]["content"].index("<answer>") < post[0]["content"].index("<think>")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
+from hamr.data.formats import Formats
 from hamr.evaluation.held_out import decision_matches, evaluate_held_out, summarise
 from hamr.protocols import GenerationRequest
 from hamr.types import (
@@ -113,3 +115,38 @@ async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_ow
     assert [r.n for r in results] == [6, 6]
     # The three responses to the first prompt are the right decision, those to the second are not.
     assert results[0].by_act == {"ask": 1.0, "call": 0.0} and results[0].action_accuracy == 0.5
+
+
+async def test_where_the_answer_comes_first_generation_may_stop_there_and_figures_are_told_apart() -> None:
+    samples = [sample(i, ASK, "ask") for i in range(12)]
+    formats = Formats(asked="hybrid")
+    asked: list[GenerationRequest] = []
+
+    class Engine:
+        async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+            asked.extend(requests)
+            for request in requests:
+                yield Rollout(
+                    key=request.keys[0], prompt_ids=(1,), token_ids=(2, 3), logprobs=(0.0, 0.0), text="x",
+                    finish_reason="stop", versions=(),
+                )  # fmt: skip
+
+    class Rewarder:
+        async def score(self, given: ServiceSample, rollout: Rollout) -> RewardRecord:
+            made = record(int(given.id), ASK, Scored(value=0.5), "inside")
+            return dataclasses.replace(made, answer_tokens=7)
+
+    options = {"run": "r", "stage": "rl", "step": 1, "encode": lambda s: (1,), "max_new_tokens": 4, "formats": formats}
+    result = await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), stop_at_answer=True, **options)
+    first = {request.keys[0].prompt: request.sampling.stop for request in asked}
+    post = [s.id for s in samples if formats.of(s) == "answer_think"]
+    assert 0 < len(post) < 12
+    assert {name for name, stop in first.items() if stop == ("</answer>",)} == set(post)
+    assert result.by_format["post_cot"] == {
+        "n": len(post), "action_accuracy": 1.0, "reward": 0.5, "answer_tokens": 7.0
+    }  # fmt: skip
+    assert result.metrics("rl")["eval/rl/by_format/pre_cot/n"] == 12 - len(post)
+    asked.clear()
+    await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), **options)
+    assert {request.sampling.stop for request in asked} == {()}
+    assert {request.sampling.mark for request in asked} == {"", "</answer>"}

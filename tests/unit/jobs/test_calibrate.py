@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from hamr.augmentation.progress import Item, Made, Progress
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
-from hamr.data.pairs import ReplyPair
+from hamr.config.schema import SageDataConfig
+from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
+from hamr.data.samples import write_samples
+from hamr.data.telecom import generate
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
 from hamr.jobs import calibrate_pools
-from hamr.jobs.calibrate_pools import score_pairs, wanted_pools
+from hamr.jobs.calibrate_pools import score_pairs, triples_of, wanted_pools
 from hamr.jobs.pools_up import bounded, capacity
 from hamr.routing import calibration
 from hamr.routing.calibration import calibrate
@@ -180,7 +186,31 @@ def scored(*values: float, verdict: str | None = None):
 
 def asked(asks: dict, teachers: tuple[str, ...], said: list[str] | None = None, pairs=PAIRS) -> Triples:
     report = (said if said is not None else []).append
-    return asyncio.run(score_pairs(pairs, asks, "reranker", "judge", teachers, report))
+    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(pairs)]
+    with tempfile.TemporaryDirectory() as folder:
+        found = Progress.of(Path(folder) / "p.jsonl", items)
+        asyncio.run(score_pairs(items, asks, "reranker", "judge", teachers, report, found))
+        found.close()
+        again = Progress.of(Path(folder) / "p.jsonl", items)
+    assert triples_of(again) == triples_of(found), "what was scored is on the disk"
+    return triples_of(found)
+
+
+def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) -> None:
+    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
+    found = Progress.of(tmp_path / "p.jsonl", items)
+    found.finish(items[1], Made(kept={"row": [0.5, 0.5, 1.0, None]}))
+    found.close()
+    found = Progress.of(tmp_path / "p.jsonl", items)
+    seen: list[str] = []
+
+    async def ask(question: Question) -> Answer:
+        seen.append(question.variables["statement_b"])
+        return Answer(score=0.25)
+
+    asyncio.run(score_pairs(items, {"reranker": ask, "judge": ask}, "reranker", "judge", (), seen.append, found))
+    assert [one for one in seen if one in "0123"] == ["0", "0", "2", "2", "3", "3"]
+    assert triples_of(found).s_r == [0.25, 0.5, 0.25, 0.25]
 
 
 def test_y_is_the_mean_of_the_teachers() -> None:
@@ -273,6 +303,27 @@ def test_what_can_be_known_before_is_said_before_a_pool_starts(
     assert says in capsys.readouterr().err
 
 
+def test_from_samples_by_the_pairs_that_their_references_make(
+    scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = generate(SageDataConfig(train=8, validation=30, test=8)).validation
+    write_samples(tmp_path / "held_out.jsonl", samples)
+    seen: list[Any] = []
+
+    def ask_pools(config, pairs, teachers, tell, kept):
+        seen.append(pairs)
+        return read_triples(scores, {})
+
+    monkeypatch.setattr(calibrate_pools, "ask_pools", ask_pools)
+    line = ["calibrate", f"samples={tmp_path / 'held_out.jsonl'}", "most=60", "pools=tiny", *FAST]
+    assert hamr([*line, f"output={tmp_path / 'out'}"]) == 0
+    (pairs,) = seen
+    assert pairs == reply_pairs(samples, 60, 0) and {pair.label for pair in pairs} == set(LABELS)
+    assert (tmp_path / "out" / "scores.jsonl").is_file()
+    assert hamr([*line, f"output={tmp_path / 'few'}", "most=2"]) == 2
+    assert hamr(["calibrate", f"pairs={scores}", "most=60", f"output={tmp_path / 'no'}"]) == 2
+
+
 def test_from_pairs_to_the_same_files_and_the_scores(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +331,7 @@ def test_from_pairs_to_the_same_files_and_the_scores(
     write_pairs(pairs, ["partial"] * 20)
     seen = []
 
-    def ask_pools(config, pairs, teachers, progress):
+    def ask_pools(config, pairs, teachers, tell, kept):
         seen.append((config.pools["judge"].model, pairs[0].label, teachers))
         return read_triples(scores, {})
 

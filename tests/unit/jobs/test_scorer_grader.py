@@ -12,6 +12,7 @@ from hamr.backends.models import resolve_model
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
 from hamr.config.pools import ScorerTrainingConfig
+from hamr.data.formats import PLAIN
 from hamr.data.judged import JudgedResponse
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, ConfigError
@@ -34,7 +35,7 @@ def grading(reward: str) -> Grading:
         reward=reward,
         rewards=load_config(["experiment=smoke"]).rewards,
         tokenizer=load_tokenizer(resolve_model("tiny")),
-        response_format="plain",
+        formats=PLAIN,
     )
 
 

@@ -48,7 +48,9 @@ def test_length_refuses_nonsense(bad):
     [
         ("Hello", "plain", 1.0), ("", "plain", 0.0), ("<tool_call>{", "plain", 0.0),
         ("<think>a</think><answer>b</answer>", "think_answer", 1.0),
-        ("<answer>b</answer><think>cut o", "think_answer", 1.0),
+        ("<answer>b</answer><think>cut o", "think_answer", 0.0),
+        ("<answer>b</answer><think>cut o", "answer_think", 1.0),
+        ("<answer>b</answer>", "answer_think", 1.0), ("<think>a</think><answer>b</answer>", "answer_think", 0.0),
         ("<answer>b</answer>", "think_answer", 0.0),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
 from hamr.config.schema import RewardsConfig
+from hamr.data.formats import Formats
 from hamr.errors import ConfigError
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.routing.replay import replay
@@ -60,7 +61,7 @@ def build(pool, rewards, *, deadline_s=5.0, response_format="plain", **pools):
     config = RewardsConfig.model_validate({"consistency": {"weight": 0.0}} | rewards)
     router = RewardRouter(
         config, {"judge": pool, **pools}, count_tokens=lambda t: len(t.split()), deadline_s=deadline_s,
-        response_format=response_format,
+        formats=Formats(asked=response_format),
     )  # fmt: skip
     return router, config
 

@@ -1,11 +1,15 @@
 """The router on scripted pools: who is asked, what comes out, what is counted."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
 from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
+from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
@@ -15,6 +19,7 @@ from hamr.types import (
     JudgeUnavailable,
     JudgeUnparsable,
     MalformedResponse,
+    Reply,
     RerankerTimeout,
     RerankerUnavailable,
     Scored,
@@ -33,7 +38,7 @@ def build(reranker=None, judge=None, *, deadline_s=5.0, response_format="plain",
         pools,
         count_tokens=lambda text: len(text.split()),
         deadline_s=deadline_s,
-        response_format=response_format,
+        formats=Formats(asked=response_format),
     )
 
 
@@ -343,6 +348,56 @@ async def test_a_rationale_after_the_answer_has_no_length_and_breaks_no_rule():
     assert record.total == Scored(value=0.8)
     assert component(record, "length").outcome == Scored(value=0.0)
     assert component(record, "rules").outcome == Scored(value=1.0)
+
+
+@given(
+    st.text(max_size=20).filter(lambda t: "</answer>" not in t),
+    st.one_of(
+        st.text(max_size=30),
+        st.sampled_from(["<think>stupid</think>", "<answer>no</answer>", "<tool_call>{", "</answer>"]),
+    ),
+)
+def test_in_post_cot_no_tail_moves_any_reward(answer: str, tail: str) -> None:
+    rewards = RewardsConfig(
+        format=FormatConfig(weight=0.2), length=LengthConfig(weight=1.0, cache_ratio=1.0), rules=RulesConfig(weight=0.5)
+    )
+
+    async def both() -> list[tuple[object, ...]]:
+        reranker = ScriptedPool("reranker", lambda question: reranked(0.8))
+        router = build(reranker, ScriptedPool("judge", {}), response_format="answer_think", rewards=rewards)
+        head = f"<answer>{answer}</answer>"
+        records = [await router.score(sample("a b"), rollout(text)) for text in (head, head + tail)]
+        return [(r.total, r.action, r.components, r.band) for r in records]
+
+    first, second = asyncio.run(both())
+    assert first == second
+
+
+async def test_the_format_reward_asks_for_the_order_that_each_prompt_asked_for():
+    asked = Formats(asked="hybrid", post_share=0.5)
+    samples = [sample("a b", sample_id=str(i)) for i in range(40)]
+    post = [s for s in samples if asked.of(s) == "answer_think"]
+    pre = [s for s in samples if asked.of(s) == "think_answer"]
+    assert 10 < len(post) < 30
+    router = RewardRouter(
+        RewardsConfig(consistency=ConsistencyConfig(weight=0.0), format=FormatConfig(weight=1.0)), {},
+        count_tokens=len, deadline_s=5.0, formats=asked,
+    )  # fmt: skip
+    answer_first, thought_first = "<answer>So?</answer><think>a</think>", "<think>a</think><answer>So?</answer>"
+    for own, right, wrong in ((post, answer_first, thought_first), (pre, thought_first, answer_first)):
+        records = [await router.score(own[0], rollout(text)) for text in (right, wrong)]
+        assert [component(r, "format").outcome.value for r in records] == [1.0, 0.0]
+        assert [r.action for r in records] == [Reply(content="So?")] * 2
+
+
+async def test_the_record_says_how_long_a_customer_waited():
+    reranker, judge = pools({"So?": 0.8})
+    router = build(reranker, judge, response_format="answer_think")
+    told = replace(rollout("<answer>So?</answer><think>a</think>"), seconds=2.0)
+    whole = await router.score(sample("Why?"), told)
+    assert (whole.answer_tokens, whole.answer_s) == (len(told.token_ids), 2.0)
+    marked = await router.score(sample("Why?"), replace(told, answer_tokens=1, answer_s=0.5))
+    assert (marked.answer_tokens, marked.answer_s) == (1, 0.5)
 
 
 async def test_counters_are_shares_of_what_they_name_and_reset():

@@ -1,0 +1,224 @@
+"""A pipeline as data: named stages, each a command of hamr, and what each takes from which earlier one.
+
+    name: two_steps
+    inputs:
+      experts: dialogues of good agents, a JSONL of samples
+    stages:
+      - name: cold_start
+        job: sft
+        args: [experiment=sft_small, "sft.sets=[{path: @inputs.experts}]"]
+      - name: rl
+        job: train
+        args: [experiment=quickstart, model.path=@cold_start.policy]
+
+`@stage.output` stands for a file or folder of an earlier stage, `@inputs.name` for one that the user gives. Otherwise
+`args` are what a user would type behind `hamr <job>`, without the place where the stage writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, StringConstraints, ValidationError
+
+from hamr.config.explain import Contradiction, yaml_error
+from hamr.config.overrides import nearest_first
+from hamr.config.resources import resource
+from hamr.config.section import Section
+from hamr.errors import ConfigError
+
+INPUTS = "inputs"
+_NAME = r"[a-z][a-z0-9_]*"
+REFERENCE = re.compile(rf"(?<!\w)@({_NAME})\.({_NAME})")
+Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
+Keep = Literal["policy", "all"]
+Job = Literal[
+    "train", "sft", "calibrate", "evaluate", "data sage", "data patm", "data dra", "data multigt", "data thought",
+    "data sampled", "data rubrics",
+]  # fmt: skip
+
+
+class StageConfig(Section):
+    """One command. A stage may be called anything but `inputs`."""
+
+    name: Name
+    job: Job
+    args: tuple[str, ...] = ()
+
+
+class PipelineConfig(Section):
+    name: str
+    inputs: dict[Name, str] = Field(default_factory=dict)
+    """What the user has to give, by name, and what it is; each is a file or a folder."""
+    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)]
+    keep: Keep = "policy"
+    """What stays of the checkpoints of a stage that has finished: its newest policy, or everything. What a run needs to
+    be gone on with is six times the policy's size, and a stage that has finished needs none of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A pipeline and where each part of it stands. `line(stage, arg)`: of a stage, or of one of its args."""
+
+    file: str
+    pipeline: PipelineConfig
+    lines: Mapping[tuple[int | None, int | None], int]
+
+    def where(self, stage: int | None = None, arg: int | None = None) -> str:
+        """`file:line: stages.<name>`; without a stage the file."""
+        line = self.lines.get((stage, arg), self.lines.get((stage, None)))
+        place = self.file if line is None else f"{self.file}:{line}"
+        return place if stage is None else f"{place}: stages.{self.pipeline.stages[stage].name}"
+
+
+def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
+    """The YAML of `pipeline=<name or file>`. Raises ConfigError."""
+    if given.endswith((".yaml", ".yml")) or "/" in given:
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise ConfigError("pipeline", given, "no such file; give a pipeline's YAML or the name of a shipped one")
+        return path
+    folders = [*([config_dir / "pipeline"] if config_dir else []), resource("conf", "pipeline")]
+    known = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
+    if given not in known:
+        there = ", ".join(nearest_first(given, list(known)))
+        raise ConfigError("pipeline", given, f"no such pipeline; there are (nearest first): {there}")
+    return known[given]
+
+
+def read_pipeline(path: Path) -> Source:
+    """The pipeline of a YAML, its references checked. Raises ConfigError at `file:line` for what is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        node, raw = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError("pipeline", str(path), f"cannot be read ({error.strerror})") from None
+    except yaml.MarkedYAMLError as error:
+        raise yaml_error(error, str(path)) from None
+    if not isinstance(raw, dict):
+        raise ConfigError("pipeline", str(path), "is no pipeline; it has name and stages")
+    try:
+        pipeline = PipelineConfig.model_validate(raw)
+    except ValidationError as error:
+        raise _complaint(error, str(path), node) from None
+    source = Source(file=str(path), pipeline=pipeline, lines=dict(_lines(node)))
+    _check_names(source)
+    return source
+
+
+def references(args: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """(number of the arg, stage, output) of every reference."""
+    for number, arg in enumerate(args):
+        for found in REFERENCE.finditer(arg):
+            yield number, found[1], found[2]
+
+
+def substituted(arg: str, path_of: Callable[[str, str], str]) -> str:
+    """`arg` with the path of each reference in its place."""
+    return REFERENCE.sub(lambda found: path_of(found[1], found[2]), arg)
+
+
+def check_references(source: Source, outputs: Mapping[str, Sequence[str]]) -> None:
+    """Every reference is to an input, or to an output that an earlier stage's job has (`outputs`, by job).
+
+    Raises Contradiction at the reference: for an unknown stage or output, for a stage that comes later, and for a
+    cycle, which no order of the stages could undo.
+    """
+    stages = source.pipeline.stages
+    order = {stage.name: number for number, stage in enumerate(stages)}
+    for number, stage in enumerate(stages):
+        for arg, name, output in references(stage.args):
+            where = source.where(number, arg)
+            if name == INPUTS:
+                _known(where, f"@{INPUTS}.", output, list(source.pipeline.inputs), "input")
+                continue
+            _known(where, "@", name, [s.name for s in stages if s.name != stage.name], "stage")
+            _known(where, f"@{name}.", output, outputs[stages[order[name]].job], "output")
+            if order[name] > number:
+                raise Contradiction(where, None, _too_late(stages, stage.name, name))
+
+
+def _known(where: str, prefix: str, name: str, names: Sequence[str], what: str) -> None:
+    if name not in names:
+        there = ", ".join(nearest_first(name, names)) or "none"
+        raise Contradiction(where, None, f"{prefix}{name}: no such {what}; there are (nearest first): {there}")
+
+
+def _too_late(stages: Sequence[StageConfig], taker: str, giver: str) -> str:
+    takes = {s.name: {name for _, name, _ in references(s.args) if name != INPUTS} for s in stages}
+    path = _way(takes, giver, taker, [giver])
+    if path is not None:
+        return f"a cycle: {' takes from '.join([taker, *path])}; no order of the stages can run it"
+    return f"takes from {giver}, which comes later; put {giver} before it"
+
+
+def _way(takes: Mapping[str, set[str]], start: str, end: str, path: list[str]) -> list[str] | None:
+    if start == end:
+        return path
+    for name in sorted(takes[start] - set(path)):
+        if (found := _way(takes, name, end, [*path, name])) is not None:
+            return found
+    return None
+
+
+def _check_names(source: Source) -> None:
+    seen: set[str] = {INPUTS}
+    for number, stage in enumerate(source.pipeline.stages):
+        if stage.name in seen:
+            why = "is what the user gives" if stage.name == INPUTS else "is the name of an earlier stage"
+            raise Contradiction(source.where(number), None, f"{stage.name!r} {why}; give the stage another name")
+        seen.add(stage.name)
+
+
+def _complaint(error: ValidationError, file: str, node: yaml.Node | None) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    path = first["loc"]
+    line = _line_at(node, path)
+    where = f"{file}:{line}" if line else file
+    key = ".".join(map(str, path))
+    message = str(first["msg"]).replace("Input should be", "must be", 1)
+    if first["type"] == "extra_forbidden":
+        model: type[Section] = StageConfig if path[:1] == ("stages",) else PipelineConfig
+        known = nearest_first(str(path[-1]), list(model.model_fields))
+        return Contradiction(f"{where}: {key}", None, f"unknown key; there are (nearest first): {', '.join(known)}")
+    if first["type"] == "missing":
+        return Contradiction(f"{where}: {key}", None, "required, but not set")
+    return ConfigError(f"{where}: {key}", first["input"], message)
+
+
+def _line_at(node: yaml.Node | None, path: Sequence[Any]) -> int | None:
+    """The line of the deepest part of `path` that is there."""
+    line = None if node is None else node.start_mark.line + 1
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if pair is None:
+                return line
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            return line
+    return line
+
+
+def _lines(node: yaml.Node | None) -> Iterator[tuple[tuple[int, int | None], int]]:
+    """((stage, None or arg), line) of a pipeline that is known to be valid."""
+    stages = _child(node, "stages")
+    for number, stage in enumerate(stages.value if stages is not None else ()):
+        yield (number, None), stage.start_mark.line + 1
+        args = _child(stage, "args")
+        for index, arg in enumerate(args.value if args is not None else ()):
+            yield (number, index), arg.start_mark.line + 1
+
+
+def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((value for key, value in node.value if key.value == name), None)

@@ -1,0 +1,169 @@
+"""`hamr train pipeline=...`: the stages of a pipeline one after the other, each the very command that a user would
+type, in a process of its own and in a folder of its own.
+
+    <folder>/pipeline.json    what is run: the stages with their arguments, and what the user gave
+    <folder>/events.jsonl     a row when a stage begins, and one when it ends
+    <folder>/<n>-<stage>/     the stage's own folder
+    <folder>/report.html      what each stage produced, across stages
+
+A process per stage gives its memory, its Ray and its engines back. Killed at any moment, the stages that have ended
+stand, and the one that had not goes on by its own means: `hamr train resume=<folder>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hamr.actors.session import SIGTERM_EXIT, sigterm_as_exit
+from hamr.errors import Preempted, RunFolderError
+from hamr.jobs.pipeline_jobs import JOBS, POLICY, policy_of
+from hamr.jobs.pipeline_plan import Plan, Stage, read_command
+from hamr.observability.pipeline_log import PipelineLog
+from hamr.observability.pipeline_report import write_pipeline_report
+
+PR_SET_PDEATHSIG = 1
+PATIENCE_S = 30.0
+"""Longest wait for a stage that Ctrl-C reached too."""
+
+Run = Callable[[Sequence[str]], int]
+"""The arguments of one `hamr` -> its exit code."""
+
+
+def main(args: Sequence[str], run: Run | None = None) -> int:
+    """Checks every stage, then runs those that have not finished."""
+    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
+    if resumed:
+        if len(args) > 1:
+            raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop what else was given")
+        plan = Plan.kept(Path(resumed[0]))
+    else:
+        command = read_command(args)
+        plan = command.plan()
+        if command.dry_run:
+            print("\n".join(described(plan)))
+            return 0
+        plan.check_places()
+        plan.create()
+    with _locked(plan.folder), sigterm_as_exit():
+        return run_stages(plan, run or _run)
+
+
+def described(plan: Plan) -> list[str]:
+    """The stages and their commands, as they would be typed."""
+    lines = [f"pipeline {plan.name}: {len(plan.stages)} stages, into {plan.folder}"]
+    for stage in plan.stages:
+        takes = ", ".join(f"{name}.{output}" for name, output in stage.takes)
+        lines.append(f"{stage.number}. {stage.name}" + (f" (takes {takes})" if takes else ""))
+        lines.append(f"   hamr {shlex.join(stage.command(plan.paths(planned=True)))}")
+    return lines
+
+
+def run_stages(plan: Plan, run: Run) -> int:
+    """0, or the exit code of the first stage that fails."""
+    log = PipelineLog(plan.folder)
+    go_on = f"go on with: hamr train resume={plan.folder}"
+    print(f"pipeline {plan.name}: {len(plan.stages)} stages, folder {plan.folder}", flush=True)
+    for stage in plan.stages:
+        title = f"stage {stage.number} of {len(plan.stages)}, {stage.name}"
+        if log.finished(stage.name):
+            print(f"{title}: finished earlier", flush=True)
+            continue
+        args = prepared(stage, plan)
+        print(f"{title}: hamr {shlex.join(args)}", flush=True)
+        log.begin(stage.name, args)
+        begun = time.monotonic()
+        try:
+            code = run(args)
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            log.end(stage.name, "stopped", time.monotonic() - begun)
+            write_pipeline_report(plan.folder)
+            if isinstance(stopped, SystemExit) and stopped.code == SIGTERM_EXIT:
+                raise Preempted(f"stopped by SIGTERM in {title}; {go_on}") from None
+            raise
+        # A run that was told to end exits with 0 too; only one that came to its end has a summary.
+        whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
+        log.end(
+            stage.name, "finished" if whole else "stopped" if code == 0 else "failed", time.monotonic() - begun, code
+        )
+        if whole and plan.keep == "policy":
+            trim(stage)
+        write_pipeline_report(plan.folder)
+        if code:
+            print(f"{title} failed with exit code {code}; {go_on}", file=sys.stderr, flush=True)
+            return code if code > 0 else 128 - code  # as a shell says it of one that a signal ended
+        if not whole:
+            raise Preempted(f"{title} was stopped before its end; {go_on}")
+    print(f"report: {plan.folder / 'report.html'}")
+    return 0
+
+
+def prepared(stage: Stage, plan: Plan) -> list[str]:
+    """The command of a stage, or the one that goes on with it where an earlier process left something."""
+    kind = JOBS[stage.job]
+    if not kind.run:
+        replacing = stage.folder.is_dir() and any(stage.folder.iterdir()) and stage.job != "evaluate"
+        stage.folder.mkdir(parents=True, exist_ok=True)
+        return [*stage.command(plan.paths()), *(["overwrite=true"] if replacing else [])]
+    if (stage.folder / "config.yaml").is_file():
+        return [*stage.job.split(), f"resume={stage.folder}"]
+    # A process that was killed before it wrote its configuration has done nothing yet.
+    shutil.rmtree(stage.folder, ignore_errors=True)
+    return stage.command(plan.paths())
+
+
+def trim(stage: Stage) -> None:
+    """Of a finished run's checkpoints only the newest policy stays, where it was."""
+    policy = policy_of(stage.folder) if JOBS[stage.job].run else None
+    if policy is None:
+        return
+    for path in (stage.folder / POLICY).iterdir():
+        if path != policy.parent:
+            shutil.rmtree(path)
+    for path in policy.parent.iterdir():
+        if path.is_dir() and path != policy:
+            shutil.rmtree(path)
+        elif path.is_file() and path.name != "state.json":
+            path.unlink()
+
+
+def _run(args: Sequence[str]) -> int:
+    """`hamr <args>` in a process of its own, which ends with this one."""
+    child = subprocess.Popen([sys.executable, "-m", "hamr", *args], preexec_fn=_end_with_parent)
+    try:
+        return child.wait()
+    except BaseException as stopped:
+        if isinstance(stopped, KeyboardInterrupt):
+            # A terminal's Ctrl-C reached the stage as well.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(PATIENCE_S)
+        if child.poll() is None:
+            child.terminate()
+        child.wait()
+        raise
+
+
+def _end_with_parent() -> None:
+    """A killed pipeline leaves no stage running behind: the kernel asks it to end (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the kernel gives the lock back whatever becomes of this one."""
+    with (folder / "pipeline.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError("resume", str(folder), "is in use by another process; wait for it") from None
+        yield

@@ -1,0 +1,89 @@
+"""A pipeline of real commands with the tiny model: killed in mid-stage, gone on with, one report at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hamr.observability.pipeline_log import PipelineLog
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+
+PIPELINE = """\
+name: tiny
+stages:
+  - name: talk
+    job: data sage
+    args: [data.sage.train=24, data.sage.validation=8, data.sage.test=8, thoughts=hybrid]
+  - name: sft
+    job: sft
+    args:
+      - experiment=smoke
+      - sft.steps=3
+      - sft.batch_size=4
+      - "sft.sets=[{path: @talk.items, validation: @talk.held_out_items}]"
+  - name: rl
+    job: train
+    args:
+      - experiment=smoke
+      - model.path=@sft.policy
+      - model.response_format=hybrid
+      - data.type=jsonl
+      - data.train=@talk.train
+      - data.validation=@talk.validation
+      - data.test=@talk.test
+      - experiment.evaluation.stop_at_answer=true
+"""
+
+
+def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    begin = [sys.executable, "-m", "hamr", "train", "pipeline=./tiny.yaml", "experiment.run_dir=run"]
+    process = subprocess.Popen(begin, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run = tmp_path / "run"
+    try:
+        until = time.monotonic() + 200
+        while not (run / "2-sft" / "config.yaml").is_file():
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.2)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+    log = PipelineLog(run)
+    assert log.finished("talk") and log.of("sft").state == "begun"
+    _until_given_back(run / "2-sft")
+    resumed = subprocess.run(
+        [sys.executable, "-m", "hamr", "train", f"resume={run}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "stage 1 of 3, talk: finished earlier" in resumed.stdout
+    assert log.of("talk").attempts == 1 and log.of("sft").attempts == 2 and log.finished("rl")
+    assert list((run / "3-rl" / "checkpoints").glob("*/policy/model.safetensors"))
+    html = (run / "report.html").read_text()
+    assert "3 of 3 stages finished." in html and "3-rl/report.html" in html
+
+
+def _until_given_back(folder: Path) -> None:
+    """The kernel tells the stage of a killed pipeline to end, which takes it a moment."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        text = (folder / "run.lock").read_text()
+        if not text or not _alive(int(text.partition('"pid": ')[2].partition(",")[0])):
+            return
+        time.sleep(0.3)
+    raise AssertionError("the stage goes on without its pipeline")
+
+
+def _alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -1,0 +1,45 @@
+"""What is split off the training samples, and what is left of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.pairs import reply_pairs
+from hamr.data.samples import read_samples, write_samples
+from hamr.data.splits import split_samples
+from hamr.data.telecom import generate
+from hamr.errors import DataError
+from hamr.types import Reference, Reply, ServiceSample
+
+
+def sample(name: str, dialogue: str) -> ServiceSample:
+    return ServiceSample(
+        id=name, ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="Hi")),),
+        meta={"dialogue": dialogue},
+    )  # fmt: skip
+
+
+SAMPLES = [sample(f"s{i}", f"d{i // 2}") for i in range(20)]
+
+
+def test_whole_dialogues_are_split_off_and_the_rest_keeps_its_order() -> None:
+    splits = split_samples(SAMPLES, {}, held_out_frac=0.2, seed=3)
+    parts = [{s.meta["dialogue"] for s in part} for part in (splits.train, splits.validation, splits.test)]
+    assert [len(part) for part in parts] == [6, 2, 2] and len(set().union(*parts)) == 10
+    assert list(splits.train) == [s for s in SAMPLES if s.meta["dialogue"] in parts[0]]
+    assert split_samples(SAMPLES, {}, held_out_frac=0.2, seed=3) == splits
+    assert split_samples(SAMPLES, {}, held_out_frac=0.2, seed=4) != splits
+
+
+def test_files_make_the_scorers_pairs_that_their_generator_makes(tmp_path) -> None:
+    made = generate(SageDataConfig(train=60, validation=10, test=10, seed=5))
+    write_samples(tmp_path / "train.jsonl", made.train)
+    given = {"validation": made.validation, "test": made.test}
+    splits = split_samples(read_samples(tmp_path / "train.jsonl"), given, held_out_frac=0.15, seed=0)
+    assert reply_pairs(splits.train, 40, 17) == reply_pairs(made.train, 40, 17)
+
+
+def test_too_few_are_refused() -> None:
+    with pytest.raises(DataError, match="too few to split off"):
+        split_samples(SAMPLES[:1], {}, held_out_frac=0.5, seed=0)
