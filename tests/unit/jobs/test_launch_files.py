@@ -19,7 +19,8 @@ from hamr.actors.demands import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
-from hamr.jobs.launch_files import CONFIG_FILE, KINDS, nodes, packed, render
+from hamr.jobs.launch_files import KINDS, render
+from hamr.jobs.launch_job import CONFIG_FILE, nodes, packed
 
 
 def _schemas() -> ModuleType:
