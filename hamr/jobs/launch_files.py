@@ -43,7 +43,10 @@ def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
         "backoffLimit": 0,
         "rayClusterSpec": spec,
     }
-    text = experiment_file(config, folder)
+    # Where nodes come and go, a pool that is to grow asks for them; a run that sees none free would refuse.
+    elastic = config.cluster.elastic or "enableInTreeAutoscaling" in spec
+    there = config.model_copy(update={"cluster": config.cluster.model_copy(update={"elastic": elastic})})
+    text = experiment_file(there, folder)
     return {
         "configmap.yaml": _yaml(_object(config, "v1", "ConfigMap", data={f"{EXPERIMENT}.yaml": text})),
         "rayjob.yaml": _yaml(_object(config, "ray.io/v1", "RayJob", spec=job)),

@@ -91,12 +91,15 @@ def test_resources_are_the_job_s_and_the_nodes() -> None:
     (group,) = spec["workerGroupSpecs"]
     assert (group["minReplicas"], group["maxReplicas"]) == (3, 5)
     assert spec["enableInTreeAutoscaling"] is True
+    assert yaml.safe_load(manifests(paper())["configmap.yaml"]["data"]["launched.yaml"])["cluster"]["elastic"] is True
     (container,) = group["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert container["resources"]["requests"]["cpu"] == "64"
     small = manifests(load_config(["experiment=smoke"]))["raycluster.yaml"]["spec"]
     assert "nvidia.com/gpu" not in str(small)
     assert "enableInTreeAutoscaling" not in small
+    text = manifests(load_config(["experiment=smoke"]))["configmap.yaml"]["data"]["launched.yaml"]
+    assert yaml.safe_load(text)["cluster"]["elastic"] is False
 
 
 # --- the job that runs there -------------------------------------------------------------------

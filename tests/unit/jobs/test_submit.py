@@ -13,6 +13,7 @@ from hamr.errors import BadInput
 from hamr.jobs import submit
 from hamr.jobs.submit import command, located
 from hamr.jobs.submit_request import Request, secret_variables, split
+from hamr.jobs.train import Job
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 
@@ -104,3 +105,11 @@ def test_nodes_have_to_be_alike() -> None:
         refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
     with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot say what it has"):
         refuse_unlike(here, {"d": "No module named hamr"})
+
+
+def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert Job.resumed(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert Job.resumed(str(tmp_path)).config.cluster.address == "auto"
