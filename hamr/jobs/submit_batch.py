@@ -81,16 +81,16 @@ def in_pods(request: Request) -> tuple[Config, Path]:
             f"the pods need {', '.join(needed)}; name a Secret that has them (kubectl create secret generic NAME "
             "--from-env-file=FILE)",
         )
-    files = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
-    files["rewards.rules.file"] = config.rewards.rules.file
-    for key, file in files.items():
-        if file is not None and not Path(file).is_absolute():
-            raise BadInput(key, file, f"pods do not see this folder; put it on the claim and name it {CLAIM}/...")
+    if unseen := relative_files(config):
+        key, file = next(iter(unseen.items()))
+        raise BadInput(key, file, f"pods do not see this folder; put it on the claim and name it {CLAIM}/...")
     run = request.resume or Path(CLAIM) / ("" if config.experiment.run_dir else "runs") / request.run_name()
     if Path(CLAIM) not in run.parents:
         key = "resume" if request.resume else "experiment.run_dir"
         raise BadInput(key, str(run), f"pods keep what lies below {CLAIM}, on the claim; name a folder there")
-    return _named(config, run), run
+    # Under the name of a RayJob that is over, but still there, nothing would run.
+    again = request.resume or config.experiment.run_dir
+    return _named(config, run, time.strftime("-%m%d-%H%M%S") if again else ""), run
 
 
 def beside(request: Request) -> tuple[Config, Path]:
@@ -103,13 +103,33 @@ def beside(request: Request) -> tuple[Config, Path]:
         )
     if request.resume is not None:
         return _named(config, request.resume), request.resume
+    # The job works in a copy, which has nothing that .gitignore names: often just the data.
+    found = {key: str(Path(file).absolute()) for key, file in relative_files(config).items()}
+    data = {key.partition(".")[2]: file for key, file in found.items() if key.startswith("data.")}
+    rules = config.rewards.rules.model_copy(update={"file": found.get("rewards.rules.file", config.rewards.rules.file)})
+    there = config.model_copy(
+        update={
+            "data": config.data.model_copy(update=data),
+            "rewards": config.rewards.model_copy(update={"rules": rules}),
+            "model": config.model.model_copy(update={"path": found.get("model.path", config.model.path)}),
+        }
+    )
     run = run_folder(request)
-    return _named(config, run), run
+    return _named(there, run), run
 
 
-def _named(config: Config, run: Path) -> Config:
+def relative_files(config: Config) -> dict[str, str]:
+    """Setting -> file or folder, of those that are named from the working folder."""
+    named = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
+    named |= {"rewards.rules.file": config.rewards.rules.file}
+    if Path(config.model.path).is_dir():  # not the name of a bundled or published model
+        named["model.path"] = config.model.path
+    return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}
+
+
+def _named(config: Config, run: Path, when: str = "") -> Config:
     """The job is called after its run folder, in as many letters as Kubernetes grants."""
-    name = re.sub(r"[^a-z0-9]+", "-", run.name.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", f"{run.name.lower()}{when}").strip("-")
     if len(name) > NAME_LENGTH:
         name = f"{name[: NAME_LENGTH - 7]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     experiment = config.experiment.model_copy(update={"run_dir": str(run)})

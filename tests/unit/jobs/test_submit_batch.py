@@ -145,7 +145,7 @@ def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.C
     assert submit.main([*KUBERAY, "--follow"]) == 0
     assert "step 1 of 2" in capfd.readouterr().out
     tools.says("kubectl", "applied", "Running|RUNNING|", "step 1", "Failed|FAILED|exit  code\t1")
-    with pytest.raises(HamrError, match="RayJob hamr-again failed: exit code 1") as failed:
+    with pytest.raises(HamrError, match=r"RayJob hamr-again-\d{4}-\d{6} failed: exit code 1") as failed:
         submit.main([*KUBERAY, "experiment.run_dir=again", "--follow"])
     assert failed.value.exit_code == 1
 
@@ -170,8 +170,17 @@ def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pyte
     assert f"job:       4711 (hamr-{run.name})" in said
     assert f"tail -F {folder}/hamr-{run.name}-4711.log" in said
     tools.says("sbatch", "4712")
-    assert submit.main([*SLURM, "experiment.run_dir=second"]) == 0
-    assert sorted(p.name for p in Path("second.job/work").iterdir()) == ["notes.txt", "run.sh"], "no job in a job"
+    Path("mine").mkdir()
+    Path("rules.yaml").write_text("")
+    theirs = ["data.type=jsonl", "data.train=mine/a.jsonl", "model.path=mine", "rewards.rules.file=rules.yaml"]
+    assert submit.main([*SLURM, "experiment.run_dir=second", *theirs]) == 0
+    there = load_config(["--config-dir", "second.job/conf", "experiment=launched", "pools=null"])
+    assert there.data.train == str(Path.cwd() / "mine" / "a.jsonl"), "the copy need not have it"
+    assert there.model.path == str(Path.cwd() / "mine")
+    assert there.rewards.rules.file == str(Path.cwd() / "rules.yaml")
+    assert sorted(p.name for p in Path("second.job/work").iterdir()) == ["notes.txt", "rules.yaml", "run.sh"], (
+        "no job in a job"
+    )
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "paper_hrm"])
