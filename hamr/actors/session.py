@@ -27,6 +27,7 @@ MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
+TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 REACH_S = 10.0
 """Longest wait for a cluster's port to answer."""
 
@@ -94,6 +95,9 @@ def _init(what: str, **options: Any) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+    except ray.exceptions.AuthenticationError as e:
+        remedy = f"the cluster does not take the token that is in force here, or none is; {TOKEN}"
+        raise BadInput("cluster.address", options.get("address"), remedy) from e
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         raise BadInput("cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}") from e
