@@ -53,8 +53,8 @@ def main(args: list[str]) -> int:
     `cluster=slurm` (train): a batch job, by `sbatch`, from a folder that all nodes see. A copy of the working folder
     waits beside the run folder, and Slurm takes the environment along.
 
-    `--dry-run` sends nothing: with `cluster=kuberay|slurm` it writes the files and prints the line that would send them.
-    A machine without kubectl or sbatch does the same, and the exit code is 2.
+    `--dry-run` sends nothing: with `cluster=kuberay|slurm` it writes the files and prints the line that would send
+    them. A machine without kubectl or sbatch does the same, and the exit code is 2.
 
     `--follow` shows the job's output and returns its exit code; Ctrl-C leaves the job running. `cluster=local` runs it
     here. `hamr submit train resume=<run folder> cluster=...` goes on with a run on another cluster, under the same
