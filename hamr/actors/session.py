@@ -95,12 +95,13 @@ def _init(what: str, **options: Any) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
-    except ray.exceptions.AuthenticationError as e:
-        remedy = f"the cluster does not take the token that is in force here, or none is; {TOKEN}"
-        raise BadInput("cluster.address", options.get("address"), remedy) from e
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise BadInput("cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}") from e
+        # Where the token is wrong, Ray's exception says no more than that it failed to connect.
+        token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
+        raise BadInput(
+            "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
+        ) from e
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
     _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code

@@ -48,7 +48,8 @@ def record(sample, outcome):
         band="below", response=f"marker {leak}", response_tokens=4)
 
 with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
-    sink = WandbSink(folder.path, config=config.model_dump(mode="json"))
+    named = {"name": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
+    sink = WandbSink(folder.path, config=config.model_dump(mode="json"), **named)
     with RunRecorder(folder, wandb=sink, strict=True) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(0, Scored(value=1.0)), record(1, JudgeUnavailable(detail=f"401 for {leak}"))])
