@@ -28,7 +28,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "calibrate": ("hamr.jobs.calibrate:main", "fit the cascade to scores with teacher labels"),
     "evaluate": ("hamr.jobs.evaluate:main", "score a policy, a set of responses or an endpoint"),
     "scorer": ("hamr.jobs.scorer:main", "fine-tune a scorer"),
-    "submit": ("hamr.jobs.submit:main", "send the same command to a Ray cluster"),
+    "submit": ("hamr.jobs.submit:main", "send the same command to a Ray cluster, to Kubernetes or to Slurm"),
     "status": ("hamr.jobs.status:main", "look at the pools of a running job"),
     "scale": ("hamr.jobs.scale:main", "resize the pools of a running job"),
     "report": ("hamr.jobs.report:main", "HTML with plots from a run folder"),

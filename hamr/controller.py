@@ -93,7 +93,8 @@ class Controller:
         clock.lap("sync", lap)
         clock.lap("total", start)
         timing = {f"timing/step/{phase}": seconds for phase, seconds in clock.seconds.items()}
-        return {**collected, **trained, **synced, **timing}
+        pace = {"rollout/responses_per_s": collected["rollout/responses"] / clock.seconds["total"]}
+        return {**collected, **trained, **synced, **timing, **pace}
 
     async def collect(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
         """Groups of scored responses, refilled with further prompts until the batch is full of groups that
@@ -208,6 +209,7 @@ class Controller:
         age = [self.version - min(span.version for span in r.versions) for r in rollouts if r.versions]
         return {
             "rollout/prompts": len(seen),
+            "rollout/responses": len(rollouts),
             "rollout/rounds": rounds,
             "rollout/groups_dropped": len(seen) - len(kept),
             "rollout/tokens": sum(tokens),

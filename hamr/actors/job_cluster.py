@@ -13,14 +13,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hamr.actors.placement import Node
-from hamr.actors.session import REACH_S
+from hamr.actors.session import REACH_S, TOKEN
 from hamr.errors import BadInput, HamrError
 
 KEY = "cluster.dashboard"
 STOP_WAIT_S = 30
 """What `ray job stop` waits between SIGTERM and SIGKILL; 3 s by default, too short for a checkpoint."""
 AGENT_S = 60.0
-TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 
 
 class JobCluster:

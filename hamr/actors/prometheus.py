@@ -21,8 +21,7 @@ class PrometheusSink(FiguresOnly):
         self._gauges: dict[str, Any] = {}
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        del step  # Prometheus has its own clock
-        for name, value in values.items():
+        for name, value in {**values, "progress/step": float(step)}.items():
             known = reading(name)
             if known is None or not math.isfinite(value):
                 continue

@@ -27,6 +27,7 @@ MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
+TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 REACH_S = 10.0
 """Longest wait for a cluster's port to answer."""
 
@@ -96,7 +97,11 @@ def _init(what: str, **options: Any) -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise BadInput("cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}") from e
+        # Where the token is wrong, Ray's exception says no more than that it failed to connect.
+        token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
+        raise BadInput(
+            "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
+        ) from e
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
     _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code

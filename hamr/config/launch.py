@@ -17,6 +17,9 @@ LaunchKind = Literal["kuberay", "slurm", "ray"]
 class LaunchConfig(Section):
     kind: LaunchKind | None = None
     """`kuberay`: RayCluster and RayJob. `slurm`: a batch script. `ray`: scripts for machines that are just there."""
+    name: str | None = None
+    """Of the objects in Kubernetes and of the batch job, after `hamr-`; null: the experiment's, and `hamr submit` takes
+    the run folder's."""
     image: str = "hamr:cuda"
     """Container image with hamr in it, as docker/Dockerfile.cuda or Dockerfile.cpu build it."""
     namespace: str = "default"

@@ -265,8 +265,9 @@ class DataConfig(Section):
 
 
 class ClusterConfig(Section):
-    type: Literal["local", "ray"] = "local"
-    """Where `hamr submit` runs a job: here, or on the cluster behind `dashboard`."""
+    type: Literal["local", "ray", "kuberay", "slurm"] = "local"
+    """Where `hamr submit` runs a job: here, on the Ray cluster behind `dashboard`, or on one that Kubernetes or Slurm
+    starts for it out of nodes as `launch` describes them."""
     address: str | None = None
     """Ray address; null starts a local Ray for this run."""
     num_cpus: PositiveInt | None = None

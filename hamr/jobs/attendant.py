@@ -95,6 +95,7 @@ class Attendant:
         self.say("running")
         for name, pool in self._pools.items():
             figures = {"replicas": pool["replicas"], "running": pool["running"], "scaled": self._scaled[name]}
+            figures |= {what: pool[what] for what in ("waiting", "p50_s", "p99_s") if pool.get(what) is not None}
             self._note({f"pool/{name}/{what}": float(value) for what, value in figures.items()})
 
     async def _serve(self) -> None:

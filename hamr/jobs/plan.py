@@ -11,6 +11,7 @@ from rich.console import Console
 from hamr.config.load import load_config, load_dumped
 from hamr.config.plan import PlanConfig
 from hamr.config.schema import Config
+from hamr.config.travelling import refuse_secrets
 from hamr.errors import BadInput
 
 HELP = """\
@@ -90,6 +91,7 @@ def write_files(config: Config, folder: Path) -> int:
 
     if config.launch.kind is None:
         raise BadInput("output", str(folder), f"nothing to write; choose launch={'|'.join(KINDS)}")
+    refuse_secrets(config)
     files = render(config, config.launch.kind)
     there = [name for name in files if (folder / name).exists()]
     if there:

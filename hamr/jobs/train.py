@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -209,10 +210,17 @@ class Job:
         folder = Path(path)
         if not (folder / "config.yaml").is_file():
             raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr made")
-        return cls(config=load_dumped(folder / "config.yaml"), path=folder, resume=True)
+        return cls(config=_joining(load_dumped(folder / "config.yaml")), path=folder, resume=True)
 
     def open(self) -> RunFolder:
         return RunFolder.resume(self.path) if self.resume else RunFolder.create(self.path, dump_config(self.config))
+
+
+def _joining(config: Config) -> Config:
+    """A run that goes on in a cluster's job belongs to that cluster, wherever it began."""
+    if not os.environ.get("RAY_ADDRESS"):
+        return config
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
 
 
 def _is_resume(args: Sequence[str]) -> bool:

@@ -58,6 +58,8 @@ METRICS: tuple[Metric, ...] = (
         "reward/failed_frac", "Share of responses whose total is a failure; they carry no advantage", "share", "down"
     ),
     _metric("reward/outcome/<kind>", "Share of responses whose total ended as this kind of outcome", "share", "watch"),
+    # Progress: only where there is no column for it (Prometheus)
+    _metric("progress/step", "Step that has ended", "step", "watch"),
     # Router
     _metric("router/requests", "Responses scored since the last reading, evaluations included", "count", "watch"),
     _metric("router/escalated_frac", "Share of the replies in the cascade that went on to the judge", "share", "down"),
@@ -102,6 +104,9 @@ METRICS: tuple[Metric, ...] = (
     _metric("pool/<pool>/replicas", "Replicas that the pool is to have", "count", "watch"),
     _metric("pool/<pool>/running", "Replicas that run", "count", "watch"),
     _metric("pool/<pool>/scaled", "How often `hamr scale` has resized the pool since the start", "count", "watch"),
+    _metric("pool/<pool>/waiting", "Questions without an answer yet when the pool was last looked at", "count", "down"),
+    _metric("pool/<pool>/p50_s", "Median time of the last answers, in line and at work", "s", "down"),
+    _metric("pool/<pool>/p99_s", "99th percentile of the same", "s", "down"),
     _metric("pool/<pool>/asked", "Questions put to the pool since the start", "count", "watch"),
     _metric("pool/<pool>/scored", "Questions that the pool answered with a score since the start", "count", "watch"),
     _metric("pool/<pool>/retried", "Further attempts on another replica since the start", "count", "zero"),
@@ -145,7 +150,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("watch/duplicate_frac", "Share of the responses that a sibling has said word for word", "share", "watch"),
     _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
-    _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`", "flag", "zero"),
+    _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`, 0 within it", "flag", "zero"),
     # Policy
     _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
     _metric(
@@ -205,6 +210,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("rollout/response_tokens/<stat>", "Length of a response", "tokens", "watch"),
     _metric("rollout/prompts", "Prompts the step trained on", "count", "watch"),
     _metric("rollout/responses", "Responses generated in the step, dropped groups included", "count", "watch"),
+    _metric("rollout/responses_per_s", "Responses of the step for each second of the whole step", "1/s", "up"),
     _metric("rollout/groups_dropped", "Groups dropped because all their rewards were equal", "count", "down"),
     _metric("rollout/rounds", "Rounds of generation until the batch was full", "count", "down"),
     _metric(

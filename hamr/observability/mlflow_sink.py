@@ -38,8 +38,8 @@ class MlflowSink(FiguresOnly):
             mlflow.set_tracking_uri(f"sqlite:///{own / 'runs.db'}")
         known = own / "id"
         before = known.read_text().strip() if known.is_file() else None
-        mlflow.set_experiment(experiment)
-        self._mlflow, self._run = mlflow, mlflow.start_run(run_id=before, run_name=name)
+        mlflow.set_experiment(redact(experiment))
+        self._mlflow, self._run = mlflow, mlflow.start_run(run_id=before, run_name=redact(name))
         if before is None:
             known.write_text(self._run.info.run_id + "\n")
             mlflow.log_params({key: str(value)[:LONGEST_VALUE] for key, value in flat(redact(dict(config)))})

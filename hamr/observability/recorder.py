@@ -16,7 +16,7 @@ from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metric
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.sinks import Sink
-from hamr.observability.watch import alarms, watch_metrics
+from hamr.observability.watch import alarms, flags, watch_metrics
 from hamr.routing.audit import AuditWindow
 from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
@@ -76,7 +76,7 @@ class RunRecorder:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
         merged = {**self._standing, **self._pending.pop(step, {}), **values}
         raised = alarms(merged, self._limits)
-        merged |= {f"alarm/{name}": 1.0 for name in raised}
+        merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
         self._metrics.write(step, self.stage, merged)
         if self._wandb:
             self._wandb.metrics(step, self.stage, merged)

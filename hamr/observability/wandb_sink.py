@@ -92,12 +92,12 @@ class WandbSink:
             id=self.id,
             # Offline there is no server to ask; the id alone ties the parts together when they are synced.
             resume="allow" if mode == "online" else None,
-            project=project,
+            project=redact(project),
             entity=entity,
-            name=name,
-            group=group,
-            job_type=job_type,
-            tags=list(tags) or None,
+            name=redact(name),
+            group=redact(group),
+            job_type=redact(job_type),
+            tags=redact(list(tags)) or None,
             config=redact(dict(config or {})),
             settings=settings,
         )

@@ -64,11 +64,18 @@ _SAYS = {
 }
 
 
+def flags(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, float]:
+    """Name of each limit -> 1 where a step's figure passes it (in size, whatever its sign), else 0. A limit that is
+    off, or whose figure the step has not, has no flag."""
+    known = {name: (getattr(limits, name), metrics.get(metric)) for name, (metric, _) in _SAYS.items()}
+    return {name: float(abs(v) > limit) for name, (limit, v) in known.items() if limit is not None and v is not None}
+
+
 def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, str]:
-    """Name of each limit that a step's figures pass (in size, whatever their sign) -> a line that says so."""
+    """Name of each limit that a step's figures pass -> a line that says so."""
     raised = {}
-    for name, (metric, meaning) in _SAYS.items():
-        limit, value = getattr(limits, name), metrics.get(metric)
-        if limit is not None and value is not None and abs(value) > limit:
-            raised[name] = f"alarm: {metric} is {value:.2f} (limit {limit:g}): {meaning}"
+    for name, flag in flags(metrics, limits).items():
+        metric, meaning = _SAYS[name]
+        if flag:
+            raised[name] = f"alarm: {metric} is {metrics[metric]:.2f} (limit {getattr(limits, name):g}): {meaning}"
     return raised

@@ -2,63 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hamr.config.load import dump_config, load_config
 from hamr.observability.ledger import Ledger
+from tests.integration.heads import Head, environment, head, holders
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-for-this-test-alone-0123456789"
-
-
-def environment(token: str | None = TOKEN) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    env |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-    env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": tempfile.gettempdir()}
-    return env | ({"RAY_AUTH_TOKEN": token} if token else {})
+KEY = "sk-of-the-judge-0123456789"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """A head with a dashboard, as `ray start` starts one; its URL."""
-    with contextlib.ExitStack() as held:
-        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        port, dashboard, agent = (each.getsockname()[1] for each in free)
-    with tempfile.TemporaryDirectory(prefix="hs", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        started = subprocess.run(
-            [
-                sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=4",
-                "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}",
-                f"--temp-dir={folder}",
-                "--object-store-memory=100000000", "--disable-usage-stats",
-            ],
-            env=environment(), capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
-        try:
-            assert started.returncode == 0, started.stdout + started.stderr
-            yield f"http://127.0.0.1:{dashboard}"
-        finally:
-            family = [p for p in psutil.process_iter(["cmdline"]) if f"{folder}" in " ".join(p.info["cmdline"] or ())]
-            for process in family:
-                process.kill()
-            psutil.wait_procs(family, timeout=20)
+def there() -> Iterator[Head]:
+    """A node whose environment has the judge's key."""
+    with head(environment(TOKEN, JUDGE_API_KEY=KEY)) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(there: Head) -> str:
+    return there.dashboard
 
 
 def hamr(*args: str, cwd: Path, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hamr", *args]
-    return subprocess.run(command, cwd=cwd, env=environment(token), capture_output=True, text=True, timeout=200)
+    env = environment(token, JUDGE_API_KEY=KEY)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=200)
 
 
 def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_path: Path) -> None:
@@ -71,7 +47,10 @@ def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_
     (work / "notes.txt").write_text("mine")
     (work / ".env").write_text("KEY=1")
     where = ("cluster=ray", f"cluster.dashboard={cluster}", "--follow")
-    done = hamr("submit", "score", f"input={run}", *where, cwd=work)
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_API_KEY"}
+    done = hamr(
+        "submit", "score", f"input={run}", *(f"pools.judge.{k}={v}" for k, v in judge.items()), *where, cwd=work
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "package: 2 files" in done.stdout
     assert "kept back, as they look like keys: .env" in done.stdout
@@ -103,3 +82,19 @@ def test_what_cannot_be_is_one_line(
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert says in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_no_secret_travels(there: Head, tmp_path: Path) -> None:
+    """After the jobs above: what they were described by, and all that their cluster wrote."""
+    list_jobs = (
+        "from ray.job_submission import JobSubmissionClient as C\n"
+        f"jobs = C({there.dashboard!r}).list_jobs()\n"
+        "print(len(jobs), [(j.entrypoint, j.runtime_env, j.metadata) for j in jobs])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", list_jobs], env=environment(TOKEN), capture_output=True, text=True, timeout=100
+    )
+    assert "working_dir" in done.stdout and "hamr" in done.stdout, done.stderr
+    assert TOKEN not in done.stdout and KEY not in done.stdout
+    assert len(list(there.folder.rglob("submitted.yaml"))) >= 1, "the jobs' packages are among what is searched"
+    assert holders(there.folder, TOKEN) + holders(there.folder, KEY) == []

@@ -48,7 +48,8 @@ def record(sample, outcome):
         band="below", response=f"marker {leak}", response_tokens=4)
 
 with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
-    sink = WandbSink(folder.path, config=config.model_dump(mode="json"))
+    named = {"name": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
+    sink = WandbSink(folder.path, config=config.model_dump(mode="json"), **named)
     with RunRecorder(folder, wandb=sink, strict=True) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(0, Scored(value=1.0)), record(1, JudgeUnavailable(detail=f"401 for {leak}"))])
@@ -151,3 +152,25 @@ def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
     said = '{"response": "see http://a:b@c"}'
     assert blot(said, {}) == said
     assert blot('{"x": "k\\"ey123"}', {"MY_TOKEN": 'k"ey123'}) == '{"x": "[redacted]"}'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["submit", "train", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"],
+        ["submit", "train", "cluster=kuberay", "launch.claim=c"],
+        ["submit", "train", "cluster=slurm"],
+        ["plan", "launch=slurm", "output=files"],
+    ],
+    ids=lambda words: words[1],
+)
+def test_a_setting_that_holds_it_goes_nowhere(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", PLAIN)
+    assert cli.main([*command, "experiment=smoke", f"logging.wandb.group=mine-{PLAIN}"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "logging.wandb.group: '[redacted]': holds the value of a secret environment variable" in said
+    assert "canary" not in said
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

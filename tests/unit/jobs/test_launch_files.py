@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,7 +21,8 @@ from hamr.actors.demands import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
-from hamr.jobs.launch_files import CONFIG_FILE, KINDS, nodes, packed, render
+from hamr.jobs.launch_files import KINDS, render
+from hamr.jobs.launch_job import CONFIG_FILE, nodes, packed
 
 
 def _schemas() -> ModuleType:
@@ -90,12 +93,15 @@ def test_resources_are_the_job_s_and_the_nodes() -> None:
     (group,) = spec["workerGroupSpecs"]
     assert (group["minReplicas"], group["maxReplicas"]) == (3, 5)
     assert spec["enableInTreeAutoscaling"] is True
+    assert yaml.safe_load(manifests(paper())["configmap.yaml"]["data"]["launched.yaml"])["cluster"]["elastic"] is True
     (container,) = group["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert container["resources"]["requests"]["cpu"] == "64"
     small = manifests(load_config(["experiment=smoke"]))["raycluster.yaml"]["spec"]
     assert "nvidia.com/gpu" not in str(small)
     assert "enableInTreeAutoscaling" not in small
+    text = manifests(load_config(["experiment=smoke"]))["configmap.yaml"]["data"]["launched.yaml"]
+    assert yaml.safe_load(text)["cluster"]["elastic"] is False
 
 
 # --- the job that runs there -------------------------------------------------------------------
@@ -175,6 +181,49 @@ def test_a_slurm_job_hands_the_end_of_its_time_on_to_the_run_and_returns_its_cod
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 7
+
+
+STAND_INS = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    "scontrol": "printf 'one\\ntwo\\n'",
+    "hostname": "echo 127.0.0.1",
+    "ray": 'echo "$PWD|ray $*|$RAY_AUTH_TOKEN" >> "$LOG"',
+    "python3": """case $1 in
+-c) echo of-this-job ;;
+-) cat > /dev/null; echo "wait for $3 nodes at $2" >> "$LOG" ;;
+-m) echo "$PWD|$RAY_ADDRESS|$SRUN_CPUS_PER_TASK|$*" >> "$LOG"; exit 3 ;;
+esac""",
+}
+
+
+def test_a_slurm_job_starts_ray_waits_for_its_nodes_and_runs_in_the_folder_that_came_along(tmp_path: Path) -> None:
+    """With stand-ins for Slurm, Ray and Python, which write down what they are asked."""
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "job.sbatch").write_text(render(paper("launch.cpus_per_node=8"), "slurm")["job.sbatch"])
+    held = None
+    for port in range(20000, 40000):  # one that the script will choose
+        with contextlib.suppress(OSError):
+            held = socket.create_server(("127.0.0.1", port))
+            break
+    assert held is not None
+    job = {"SLURM_JOB_ID": str(port - 20000), "SLURM_JOB_NODELIST": "x", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(tmp_path / "log"), "RAY_ADDRESS": "of-another", **job}
+    with held:
+        done = subprocess.run(["bash", "job.sbatch"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3, done.stderr
+    resources, address = "--num-cpus=8 --num-gpus=8 --block|of-this-job", f"127.0.0.1:{port}"
+    assert sorted((tmp_path / "log").read_text().splitlines()) == sorted(
+        [
+            f"{tmp_path}/work|ray start --head --node-ip-address=127.0.0.1 --port={port} --include-dashboard=false "
+            f"{resources}",
+            f"{tmp_path}/work|ray start --address={address} {resources}",
+            f"wait for 2 nodes at {address}",
+            f"{tmp_path}/work|{address}|8|-m hamr train --config-dir {tmp_path}/conf experiment=launched pools=null",
+        ]
+    )
 
 
 def test_machines_without_a_token_are_told_to_get_one(tmp_path: Path) -> None:

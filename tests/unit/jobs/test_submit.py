@@ -11,7 +11,9 @@ from hamr.actors.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
 from hamr.jobs import submit
-from hamr.jobs.submit import Request, command, located, needed_variables, split
+from hamr.jobs.submit import command, located
+from hamr.jobs.submit_request import Request, secret_variables, split
+from hamr.jobs.train import Job
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 
@@ -90,10 +92,8 @@ def test_secrets_are_named_and_not_sent() -> None:
         ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
          "pools.judge.api_key_env=JUDGE_KEY"]
     )  # fmt: skip
-    assert needed_variables(config) == [
-        "the nodes need these variables set, they are not sent: JUDGE_KEY, WANDB_API_KEY"
-    ]
-    assert needed_variables(load_config(["experiment=smoke"])) == []
+    assert secret_variables(config) == ["JUDGE_KEY", "WANDB_API_KEY"]
+    assert secret_variables(load_config(["experiment=smoke"])) == []
 
 
 def test_nodes_have_to_be_alike() -> None:
@@ -105,3 +105,11 @@ def test_nodes_have_to_be_alike() -> None:
         refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
     with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot say what it has"):
         refuse_unlike(here, {"d": "No module named hamr"})
+
+
+def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert Job.resumed(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert Job.resumed(str(tmp_path)).config.cluster.address == "auto"

@@ -228,7 +228,8 @@ def test_gauges_are_set_with_all_their_labels() -> None:
     sink = PrometheusSink("r", gauge=Gauge)
     sink.metrics(1, "rl", {**FIGURES, "nobody/knows": 1.0})
     sink.metrics(2, "rl", FIGURES)
-    assert set(made) == {"hamr_reward_total_mean", "hamr_router_queue_s"}
+    assert set(made) == {"hamr_reward_total_mean", "hamr_router_queue_s", "hamr_progress_step"}
+    assert [value for value, _ in made["hamr_progress_step"].set_to] == [1.0, 2.0]
     assert (
         made["hamr_router_queue_s"].set_to == [(2.0, {"run": "r", "stage": "rl", "pool": "judge", "stat": "p90"})] * 2
     )

@@ -8,7 +8,7 @@ from hamr.config.logging import AlarmsConfig
 from hamr.observability.metrics import read_metrics
 from hamr.observability.recorder import RunRecorder
 from hamr.observability.run_folder import RunFolder
-from hamr.observability.watch import alarms, pearson, watch_metrics
+from hamr.observability.watch import alarms, flags, pearson, watch_metrics
 from hamr.types import Audit, Component, JudgeTimeout, Scored
 
 from .records import record
@@ -54,6 +54,7 @@ def test_no_records_and_failures_say_nothing():
 def test_an_alarm_is_beyond_its_limit_on_either_side(value, raised):
     assert bool(alarms({"audit/drift": value}, AlarmsConfig(audit_drift=4.0))) is raised
     assert alarms({"audit/drift": value}, AlarmsConfig(audit_drift=None)) == {}
+    assert flags({"audit/drift": value}, AlarmsConfig(audit_drift=4.0)) == {"audit_drift": float(raised)}
 
 
 def test_a_run_notes_its_alarms(tmp_path):

@@ -1,0 +1,78 @@
+"""How far `hamr plan`'s simulation of a step is from the steps of real runs.
+
+    hamr train experiment=quickstart experiment.run_dir=runs/q0
+    python benchmarks/plan_check.py runs/q0 [RUN ...]
+
+For each run the simulation is fitted to the first half of its RL steps and predicts all of them, as `hamr plan
+from=RUN` prints it. Written down, apart for the steps that were fitted to and for those that were not: mean seconds
+predicted and measured, and the mean of |predicted - measured| / measured, of generating and scoring (what is simulated)
+and of the whole step. Writes results/plan_check.json and prints a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hamr.jobs.plan_run import read_past
+from hamr.planning.build import first_of, replayed_pools, replayed_workers
+from hamr.planning.measured import Prediction, compare, mean_errors
+
+
+def checked(run: Path) -> dict[str, Any]:
+    past = read_past(run)
+    config = past.config
+    made = compare(past.steps, workers=replayed_workers(config), pools=replayed_pools(config), first=first_of(config))
+    return {
+        "experiment": config.experiment.name,
+        "seed": config.experiment.seed,
+        "steps": [vars(p) for p in made],
+        "fitted": means(made, fitted=True),
+        "predicted": means(made, fitted=False),
+    }
+
+
+def means(made: list[Prediction], *, fitted: bool) -> dict[str, float]:
+    mine = [p for p in made if p.fitted is fitted]
+    score, whole = mean_errors(made, fitted=fitted)
+    return {
+        "steps": len(mine),
+        "score_predicted_s": fmean(p.predicted_score_s for p in mine),
+        "score_measured_s": fmean(p.measured_score_s for p in mine),
+        "score_error": score,
+        "step_predicted_s": fmean(p.predicted_s for p in mine),
+        "step_measured_s": fmean(p.measured_s for p in mine),
+        "step_error": whole,
+    }
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    lines = [
+        "| run | steps | generation and scores: predicted | measured | error | step: predicted | measured | error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for number, run in enumerate(runs, 1):
+        for kind in ("fitted", "predicted"):
+            m = run[kind]
+            told = f"{m['steps']} {'fitted to' if kind == 'fitted' else 'not fitted to'}"
+            cells = [f"{m[f'{part}_{what}']:.1f} s" if what != "error" else f"{m[f'{part}_error']:.0%}"
+                     for part in ("score", "step") for what in ("predicted_s", "measured_s", "error")]  # fmt: skip
+            lines.append(f"| {run['experiment']} {number}, seed {run['seed']} | {told} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "plan_check.json")
+    args = parser.parse_args()
+    found = [checked(run) for run in args.runs]
+    args.out.write_text(json.dumps({"runs": found}, indent=2) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

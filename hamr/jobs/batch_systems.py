@@ -1,0 +1,181 @@
+"""KubeRay and Slurm as `hamr submit` meets them: files that are handed over by the system's own tool, and followed.
+
+The tools are asked as a person would ask them, so what they know of clusters, accounts and logins holds here too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hamr.errors import HamrError
+
+POLL_S = 2.0
+OVER = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+)
+"""Slurm's words for a job that will not run any more."""
+
+
+class BatchSystem(Protocol):
+    """One job for one system. `files`: those of `launch_files.render` that it wants."""
+
+    folder: Path
+    tool: str
+    files: tuple[str, ...]
+
+    def line(self) -> str:
+        """What a person would type to hand the files over."""
+        ...
+
+    def send(self) -> None:
+        """Hands them over. Raises HamrError with what the tool says where it does not work."""
+        ...
+
+    def told(self) -> list[str]:
+        """Lines that say where to look. After `send`."""
+        ...
+
+    def follow(self) -> int:
+        """Shows the job's output until it ends; its exit code, or 1. Raises HamrError where it never ran."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Kuberay:
+    """A RayJob. KubeRay starts a cluster for it, and a Kubernetes Job of the same name that hands it in and shows its
+    output."""
+
+    name: str
+    namespace: str
+    folder: Path
+    tool: str = "kubectl"
+    files: tuple[str, ...] = ("configmap.yaml", "rayjob.yaml")
+
+    def _apply(self) -> list[str]:
+        return ["kubectl", "apply", *(word for file in self.files for word in ("-f", str(self.folder / file)))]
+
+    def line(self) -> str:
+        return shlex.join(self._apply())
+
+    def send(self) -> None:
+        _asked(self._apply())
+
+    def told(self) -> list[str]:
+        kubectl = f"kubectl -n {self.namespace}"
+        cluster = f"$({kubectl} get rayjob {self.name} -o jsonpath='{{.status.rayClusterName}}')"
+        return [
+            f"job:       RayJob {self.name} in the namespace {self.namespace}",
+            f"follow:    {kubectl} get rayjob {self.name} -w, and once it runs {kubectl} logs -f job/{self.name}",
+            f"dashboard: {kubectl} port-forward service/{cluster}-head-svc 8265",
+            f"stop:      {kubectl} delete rayjob {self.name}",
+        ]
+
+    def follow(self) -> int:
+        while (state := self._state())[0] not in ("Running", "Complete", "Failed"):
+            time.sleep(POLL_S)
+        if state[0] != "Failed":
+            subprocess.run(["kubectl", "-n", self.namespace, "logs", "-f", f"job/{self.name}"], check=False)
+            while (state := self._state())[0] not in ("Complete", "Failed"):
+                time.sleep(POLL_S)
+        if state[1] == "SUCCEEDED":
+            return 0
+        raise HamrError(f"RayJob {self.name} {(state[1] or state[0]).lower()}: {state[2] or 'nobody says why'}")
+
+    def _state(self) -> tuple[str, str, str]:
+        """(KubeRay's word, Ray's word, the reason), empty as long as nobody has said anything."""
+        wanted = "{.status.jobDeploymentStatus}|{.status.jobStatus}|{.status.message}"
+        words = ["kubectl", "-n", self.namespace, "get", "rayjob", self.name, "-o", f"jsonpath={wanted}"]
+        deployment, status, message = (_asked(words) + "||").split("|")[:3]
+        return deployment.strip(), status.strip(), " ".join(message.split())
+
+
+@dataclass(kw_only=True)
+class Slurm:
+    """A batch job. Its script, its configuration and a copy of the working folder lie in `folder`."""
+
+    name: str
+    folder: Path
+    tool: str = "sbatch"
+    files: tuple[str, ...] = ("job.sbatch", "conf/experiment/launched.yaml")
+    job: str = field(default="", init=False)
+
+    def line(self) -> str:
+        return f"cd {shlex.quote(str(self.folder))} && sbatch job.sbatch"
+
+    def send(self) -> None:
+        # sbatch takes this process's environment along: who called this Python by its path has it on the job's PATH.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        told = _asked(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
+        self.job = told.strip().splitlines()[-1].partition(";")[0] if told.strip() else ""
+        if not self.job.isdecimal():
+            raise HamrError(f"sbatch gave no job id but {told.strip()!r}; look with squeue --me")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}-{self.job}.log"
+
+    def told(self) -> list[str]:
+        return [
+            f"job:       {self.job} ({self.name})",
+            f"follow:    squeue -j {self.job}, and once it runs tail -F {shlex.quote(str(self.log))}",
+            f"stop:      scancel --batch --signal=TERM {self.job} (the run keeps what it has learned)",
+        ]
+
+    def follow(self) -> int:
+        shown = 0
+        while True:
+            state, code = self._state()
+            shown = _show(self.log, shown)
+            if state in OVER:
+                break
+            time.sleep(POLL_S)
+        if state == "COMPLETED" or code:
+            return code
+        raise HamrError(f"job {self.job} {state.lower()}; its output is in {self.log}")
+
+    def _state(self) -> tuple[str, int]:
+        told = _asked(["scontrol", "show", "job", "--oneliner", self.job])
+        found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode)=(\S+)", told))
+        return found.get("JobState", ""), int(found.get("ExitCode", "0:0").partition(":")[0])
+
+
+def _show(log: Path, shown: int) -> int:
+    """What has been written behind `shown` bytes; how many there are now."""
+    if not log.is_file():
+        return shown
+    with log.open("rb") as file:
+        file.seek(shown)
+        text = file.read()
+    print(text.decode("utf-8", "replace"), end="", flush=True)
+    return shown + len(text)
+
+
+def installed(tool: str) -> bool:
+    return shutil.which(tool) is not None
+
+
+def _asked(words: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None) -> str:
+    """What a tool prints. Raises HamrError with the first line of its complaint."""
+    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
+        raise HamrError(f"{shlex.join(words[:2])}: {said}")
+    return done.stdout
