@@ -84,6 +84,13 @@ def test_what_cannot_be_is_one_line(
     assert refused.stderr.count("\n") == 1
 
 
+def test_a_run_that_joins_with_a_wrong_token_is_refused_in_one_line(there: Head, tmp_path: Path) -> None:
+    refused = hamr("train", "experiment=smoke", f"cluster.address={there.address}", cwd=tmp_path, token=TOKEN[::-1])
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    said = [line for line in refused.stderr.splitlines() if not line.startswith("[")]  # without those of Ray's core
+    assert len(said) == 1 and "behind a token it wants the same one here" in said[0]
+
+
 def test_no_secret_travels(there: Head, tmp_path: Path) -> None:
     """After the jobs above: what they were described by, and all that their cluster wrote."""
     list_jobs = (
