@@ -28,14 +28,8 @@ setup:
 train: setup
 	@$(VENV)/bin/hamr train experiment=quickstart $(ARGS)
 
-# Those with Ray or engines one after the other; they mostly wait, so the unit tests run beside them, and are shown behind
-# them. 5: ARGS chose none of them.
 test: setup
-	@log=$$(mktemp); trap 'kill $$! 2>/dev/null; rm -f $$log' EXIT; trap 'exit 130' INT TERM; \
-	nice $(VENV)/bin/python -m pytest tests/unit $(ARGS) > $$log 2>&1 & \
-	$(VENV)/bin/python -m pytest tests/e2e tests/integration $(ARGS); others=$$?; \
-	wait $$!; unit=$$?; cat $$log; \
-	{ [ $$others -eq 0 ] || [ $$others -eq 5 ]; } && { [ $$unit -eq 0 ] || [ $$unit -eq 5 ]; }
+	@scripts/test.sh $(VENV)/bin/python $(ARGS)
 
 check: setup
 	@$(VENV)/bin/ruff check .

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# All three tiers: scripts/test.sh PYTHON [pytest's arguments]. The integration tests mostly wait for engines to start, so
+# the others run beside them, the unit tests first, and are shown behind them.
+set -u
+python=$1
+shift
+log=$(mktemp)
+
+passed() { [[ $1 -eq 0 || $1 -eq 5 ]]; } # 5: the arguments chose none of them
+
+beside() {
+  local unit e2e
+  nice "$python" -m pytest tests/unit "$@"
+  unit=$?
+  "$python" -m pytest tests/e2e "$@"
+  e2e=$?
+  passed $unit && passed $e2e
+}
+
+set -m # a process group of its own, so that all of it ends with this script
+beside "$@" >"$log" 2>&1 </dev/null &
+group=$!
+set +m
+trap 'kill -- -$group 2>/dev/null; rm -f "$log"' EXIT
+trap 'exit 130' INT TERM
+
+"$python" -m pytest tests/integration "$@"
+integration=$?
+wait $group
+others=$?
+cat "$log"
+passed $integration && [[ $others -eq 0 ]]
