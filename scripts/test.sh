@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # All three tiers: scripts/test.sh PYTHON [pytest's arguments]. The integration tests mostly wait for engines to start, so
-# the others run beside them, the unit tests first, and are shown behind them.
+# the others run beside them, the unit tests first, and are shown behind them. The trainer's, which compute, go with these.
 set -u
 python=$1
 shift
 log=$(mktemp)
+trainer=tests/integration/test_trainer.py
 
 passed() { [[ $1 -eq 0 || $1 -eq 5 ]]; } # 5: the arguments chose none of them
 
 beside() {
-  local unit e2e
+  local unit jobs
   nice "$python" -m pytest tests/unit "$@"
   unit=$?
-  "$python" -m pytest tests/e2e "$@"
-  e2e=$?
-  passed $unit && passed $e2e
+  "$python" -m pytest tests/e2e $trainer "$@"
+  jobs=$?
+  passed $unit && passed $jobs
 }
 
 set -m # a process group of its own, so that all of it ends with this script
@@ -24,7 +25,7 @@ set +m
 trap 'kill -- -$group 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
 
-"$python" -m pytest tests/integration "$@"
+"$python" -m pytest tests/integration --ignore=$trainer "$@"
 integration=$?
 wait $group
 others=$?

@@ -90,12 +90,15 @@ def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
         "algorithm.dynamic_sampling.enabled=false",
     )
     broken = tmp_path / "broken"
+    said = tmp_path / "said.txt"
     quietly = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    process = subprocess.Popen(command(*args, "experiment.run_dir=broken"), **quietly)
+    with said.open("w") as out:
+        told = quietly | {"stdout": out, "stderr": out}
+        process = subprocess.Popen(command(*args, "experiment.run_dir=broken"), **told)
     whole = subprocess.Popen(command(*args, "experiment.run_dir=whole"), **quietly)  # beside it: both mostly wait
     deadline = time.monotonic() + 300
     while not (broken / "checkpoints" / "step_2").is_dir():
-        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
+        assert process.poll() is None and time.monotonic() < deadline, f"ended before it was killed: {said.read_text()}"
         time.sleep(0.05)
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)

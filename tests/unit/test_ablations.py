@@ -28,6 +28,7 @@ from hamr.config.load import dump_config, load_config  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
 from hamr.data.actions import render_action  # noqa: E402
+from hamr.data.formats import Formats  # noqa: E402
 from hamr.data.pairs import reply_pairs  # noqa: E402
 from hamr.data.rendering import dialogue_text  # noqa: E402
 from hamr.data.responses import ResponseGroup, stream_groups  # noqa: E402
@@ -480,7 +481,7 @@ def test_the_router_gives_the_rule_engines_reward(grader: Grader, files: dict[st
 
     async def rewards() -> list[float]:
         router = RewardRouter(
-            config.rewards, {"engine": ask}, count_tokens=len, response_format="think_answer", deadline_s=60.0
+            config.rewards, {"engine": ask}, count_tokens=len, formats=Formats(asked="think_answer"), deadline_s=60.0
         )
         records = await asyncio.gather(*(router.score(sample, rollout) for rollout in rollouts))
         return [record.total.value for record in records]
