@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from ablation import tables, world  # noqa: E402
-from ablation.arms import TERMS, Arm, arms  # noqa: E402
+from ablation.arms import TERMS, TWINS, Arm, arms  # noqa: E402
 from ablation.figures import exact_scores, judge_scores, last_third, plain, write_answers  # noqa: E402
 from ablation.graders import Grader, served, verdict_json, write_prompts  # noqa: E402
 from ablation.runs import Sweep  # noqa: E402
 from ablation.verdict import Exact, hear, judged, judged_action  # noqa: E402
+from ablations import run_arms  # noqa: E402
 
 from hamr.augmentation.patm_checks import missing_step  # noqa: E402
 from hamr.backends.scorer_openai import OpenAIScorer  # noqa: E402
@@ -301,6 +303,48 @@ def test_other_settings_or_data_need_another_folder(tmp_path: Path, monkeypatch:
     (tmp_path / "data.jsonl").write_text("[]\n")
     with pytest.raises(BadInput, match="another --out"):
         sweep(tmp_path, Hamr()).run(BASE, 0)
+
+
+LOOK = Arm(name="look_mix", job="look", part="sft", start="base", settings=("experiment=smoke",))
+TWIN = Arm(name="init_mix", job="rl", part="init", start="base", settings=("experiment=smoke",))
+
+
+def test_what_another_arm_has_seen_is_not_looked_at_again(tmp_path: Path) -> None:
+    hamr = Hamr()
+    alone = sweep(tmp_path / "alone", hamr, LOOK, TWIN)
+    assert alone.run(LOOK, 0)
+    assert alone.answers(LOOK, 0) == (tmp_path / "alone/runs/look_mix/seed_0", "base")
+    both = sweep(tmp_path / "both", hamr, LOOK, TWIN)
+    assert not both.finished(LOOK, 0)
+    assert both.run(TWIN, 0) and both.finished(LOOK, 0) and both.run(LOOK, 0)
+    assert not (tmp_path / "both/runs/look_mix/seed_0").exists()
+    assert both.answers(LOOK, 0) == (tmp_path / "both/runs/init_mix/seed_0", "base")
+    assert both.answers(TWIN, 0) == (tmp_path / "both/runs/init_mix/seed_0", "rl")
+    assert not both.finished(LOOK, 1)
+
+
+def test_twins_ask_the_same_policy_the_same(files: dict[str, Path], tmp_path: Path) -> None:
+    listed = {arm.name: arm for arm in arms(files, "http://127.0.0.1:1/v1", write_prompts(tmp_path))}
+    assert set(TWINS) == {name for name in listed if name.startswith("look_") and not name.endswith("_twice")}
+    for look, twin in TWINS.items():
+        assert (listed[look].start, listed[look].response_format) == (listed[twin].start, listed[twin].response_format)
+        own, other = (load_config(list(listed[name].settings)) for name in (look, twin))
+        for section in ("model", "rollout", "data"):
+            assert getattr(own, section) == getattr(other, section)
+        assert own.experiment.evaluation == other.experiment.evaluation
+
+
+def test_seed_after_seed_and_looks_last(tmp_path: Path) -> None:
+    hamr = Hamr()
+    made = sweep(tmp_path, hamr, LOOK, TWIN)
+    assert run_arms(made, ("sft", "init"), [1, 2]) == []
+    ran = [next(a for a in args if a.startswith("experiment.run_dir=")).split("/runs/")[1] for args in hamr.asked]
+    assert ran == ["base/seed_1", "init_mix/seed_1", "base/seed_2", "init_mix/seed_2"]
+
+
+def test_fewer_items_to_learn(tmp_path: Path) -> None:
+    kinds = Counter(item.kind for item in read_items(world.prepare(tmp_path, 24)["sft"]))
+    assert kinds == dict.fromkeys(("decision", "decision_dra", "patm", "patm_dra"), 24)
 
 
 # --- figures -----------------------------------------------------------------------------------
