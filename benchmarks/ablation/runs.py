@@ -5,7 +5,7 @@
     OUT/runs/<arm>/seed_<n>.log     what the process printed
 
 A run is finished when its folder has a summary. A run that was killed goes on behind its newest checkpoint; one without
-any begins anew, as nothing of it is of use. An arm that only looks is not run where its twin is finished (`arms.TWINS`).
+any begins anew, as nothing of it is of use. An arm that looks is not run where its twin (`arms.TWINS`) is finished.
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ class ScorerCheck:
     failed: int
 
 
-async def check_scorer(
-    ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]
-) -> ScorerCheck | None:
+async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck | None:
     """Asks the scorer about every clear pair and compares it with word overlap on the same pairs.
 
     None where no consistent or no inconsistent pair got a score: then there is no AUC. Without both kinds among the

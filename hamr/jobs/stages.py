@@ -91,8 +91,8 @@ class Run:
         return result
 
     async def check_scorers(self, most: int = 120) -> None:
-        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones. Where
-        there are no pairs to tell it from (references that are all tool calls, or one reply a sample), it is left out."""
+        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones. Left
+        out where no pairs tell it: all references are tool calls, or every sample has one reply."""
         sets: dict[str, list[ReplyPair]] = {}
         with contextlib.suppress(DataError):  # no sample has a reply
             sets["held_out"] = reply_pairs(self.prepared.splits.test, most, CHECK_SEED)
@@ -105,7 +105,7 @@ class Run:
             found = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
             self.checks[name] = {kind: check for kind, check in found.items() if check is not None}
             if not self.checks[name]:
-                self.console.note(f"{name}: no AUC; consistent and inconsistent pairs of replies are needed, with scores")
+                self.console.note(f"{name}: no AUC; it takes scores of both consistent and inconsistent pairs")
 
 
 async def sft_stage(run: Run) -> None:

@@ -538,8 +538,8 @@ def test_the_router_gives_the_rule_engines_reward(grader: Grader, files: dict[st
 # --- the whole, without an engine --------------------------------------------------------------
 
 
-def finished_run(folder: Path, arm: Arm, stage: str, answers: dict[str, str], entropy: Sequence[float] = ()) -> None:
-    """What a finished `hamr train` of the arm leaves behind, had it given these answers."""
+def finished_run(folder: Path, arm: Arm, said: dict[str, dict[str, str]], entropy: Sequence[float] = ()) -> None:
+    """What a finished `hamr train` of the arm leaves behind, had it given these answers at these stages."""
     config = dump_config(load_config(list(arm.settings)))
     with RunFolder.create(folder, config) as made:
         records = [
@@ -551,6 +551,7 @@ def finished_run(folder: Path, arm: Arm, stage: str, answers: dict[str, str], en
                 band="none",
                 response=text,
             )
+            for stage, answers in said.items()
             for item, text in answers.items()
         ]
         with Ledger(made.ledger) as ledger:
@@ -569,10 +570,11 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     right = {s.id: s.references[0].action.content for s in points}
     thought = {item: f"<think>so</think><answer>{text}</answer>" for item, text in right.items()}
     runs = out / "runs"
-    finished_run(runs / "look_original/seed_0", known["look_original"], "base", dict.fromkeys(right, "What?"))
-    finished_run(runs / "look_decision/seed_0", known["look_decision"], "base", right)
-    finished_run(runs / "ours/seed_0", known["ours"], "rl", thought, [0.3, 0.2, 0.1])
-    finished_run(runs / "multi_gt/seed_0", known["multi_gt"], "rl", thought, [0.3, 0.3, 0.4])
+    finished_run(runs / "look_original/seed_0", known["look_original"], {"base": dict.fromkeys(right, "What?")})
+    finished_run(runs / "look_decision/seed_0", known["look_decision"], {"base": right})
+    begun = {"base": dict.fromkeys(right, "<think>so</think><answer>What?</answer>"), "rl": thought}
+    finished_run(runs / "ours/seed_0", known["ours"], begun, [0.3, 0.2, 0.1])
+    finished_run(runs / "multi_gt/seed_0", known["multi_gt"], begun, [0.3, 0.3, 0.4])
 
     done = subprocess.run(
         [*command, "--only", "table", "--results", str(results)], capture_output=True, text=True, cwd=tmp_path
@@ -587,6 +589,9 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     assert found["multi GT", "rule_engine"]["verdict"] == "not decided"
     assert found["multi GT", "entropy of the last third"]["ours"] == pytest.approx([0.4, 0.1])
     assert found["SFT mix", "rule_engine"]["missing"] == ["look_mix"]
+    # Nobody looked at the policy that `ours` starts from: its own first evaluation says what it did.
+    mix_dra = found["SFT mix, DRA", "rule_engine"]
+    assert (mix_dra["missing"], mix_dra["ours"]) == (["look_decision_dra"], [0.0, None])
     assert found["SFT decision", "judge_multi"]["missing"] == ["look_decision", "look_original"]
     assert "| SFT decision | original | Multi-ECS, rule engine | 0.293 / 0.299 | 1.000 / 0.000 |" in done.stdout
     for name in ("orderings", "entropy"):
