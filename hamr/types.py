@@ -121,6 +121,9 @@ class Rollout:
     seconds: float = 0.0
     siblings: int = 1
     """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+    rescored: bool = False
+    """Scored again, alone or beside those of its group that failed with it: the others have their rewards, so that
+    nothing can be decided by looking at the group."""
     answer_tokens: int | None = None
     answer_s: float | None = None
     """Tokens and seconds up to the end of the answer, where more may follow it (post-CoT). None: it never ended, or
