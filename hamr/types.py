@@ -298,10 +298,15 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the judge said of a reply that the reranker alone decided. `s_j` is None where the judge failed."""
+    """What the judge said of a reply that it had not been asked about, or not about all of its references.
+
+    `s_r`, `s_j`: of the reference that decided. `best`: the highest S_J over all references, which a judge for all
+    would have given. Both are None where the judge failed, `best` in older ledgers too.
+    """
 
     s_r: float
     s_j: float | None = None
+    best: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,8 +86,9 @@ class OpenAIScorer:
         reply = await self._ask(
             self.template.id,
             messages=self.template.render(question.variables),
-            temperature=0.0,
+            temperature=temperature(question),
             max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
+            seed=question.seed + question.attempt,
             logprobs=True,
             top_logprobs=TOP_LOGPROBS,
         )
