@@ -185,9 +185,11 @@ class ConsistencyConfig(Section):
     verbatim: bool = False
     """A reply in the very words of a reference is worth 1, and no scorer is asked. Off as in the paper, whose scorers
     say how well they agree with it; scorers much weaker than a reader give the same right words different rewards."""
+    max_reasks: Annotated[int, Field(ge=0)] = 1
+    """How often the judge is asked again for a verdict that cannot be read; then the outcome is a failure."""
     audit_frac: Fraction = 0.0
-    """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
-    what the judge says shows what the fast pass hides (`audit/*`)."""
+    """Share of the replies that the judge was not asked about, or not about all of their references, that it is asked
+    about all the same. Their reward stays; what the judge says shows what the fast pass hides (`audit/*`)."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
     budget: BudgetConfig = BudgetConfig()
     group_aware: GroupAwareConfig = GroupAwareConfig()

@@ -178,7 +178,7 @@ class RewardRouter:
 
     def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
         """None where a response is not looked at beside its siblings."""
-        if self._gathering is None or rollout.siblings < 2:
+        if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
             return None
         return Gate(
             gathering=self._gathering,
