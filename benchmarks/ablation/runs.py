@@ -24,6 +24,7 @@ from ablation.arms import TWINS, Arm
 from ablation.graders import Grader, served
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
+from hamr.jobs.pipeline import end_with_parent
 from hamr.observability.checkpoints import Checkpoints
 
 Start = Callable[[list[str], Path], int]
@@ -127,11 +128,14 @@ class Sweep:
 
 
 def hamr_process(before: Sequence[str]) -> Start:
-    """`hamr` in a process of this Python; `before` is put in front of it (nice, taskset, flock, ...)."""
+    """`hamr` in a process of this Python, which ends with this one. `before` is put in front of it (nice, ...)."""
 
     def start(args: list[str], log: Path) -> int:
         with log.open("a") as file:
             command = [*before, sys.executable, "-m", "hamr", *args]
-            return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+            done = subprocess.run(
+                command, stdout=file, stderr=subprocess.STDOUT, preexec_fn=end_with_parent, check=False
+            )
+            return done.returncode
 
     return start

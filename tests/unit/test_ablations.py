@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -345,6 +348,27 @@ def test_seed_after_seed_and_looks_last(tmp_path: Path) -> None:
 def test_fewer_items_to_learn(tmp_path: Path) -> None:
     kinds = Counter(item.kind for item in read_items(world.prepare(tmp_path, 24)["sft"]))
     assert kinds == dict.fromkeys(("decision", "decision_dra", "patm", "patm_dra"), 24)
+
+
+def test_a_killed_sweep_leaves_no_run_behind(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from ablation.runs import hamr_process; "
+        "hamr_process(['sh', '-c', 'echo $$ > pid; exec sleep 300'])([], Path('log'))"
+    )
+    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
+    swept = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    try:
+        until = time.monotonic() + 60
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
+            assert time.monotonic() < until and swept.poll() is None
+            time.sleep(0.05)
+    finally:
+        swept.terminate()
+        swept.wait(30)
+    run = int((tmp_path / "pid").read_text())
+    while psutil.pid_exists(run) and psutil.Process(run).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # --- figures -----------------------------------------------------------------------------------
