@@ -27,8 +27,8 @@ class Store:
     """Use as a context manager; one process at a time."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
-        """Takes up what the folder holds. With `rejudge` its judgements are set aside as judgements.old.jsonl, and the
-        settings of the judges may be others.
+        """Takes up what the folder holds. With `rejudge` the settings of the judges may be others, and where they are,
+        the judgements are set aside as judgements.old.jsonl; where they are the same, it goes on with these judgements.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
         was begun with other settings; nothing is changed then.
@@ -42,7 +42,8 @@ class Store:
             if before is not None:
                 check_settings(folder, before, settings, rejudge=rejudge)
             self._read()
-            if rejudge and (folder / JUDGEMENTS).exists():
+            others = before is not None and before.get("judging") != json.loads(json.dumps(settings.get("judging")))
+            if rejudge and others and (folder / JUDGEMENTS).exists():
                 (folder / JUDGEMENTS).replace(folder / "judgements.old.jsonl")
                 self.judgements = {}
             merged = merge_settings(before, settings)
