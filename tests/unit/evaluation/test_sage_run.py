@@ -15,7 +15,8 @@ from hamr.evaluation.sage.coverage import plan_dialogues
 from hamr.evaluation.sage.judging import Judgement
 from hamr.evaluation.sage.run import Cast, hold, summarise
 from hamr.evaluation.sage.scripted import KINDS, scripted
-from hamr.evaluation.sage.store import Store
+from hamr.evaluation.sage.store import Store, read_settings
+from hamr.evaluation.sage.traces import Trace
 from hamr.types import Answer
 
 QUICK = SageConfig(per_intent=1, per_path=1, resamples=20, longest_wait_s=0.001)
@@ -305,10 +306,18 @@ def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def held(agent="a", outcome="ended"):
+    [plan] = plan_dialogues(load_scenario("telecom_package"), QUICK.model_copy(update={"limit": 1}))
+    return Trace(agent=agent, simulator="s", plan=plan, turns=(), outcome=outcome)
+
+
 def test_a_folder_of_another_evaluation_is_refused(tmp_path):
     begun = {**SETTINGS, "sage": {"seed": 0}}
-    with Store(tmp_path, begun), pytest.raises(BadInput, match="another evaluation is writing"):
-        Store(tmp_path, begun)
+    with Store(tmp_path, begun) as store:
+        with pytest.raises(BadInput, match="another evaluation is writing"):
+            Store(tmp_path, begun)
+        store.add_trace(held())
+        store.add_judgement(Judgement(agent="a", dialogue=held().plan.id, turn=1, votes=()))
     with pytest.raises(BadInput, match=r"sage.seed=0, now 1"):
         Store(tmp_path, {**SETTINGS, "sage": {"seed": 1}})
     others = {**SETTINGS, "sage": {"seed": 0}, "judging": {"judges": ["strict"]}}
@@ -316,16 +325,33 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path):
         Store(tmp_path, others)
 
 
+def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
+    def of(**models):
+        return {**SETTINGS, "agents": {name: {"model": model} for name, model in models.items()}}
+
+    with Store(tmp_path, {**of(a="typo"), "sage": {"seed": 0}}) as store:
+        store.add_trace(held(outcome="agent_failed"))
+    with Store(tmp_path, of(a="right", b="typo")) as store:
+        store.add_trace(held())
+    with Store(tmp_path, of(b="right")) as store:
+        assert store.finished("a", held().plan.id) is not None
+    assert read_settings(tmp_path)["agents"] == {"a": {"model": "right"}, "b": {"model": "right"}}
+    with pytest.raises(BadInput, match=r"agents.a.model=.right., now"):
+        Store(tmp_path, of(a="other"))
+
+
 def test_judging_again_that_was_stopped_goes_on(tmp_path):
-    first, again = (Judgement(agent="a", dialogue="d", turn=turn, votes=()) for turn in (1, 5))
+    first, again = (Judgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
     others = {**SETTINGS, "judging": {"judges": ["strict"]}}
     with Store(tmp_path, SETTINGS) as store:
+        store.add_trace(held())
         store.add_judgement(first)
     with Store(tmp_path, others, rejudge=True) as store:
         assert store.judgements == {}
+    with Store(tmp_path, others, rejudge=True) as store:  # stopped before the first vote
         store.add_judgement(again)
     with Store(tmp_path, others, rejudge=True) as store:
-        assert store.judgements == {("a", "d"): {5: again}}
+        assert store.judgements == {("a", held().plan.id): {5: again}}
     assert json.loads((tmp_path / "judgements.old.jsonl").read_text())["turn"] == 1
 
 
