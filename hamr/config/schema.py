@@ -19,7 +19,7 @@ from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
@@ -169,6 +169,8 @@ class SageLogicConfig(Section):
 
     weight: NonNegative = 0.0
     path: PathForm = "intersection"
+    scenarios: tuple[AbsolutePath, ...] = ()
+    """Files of procedures of one's own; those that ship are known."""
 
 
 class ConsistencyConfig(Section):
