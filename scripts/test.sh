@@ -5,6 +5,8 @@ set -u
 python=$1
 shift
 log=$(mktemp)
+cache=$(mktemp -d) # what one builds of the bundled models, the others need not
+export HAMR_CACHE=${HAMR_CACHE:-$cache}
 trainer=tests/integration/test_trainer.py
 
 passed() { [[ $1 -eq 0 || $1 -eq 5 ]]; } # 5: the arguments chose none of them
@@ -22,7 +24,7 @@ set -m # a process group of its own, so that all of it ends with this script
 beside "$@" >"$log" 2>&1 </dev/null &
 group=$!
 set +m
-trap 'kill -- -$group 2>/dev/null; rm -f "$log"' EXIT
+trap 'kill -- -$group 2>/dev/null; rm -rf "$log" "$cache"' EXIT
 trap 'exit 130' INT TERM
 
 "$python" -m pytest tests/integration --ignore=$trainer "$@"

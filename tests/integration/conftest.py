@@ -31,6 +31,8 @@ def local_ray() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # As hamr's own. At Ray's default, 15, they would wait for whatever else the machine does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(
             num_cpus=8, include_dashboard=False, _temp_dir=folder, object_store_memory=200 << 20, log_to_driver=False

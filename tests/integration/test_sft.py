@@ -57,13 +57,21 @@ def validations_of(run_folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def joined(local_ray: None) -> tuple[str, ...]:
+    """For runs that need no Ray of their own."""
+    import ray
+
+    return (f"cluster.address={ray.get_runtime_context().gcs_address}", "cluster.allow_unauthenticated=true")
+
+
+@pytest.fixture(scope="module")
+def folder(joined: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a set of plans, and `whole`, the run folder of an unbroken run."""
     cwd = tmp_path_factory.mktemp("sft")
     samples = generate(load_config(["experiment=smoke"]).data.sage).train[:12]
     target = tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS, PLAN, strict=True))
     write_items(cwd / "plans.jsonl", [SftItem(kind="patm", sample=s, target=target) for s in samples])
-    run("sft", *OVERRIDES, "experiment.run_dir=whole", cwd=cwd)
+    run("sft", *OVERRIDES, *joined, "experiment.run_dir=whole", cwd=cwd)
     return cwd
 
 
@@ -139,6 +147,7 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
 def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     trained: str,
     folder: Path,
+    joined: tuple[str, ...],
     start_engine: Callable[..., Any],
     oracle: Any,
     prompt_ids: tuple[int, ...],
@@ -150,7 +159,8 @@ def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     from safetensors.torch import load_file
 
     if trained == "adapter":
-        run("sft", *OVERRIDES, "trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter", cwd=folder)
+        lora = ("trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter")
+        run("sft", *OVERRIDES, *joined, *lora, cwd=folder)
     model_path = folder / trained / json.loads((folder / trained / "summary.json").read_text())["sft"]["model"]
     weights, before = (load_file(p / "model.safetensors") for p in (model_path, resolve_model("tiny")))
     assert weights.keys() == before.keys()
