@@ -145,7 +145,7 @@ def figures(seen: Watched, told: dict[str, Any], steps: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--run", type=Path, help="run folder; a temporary one if not given")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "lost_node.json")
     args = parser.parse_args()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hamr.actors.joining import REACH_S, TOKEN
 from hamr.actors.placement import Node
-from hamr.actors.session import REACH_S, TOKEN
 from hamr.errors import BadInput, HamrError
 
 KEY = "cluster.dashboard"

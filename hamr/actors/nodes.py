@@ -140,8 +140,6 @@ def check_alike(timeout_s: float) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = _names([node for node in ray.nodes() if node["Alive"]])
-    if len(nodes) < 2:
-        return
     look = ray.remote(num_cpus=0, max_retries=0)(_versions)
     asked = {look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(): n for n in nodes}
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)

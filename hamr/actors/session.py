@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -19,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hamr.actors.joining import TOKEN, check_joinable
+from hamr.actors.nodes import check_alike
 from hamr.config.cluster_security import check_cluster_address
 from hamr.config.schema import ClusterConfig
 from hamr.errors import BadInput
@@ -27,9 +27,8 @@ MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
-TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
-REACH_S = 10.0
-"""Longest wait for a cluster's port to answer."""
+ALIKE_S = 60.0
+"""Longest wait for the nodes of a cluster to say what is installed there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +45,14 @@ def local_cpus(cluster: ClusterConfig) -> int:
     return cluster.num_cpus or max(MIN_LOGICAL_CPUS, os.cpu_count() or 1)
 
 
+def check_cluster(cluster: ClusterConfig) -> None:
+    """Whether the cluster at `cluster.address` may be joined, and takes this process. Ask before anything is prepared
+    for it. Raises BadInput."""
+    if cluster.address is not None:
+        check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
+        check_joinable(cluster.address)
+
+
 @contextlib.contextmanager
 def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
     """Ray for the body of a `with`: a private local one, or the cluster at `cluster.address`.
@@ -55,16 +62,17 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
     session lasts). Worker logs are kept in `logs` if given, else in the folder when `cluster.temp_dir` names one or
     the body failed; otherwise they go with it. A joined cluster is only left: its pools are for `stop_pools`.
 
-    Raises BadInput when Ray cannot be reached or started.
+    Raises BadInput when Ray cannot be reached or started, and for a node of the cluster that has another Python, Ray or
+    hamr than this process.
     """
     import ray
 
     with sigterm_as_exit():
         if cluster.address is not None:
-            check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
-            _check_reachable(cluster.address)
+            check_cluster(cluster)
             _init(cluster.address, address=cluster.address)
             try:
+                check_alike(ALIKE_S)
                 yield RaySession(local=False, resources=ray.cluster_resources())
             finally:
                 ray.shutdown()
@@ -97,7 +105,7 @@ def _init(what: str, **options: Any) -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        # Where the token is wrong, Ray's exception says no more than that it failed to connect.
+        # What could not be asked before (`auto`, `ray://`) may want a token, which Ray's exception does not say.
         token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
         raise BadInput(
             "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
@@ -105,18 +113,6 @@ def _init(what: str, **options: Any) -> None:
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
     _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code
-
-
-def _check_reachable(address: str) -> None:
-    """Ray's core ends the whole process, without an exception, when nobody answers at an address: look first."""
-    found = re.fullmatch(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>\d+)", address)
-    if found is None:  # `auto` and the like: Ray itself knows where to look
-        return
-    try:
-        socket.create_connection((found["host"], int(found["port"])), timeout=REACH_S).close()
-    except (OSError, OverflowError) as e:
-        remedy = f"nobody answers there ({e}); start the cluster, correct the address, or leave it null for a local Ray"
-        raise BadInput("cluster.address", address, remedy) from e
 
 
 def _stop_local() -> None:

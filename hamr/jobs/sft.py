@@ -10,7 +10,7 @@ from typing import Any
 
 from hamr.actors.demands import trainer_demand
 from hamr.actors.placement import check_capacity
-from hamr.actors.session import ray_session
+from hamr.actors.session import check_cluster, ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
@@ -62,6 +62,7 @@ def main(args: list[str]) -> int:
     config = job.config
     check_sinks(config.logging)
     wanted = [trainer_demand(config.trainer)]
+    check_cluster(config.cluster)
     if config.cluster.address is None:
         check_capacity(wanted, local_node(config).resources)
     console = Console(config.experiment.name, enabled=config.logging.console)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.actors.nodes import check_alike, cluster_nodes
+from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import check_placement, planned
-from hamr.actors.session import SIGTERM_EXIT, ray_session, sigterm_as_exit
+from hamr.actors.session import SIGTERM_EXIT, check_cluster, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import Preempted, RunFolderError
@@ -35,8 +35,6 @@ from hamr.observability.report import write_report
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.summary import write_summary
 
-ALIKE_S = 60.0
-"""Longest wait for the nodes of a cluster to say what is installed there."""
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
@@ -57,6 +55,7 @@ def main(args: list[str]) -> int:
         return run_pipeline(args)
     job = Job.of(args)
     check_sinks(job.config.logging)
+    check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
         check_placement(job.used, [local_node(job.config)])
     try:
@@ -86,8 +85,6 @@ def run_job(job: Job) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
-                if not session.local:
-                    check_alike(ALIKE_S)
                 plan = planned(job.used, cluster_nodes())
                 for line in () if session.local else plan:
                     console.note(line)

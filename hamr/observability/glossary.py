@@ -58,8 +58,9 @@ METRICS: tuple[Metric, ...] = (
         "reward/failed_frac", "Share of responses whose total is a failure; they carry no advantage", "share", "down"
     ),
     _metric("reward/outcome/<kind>", "Share of responses whose total ended as this kind of outcome", "share", "watch"),
-    # Progress: only where there is no column for it (Prometheus)
-    _metric("progress/step", "Step that has ended", "step", "watch"),
+    # Progress
+    _metric("progress/step", "Step that has ended; only where there is no column for it (Prometheus)", "step", "watch"),
+    _metric("progress/left_s", "Time that the rest of the stage takes at the pace of its last steps", "s", "watch"),
     # Router
     _metric("router/requests", "Responses scored since the last reading, evaluations included", "count", "watch"),
     _metric("router/escalated_frac", "Share of the replies in the cascade that went on to the judge", "share", "down"),

@@ -17,6 +17,7 @@ PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Responses without a reward", ("reward/failed_frac", "reward/outcome/judge_timeout")),
     ("Escalated to the judge", ("router/escalated_frac", "router/cache_hit_frac", "router/fallback_frac")),
     ("Step", ("progress/step",)),
+    ("Seconds to the stage's estimated end", ("progress/left_s",)),
     ("Responses a second", ("rollout/responses_per_s",)),
     ("Replicas of the pools, and how many are wanted", ("pool/judge/running", "pool/judge/replicas")),
     ("Resizes by hamr scale", ("pool/judge/scaled",)),

@@ -13,9 +13,7 @@ import yaml
 from hamr.observability.console import duration
 from hamr.observability.live import LiveStatus
 from hamr.observability.metrics import read_metrics
-
-PACE_STEPS = 5
-"""Steps that the pace is taken of: the last ones, since a run may be resized."""
+from hamr.observability.pace import PACE_STEPS, left_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +29,10 @@ class Overview:
     escalated: float | None
     failed: float | None
     step_s: float | None
+    left_s: float | None
     samples_s: float | None
     last_sign: float | None
     pools: Mapping[str, Mapping[str, Any]]
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds that the rest of the stage takes at the pace of the last steps."""
-        if self.step_s is None or self.step >= self.total:
-            return None
-        return self.step_s * (self.total - self.step)
 
 
 def overview(folder: Path) -> Overview:
@@ -68,6 +60,7 @@ def overview(folder: Path) -> Overview:
         escalated=last.get("router/escalated_frac"),
         failed=last.get("reward/failed_frac"),
         step_s=sum(seconds) / len(seconds) if seconds else None,
+        left_s=left_s(seconds, last.get("step", 0), steps.get(stage, 0)),
         samples_s=sum(responses) / sum(seconds) if seconds and responses else None,
         last_sign=max((t for t in (live.time if live else None, last.get("time")) if t), default=None),
         pools=pools,
@@ -95,7 +88,7 @@ def overview_lines(seen: Overview, now: float | None = None) -> list[str]:
         pace = f"{duration(seen.step_s)} a step"
         pace += f", {seen.samples_s:.2f} samples/s" if seen.samples_s is not None else ""
         alive = seen.live is not None and seen.live.alive(now)
-        if alive and seen.left_s is not None:
+        if alive and seen.left_s:
             end = time.strftime("%H:%M", time.localtime(now + seen.left_s))
             pace += f", about {duration(seen.left_s)} left (until {end})"
         lines.append(f"  pace       {pace}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from hamr.errors import Preempted
 from hamr.observability.console import Console
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
+from hamr.observability.pace import PACE_STEPS, left_s
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.sinks import Sink
@@ -56,6 +58,7 @@ class RunRecorder:
         self._samples = JsonlWriter(folder.samples)
         self._pending: dict[int, dict[str, float]] = {}
         self._standing: dict[str, float] = {}
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow() if audit_frac else None
 
@@ -63,6 +66,7 @@ class RunRecorder:
         """What follows belongs to `stage` (sft, rl), which has `total` steps."""
         self.stage, self._total = stage, total
         self._pending.clear()
+        self._seconds.clear()
 
     def rewind(self, run: str, step: int) -> None:
         """The run goes on after `step`: what was recorded of later steps is taken back from the ledger."""
@@ -75,6 +79,10 @@ class RunRecorder:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
         merged = {**self._standing, **self._pending.pop(step, {}), **values}
+        if "timing/step/total" in merged:
+            self._seconds.append(merged["timing/step/total"])
+        if (left := left_s(list(self._seconds), step, self._total)) is not None:
+            merged["progress/left_s"] = left
         raised = alarms(merged, self._limits)
         merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
         self._metrics.write(step, self.stage, merged)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hamr import __version__ as hamr_version
 from hamr.config.load import dump_config, load_config
 from hamr.observability.ledger import Ledger
 from tests.integration.heads import Head, environment, head, holders
@@ -87,8 +88,20 @@ def test_what_cannot_be_is_one_line(
 def test_a_run_that_joins_with_a_wrong_token_is_refused_in_one_line(there: Head, tmp_path: Path) -> None:
     refused = hamr("train", "experiment=smoke", f"cluster.address={there.address}", cwd=tmp_path, token=TOKEN[::-1])
     assert refused.returncode == 2, refused.stdout + refused.stderr
-    said = [line for line in refused.stderr.splitlines() if not line.startswith("[")]  # without those of Ray's core
-    assert len(said) == 1 and "behind a token it wants the same one here" in said[0]
+    assert "does not take the token that is in force here" in refused.stderr
+    assert refused.stderr.count("\n") == 1, "Ray says nothing beside it"
+    assert not any(tmp_path.iterdir()), "nothing was begun"
+
+
+def test_a_node_with_another_hamr_is_named(there: Head, tmp_path: Path) -> None:
+    """Here that of the head, the only node; the job has a version that nobody has."""
+    args = ["train", "experiment=smoke", f"cluster.address={there.address}"]
+    job = f"import hamr, sys; hamr.__version__ = '0.0.9'; from hamr.cli import main; sys.exit(main({args}))"
+    command = [sys.executable, "-c", job]
+    refused = subprocess.run(command, cwd=tmp_path, env=environment(TOKEN), capture_output=True, text=True, timeout=200)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert f": 'hamr {hamr_version}': the run itself has 0.0.9; install the same on every node" in refused.stderr
+    assert refused.stderr.count("\n") == 1
 
 
 def test_no_secret_travels(there: Head, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""The part of KubeRay's v1 resources that hamr writes, as JSON schemas: from its API reference, fields closed."""
+"""The part of KubeRay's v1 resources that hamr writes, as JSON schemas, fields closed.
+
+From its API reference (1.6), and what its operator asks beyond that: how long names may be, and Ray's version where
+there is a token.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +59,8 @@ POD = closed(
     ),
 )
 CLUSTER_SPEC = closed(
-    ("headGroupSpec",),
-    rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+"},
+    ("headGroupSpec", "rayVersion"),
+    rayVersion={"type": "string", "pattern": r"^(2\.(5[2-9]|[6-9]\d|\d{3,})|[3-9])\.\d+"},
     authOptions=closed(mode={"enum": ["disabled", "token"]}, secretName=TEXT, enableK8sTokenAuth={"type": "boolean"}),
     enableInTreeAutoscaling={"type": "boolean"},
     autoscalerOptions={"type": "object"},
@@ -64,12 +68,16 @@ CLUSTER_SPEC = closed(
     headServiceAnnotations=TEXTS,
     gcsFaultToleranceOptions={"type": "object"},
     headGroupSpec=closed(
-        ("template",), rayStartParams=TEXTS, template=POD, serviceType=TEXT, enableIngress={"type": "boolean"}
+        ("rayStartParams", "template"),
+        rayStartParams=TEXTS,
+        template=POD,
+        serviceType=TEXT,
+        enableIngress={"type": "boolean"},
     ),
     workerGroupSpecs={
         "type": "array",
         "items": closed(
-            ("groupName", "template"),
+            ("groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"),
             groupName=NAME,
             replicas=COUNT,
             minReplicas=COUNT,
@@ -94,7 +102,8 @@ JOB_SPEC = closed(
     entrypointNumCpus={"type": "number"},
     rayClusterSpec=CLUSTER_SPEC,
 )
-METADATA = closed(("name",), name=NAME, namespace=NAME, labels=TEXTS)
+OBJECT = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 47}
+METADATA = closed(("name",), name=OBJECT, namespace=NAME, labels=TEXTS)
 
 
 def schema(kind: str) -> dict[str, Any]:

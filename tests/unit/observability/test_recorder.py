@@ -54,6 +54,22 @@ def test_a_step_is_one_row_with_the_figures_of_its_records(folder):
     assert rows[0]["reward/consistency"] == 0.0
 
 
+def test_each_step_says_how_long_the_rest_of_its_stage_takes(folder):
+    with RunRecorder(folder) as recorder:
+        recorder.begin("sft", 1)
+        recorder.metrics(1, {"timing/step/total": 100.0})
+        recorder.begin("rl", 8)
+        for step, seconds in enumerate((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), start=1):
+            recorder.metrics(step, {"timing/step/total": seconds})
+        recorder.metrics(7, {"policy/entropy": 1.0})
+    rows = list(read_metrics(folder.metrics))
+    left = {(row["stage"], row["step"]): row["progress/left_s"] for row in rows}
+    assert left[("sft", 1)] == 0.0, "a stage that is over has nothing left"
+    assert left[("rl", 1)] == 63.0, "seven more of 9 s; the stage before does not count"
+    assert left[("rl", 6)] == 2.0, "two more at the pace of the last five"
+    assert left[("rl", 7)] == 1.0, "a step that was not timed changes no pace"
+
+
 def test_an_evaluation_stays_apart_from_training(folder):
     with RunRecorder(folder) as recorder:
         recorder.evaluation("base", 0, {"eval/base/action_accuracy": 0.5}, [record(0, step=0)])

@@ -1,0 +1,85 @@
+"""Whether a Ray cluster takes this process, asked before Ray's core is.
+
+The core ends the whole process where nobody listens, and says a page where a token is wrong. So the cluster is asked
+one question as any other client would ask it, and what is wrong with the answer is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+from typing import Any
+
+from hamr.config.cluster_security import has_token
+from hamr.errors import BadInput
+
+KEY = "cluster.address"
+TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
+REACH_S = 10.0
+"""Longest wait for a cluster's answer."""
+
+
+def check_joinable(address: str) -> None:
+    """Raises BadInput where nobody answers at `address`, where it is no Ray that does, and where it wants another token
+    or has another Ray or Python than this process.
+
+    Behind `ray://` nothing but the port is looked at: what listens there answers other questions.
+    """
+    given = _found(address) if address == "auto" else address
+    parts = re.fullmatch(r"(?P<client>ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>\d+)", given or "")
+    if parts is None:  # Ray itself says what is wrong with it
+        return
+    host, port = parts["host"], int(parts["port"])
+    try:
+        socket.create_connection((host, port), timeout=REACH_S).close()
+    except (OSError, OverflowError) as e:
+        remedy = f"nobody answers there ({e}); start the cluster, correct the address, or leave it null for a local Ray"
+        raise BadInput(KEY, given, remedy) from e
+    if not parts["client"]:
+        _check_alike(given, _described(given, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+
+
+def _found(auto: str) -> str | None:
+    """Where Ray would look; it notes the address of the cluster that was started last."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return os.environ.get("RAY_ADDRESS") or canonicalize_bootstrap_address(auto)
+
+
+def _described(address: str | None, target: str) -> dict[str, Any]:
+    """What the cluster's head says of itself; empty where it says nothing."""
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import gcs_service_pb2 as messages
+    from ray.core.generated import gcs_service_pb2_grpc as services
+
+    question = messages.InternalKVGetRequest(namespace=b"cluster", key=b"CLUSTER_METADATA")
+    with contextlib.closing(init_grpc_channel(target)) as channel:
+        try:
+            answer = services.InternalKVGcsServiceStub(channel).InternalKVGet(question, timeout=REACH_S)
+        except grpc.RpcError as e:
+            if e.code() is not grpc.StatusCode.UNAUTHENTICATED:
+                said = f"does not answer as a Ray cluster ({e.code().name.lower()}); give the address of `ray start`"
+                raise BadInput(KEY, address, said) from None
+            shown = os.environ.get("RAY_AUTH_MODE") == "token" and has_token(os.environ)
+            why = "does not take the token that is in force here" if shown else "wants a token"
+            raise BadInput(KEY, address, f"{why}; {TOKEN}") from None
+    return dict(json.loads(answer.value)) if answer.value else {}
+
+
+def _check_alike(address: str | None, cluster: dict[str, Any]) -> None:
+    from ray._private.utils import check_version_info, compute_version_info
+
+    if not cluster:
+        return
+    try:
+        check_version_info(cluster, "here")
+    except RuntimeError:
+        ray, python = compute_version_info()
+        there = f"was started with Ray {cluster['ray_version']} and Python {cluster['python_version']}"
+        raise BadInput(
+            KEY, address, f"{there}, this process has Ray {ray} and Python {python}; install the same on both"
+        ) from None
