@@ -70,6 +70,8 @@ def arguments() -> argparse.Namespace:
     choices = f"of {','.join(STEPS)}, or arms by name; all if not given"
     parser.add_argument("--only", type=_listed, default=STEPS, help=choices)
     parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2])
+    items = "decision points that SFT learns, and as many plans; another number needs another --out"
+    parser.add_argument("--items", type=int, default=world.SFT_ITEMS, help=items)
     parser.add_argument("--out", type=Path, default=Path("runs") / NAME, help="folder of the data and the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the tables and the plots")
     parser.add_argument("--before", default="", help="put before every hamr command, such as 'nice -n 19'")
@@ -93,14 +95,17 @@ def run_arms(sweep: Sweep, only: Sequence[str], seeds: Sequence[int]) -> list[st
     if unknown is not None:
         raise BadInput("--only", unknown, f"is none of {', '.join((*STEPS, *sweep.arms))}")
     wanted = [arm for arm in sweep.arms.values() if arm.part in only or arm.name in only]
+    # Looks come last: others may have found by then what they would.
+    wanted.sort(key=lambda arm: arm.job == "look")
     with locked(sweep.out) if wanted else nullcontext():
-        runs = [(arm, seed) for arm in wanted for seed in seeds_of(arm, seeds)]
+        # Seed after seed: a call that is stopped leaves whole tables of the seeds before.
+        runs = [(arm, seed) for seed in dict.fromkeys((*seeds, 0)) for arm in wanted if seed in seeds_of(arm, seeds)]
         return [f"{arm.name}, seed {seed}" for arm, seed in runs if not sweep.run(arm, seed)]
 
 
 def prepared(out: Path, args: argparse.Namespace, start: Start) -> Sweep:
     """Data and prompts are written anew by every call; they are the same unless the code that makes them changed."""
-    files = world.prepare(out / "data")
+    files = world.prepare(out / "data", args.items)
     prompts = write_prompts(out / "prompts")
     listed = arms(files, f"http://127.0.0.1:{args.port}/v1", prompts, args.overrides)
     samples = [sample for name in ("single", "test") for sample in read_samples(files[name])]

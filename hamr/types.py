@@ -121,6 +121,9 @@ class Rollout:
     seconds: float = 0.0
     siblings: int = 1
     """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+    rescored: bool = False
+    """Scored again, alone or beside those of its group that failed with it: the others have their rewards, so that
+    nothing can be decided by looking at the group."""
     answer_tokens: int | None = None
     answer_s: float | None = None
     """Tokens and seconds up to the end of the answer, where more may follow it (post-CoT). None: it never ended, or
@@ -295,10 +298,15 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the judge said of a reply that the reranker alone decided. `s_j` is None where the judge failed."""
+    """What the judge said of a reply that it had not been asked about, or not about all of its references.
+
+    `s_r`, `s_j`: of the reference that decided. `best`: the highest S_J over all references, which a judge for all
+    would have given. Both are None where the judge failed, `best` in older ledgers too.
+    """
 
     s_r: float
     s_j: float | None = None
+    best: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

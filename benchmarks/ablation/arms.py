@@ -27,8 +27,16 @@ THINKS = {"decision_dra", "mix_dra"}
 """Arms that learnt rationales answer with one."""
 TWICE = {"decision_twice": "decision", "decision_dra_twice": "decision_dra"}
 """No row of the paper's: as many optimiser steps as the mix has, on decisions alone. A mix is twice the data."""
+TWINS = {
+    "look_original": "init_original",
+    "look_decision": "init_decision",
+    "look_decision_dra": "init_decision_dra",
+    "look_mix": "init_mix",
+    "look_mix_dra": OURS,
+}
+"""Arms that look, and those that begin with what they would find: the same policy, test points and luck."""
 _NO_SCORERS = ("~pools.judge", "~pools.reranker")
-"""`hamr train` starts every pool of its configuration, asked or not."""
+"""Nobody asks these here."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ Judged = Mapping[tuple[str, str], tuple[float | None, float | None]]
 
 def said(sweep: Sweep, arm: Arm, seed: int) -> Sequence[ResponseGroup]:
     """The arm's held-out responses: before RL of an arm that only looks, else after it."""
-    stage = "base" if arm.job == "look" else "rl"
-    return read_policy(sweep.folder(arm, seed), load_config(), stage).groups
+    folder, stage = sweep.answers(arm, seed)
+    return read_policy(folder, load_config(), stage).groups
 
 
 def plain(text: str, response_format: ResponseFormat) -> str:

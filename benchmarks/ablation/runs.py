@@ -5,7 +5,7 @@
     OUT/runs/<arm>/seed_<n>.log     what the process printed
 
 A run is finished when its folder has a summary. A run that was killed goes on behind its newest checkpoint; one without
-any begins anew, as nothing of it is of use.
+any begins anew, as nothing of it is of use. An arm that looks is not run where its twin (`arms.TWINS`) is finished.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablation.arms import Arm
+from ablation.arms import TWINS, Arm
 from ablation.graders import Grader, served
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
+from hamr.jobs.pipeline import end_with_parent
 from hamr.observability.checkpoints import Checkpoints
 
 Start = Callable[[list[str], Path], int]
@@ -47,7 +48,18 @@ class Sweep:
         return self.out / "runs" / arm.name / f"seed_{seed}"
 
     def finished(self, arm: Arm, seed: int) -> bool:
-        return (self.folder(arm, seed) / "summary.json").is_file()
+        return (self.answers(arm, seed)[0] / "summary.json").is_file()
+
+    def answers(self, arm: Arm, seed: int) -> tuple[Path, str]:
+        """The run whose evaluation has the arm's held-out responses, and which of its evaluations: of an arm that looks
+        its own, or the first one of its twin where only that is finished."""
+        own = self.folder(arm, seed)
+        if arm.job != "look":
+            return own, "rl"
+        twin = self.arms.get(TWINS.get(arm.name, ""))
+        others = self.folder(twin, seed) if twin is not None else own
+        taken = not (own / "summary.json").is_file() and (others / "summary.json").is_file()
+        return (others if taken else own), "base"
 
     def policy(self, arm: Arm, seed: int) -> Path:
         """What a finished SFT arm has learnt."""
@@ -116,11 +128,14 @@ class Sweep:
 
 
 def hamr_process(before: Sequence[str]) -> Start:
-    """`hamr` in a process of this Python; `before` is put in front of it (nice, taskset, flock, ...)."""
+    """`hamr` in a process of this Python, which ends with this one. `before` is put in front of it (nice, ...)."""
 
     def start(args: list[str], log: Path) -> int:
         with log.open("a") as file:
             command = [*before, sys.executable, "-m", "hamr", *args]
-            return subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+            done = subprocess.run(
+                command, stdout=file, stderr=subprocess.STDOUT, preexec_fn=end_with_parent, check=False
+            )
+            return done.returncode
 
     return start

@@ -36,7 +36,7 @@ DATA = SageDataConfig(seed=13)
 WORDINGS = 4
 """Approved wordings of each reply."""
 SFT_ITEMS = 200
-"""Decision points, and as many others with plans."""
+"""Decision points, and as many others with plans, unless it is said."""
 APPROVED = "approved"
 
 _NEXT = {
@@ -65,8 +65,9 @@ _SHOWS = {
 }
 
 
-def prepare(folder: Path) -> dict[str, Path]:
-    """Writes the files of all arms and returns them by name; the same for the same code on every machine."""
+def prepare(folder: Path, sft_count: int = SFT_ITEMS) -> dict[str, Path]:
+    """Writes the files of all arms and returns them by name; the same for the same code on every machine. `sft_count`:
+    decision points that SFT learns, and as many others with plans."""
     splits = generate(DATA)
     files = {name: folder / f"{name}.jsonl" for name in ("multi", "single", "validation", "test", "sft")}
     multi = [logged(sample) for sample in splits.train]
@@ -74,7 +75,7 @@ def prepare(folder: Path) -> dict[str, Path]:
     write_samples(files["single"], [logged_alone(sample) for sample in multi])
     write_samples(files["validation"], [logged(sample) for sample in splits.validation])
     write_samples(files["test"], test_samples(splits))
-    write_items(files["sft"], sft_items(splits.train))
+    write_items(files["sft"], sft_items(splits.train, sft_count))
     return files
 
 
@@ -118,12 +119,12 @@ def rubric_of(sample: ServiceSample) -> list[dict[str, object]]:
 # --- what is learnt ----------------------------------------------------------------------------
 
 
-def sft_items(samples: Sequence[ServiceSample]) -> list[SftItem]:
+def sft_items(samples: Sequence[ServiceSample], count: int) -> list[SftItem]:
     """All four kinds in one file; an arm takes those of its kinds. Decisions and plans are about different points, as
     in the paper; the kinds with a rationale have the same targets as those without."""
     points = [logged(sample) for sample in samples]
-    planned = [sample for sample in points[SFT_ITEMS:] if act_of(sample) != "goodbye"][:SFT_ITEMS]
-    return [*_decisions(points[:SFT_ITEMS]), *_plans(planned)]
+    planned = [sample for sample in points[count:] if act_of(sample) != "goodbye"][:count]
+    return [*_decisions(points[:count]), *_plans(planned)]
 
 
 def _decisions(samples: Sequence[ServiceSample]) -> Iterator[SftItem]:

@@ -161,12 +161,13 @@ class RouterClient:
         lean = dataclasses.replace(rollout, prompt_ids=(), logprobs=())
         try:
             async with asyncio.timeout(self._wait_s):
-                return await self._again_after_deaths(
+                record: RewardRecord = await self._again_after_deaths(
                     lambda: self._calls.score(sample, lean, cascade, group_aware), rescoring=True
                 )
         except TimeoutError:
             self._failed += 1
             return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")
+        return dataclasses.replace(record, mean_logprob=rollout.mean_logprob)
 
     async def metrics(self) -> Metrics:
         """The router's metrics, and how often this side had to ask again (/rescored) or gave up (/unrouted) so far."""

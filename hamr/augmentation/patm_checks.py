@@ -192,11 +192,14 @@ def private_values(window: Window) -> list[str]:
 
 def known_private(sample: ServiceSample, calls: Sequence[ToolCall]) -> list[str]:
     """Values of this ticket that a text must not name, though no rule would find them: what `privileged["pii"]` keeps,
-    and what the calls' parameters hold under a private name (user_id, phone, ...). Aliases are none."""
+    and what the ticket, the calls and those of the dialogue so far hold under a private name (user_id, phone, ...).
+    Aliases are none."""
     pii = sample.privileged.get("pii")
     found = [str(value) for value in pii.values()] if isinstance(pii, Mapping) else []
-    for call in calls:
-        for name, value in call.parameters.items():
-            if kind_by_name(name) is not None and isinstance(value, str | int) and len(str(value)) >= 4:
+    earlier = [turn.tool_call for turn in sample.history if turn.tool_call is not None]
+    for held in (sample.ticket, *(call.parameters for call in (*earlier, *calls))):
+        for name, value in held.items():
+            told = isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) >= 4
+            if told and kind_by_name(name) is not None:
                 found.append(str(value))
     return [value for value in found if not value.startswith("[")]

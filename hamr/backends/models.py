@@ -60,7 +60,7 @@ def resolve_model(name: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise BadInput("model.path", name, "the folder has no config.json; give a Hugging Face model folder")
-        return folder
+        return folder.absolute()  # whoever loads it may stand elsewhere
     if folder.is_absolute() or name.startswith((".", "~")):
         raise BadInput("model.path", name, f"no such folder; give an existing one or a bundled name {list(BUNDLED)}")
     return _from_hub(name)

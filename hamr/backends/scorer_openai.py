@@ -24,7 +24,7 @@ from hamr.config.pools import PoolConfig
 from hamr.endpoints import check_url, look_up
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.rewards.prompting import PromptTemplate
-from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
+from hamr.rewards.verdict import LABEL_VALUES, parse_verdict, verdict_place
 from hamr.types import Answer, Question, ScorerCall
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class OpenAIScorer:
         reply = await self._ask(
             self.template.id,
             messages=self.template.render(question.variables),
-            temperature=0.0,
+            temperature=temperature(question),
             max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
+            seed=question.seed + question.attempt,
             logprobs=True,
             top_logprobs=TOP_LOGPROBS,
         )
@@ -185,14 +186,15 @@ def read_reply(text: str, positions: Sequence[tuple[str, Mapping[str, float]]], 
 def _verdict_position(
     text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate, verdict: str
 ) -> int:
-    """Index of the token in which the last written label begins."""
+    """Index of the token in which the label that was read begins."""
     word = template.labels[verdict].token.strip()  # type: ignore[index]
-    places = [m.start() for m in re.finditer(re.escape(word), text, re.IGNORECASE)]
+    # Not anywhere: the word may stand in the reasoning, and in what the model adds behind its verdict.
+    said = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
     start = 0
     found = None
     for index, (token, _) in enumerate(positions):
         end = start + len(token)
-        if places and start <= places[-1] < end:
+        if said and start <= said.start() < end:
             found = index
         start = end
     if found is None or "".join(token for token, _ in positions) != text:

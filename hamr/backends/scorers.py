@@ -19,7 +19,7 @@ from hamr.backends.scorer_bill import bill
 from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.backends.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.backends.scorer_prompt import ScorerPrompt
-from hamr.backends.scorer_written import GraderScorer, Writer
+from hamr.backends.scorer_written import GraderScorer, Writer, temperature
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable
@@ -131,8 +131,9 @@ class RerankerScorer(_EngineScorer):
 class JudgeScorer(_EngineScorer):
     """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
 
-    The reasoning is greedy. It shrinks where the context is short; a question that leaves no room even for a bare
-    verdict is a failure. With `thinking_tokens` 0 the reasoning is empty and the verdict is asked at once.
+    The reasoning is greedy, and sampled where a verdict is asked for again. It shrinks where the context is short; a
+    question that leaves no room even for a bare verdict is a failure. With `thinking_tokens` 0 the reasoning is empty
+    and the verdict is asked at once.
     """
 
     async def _answer(self, question: Question) -> Answer:
@@ -147,7 +148,10 @@ class JudgeScorer(_EngineScorer):
         if not budget:
             return await self._verdict(opened + closing, started, spent=(len(opened) + len(closing), 0))
         thought = await self.engine.complete(
-            opened, SamplingConfig(temperature=0.0, max_new_tokens=budget), stop=(self.prompt.stop,)
+            opened,
+            SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
+            stop=(self.prompt.stop,),
+            seed=question.seed + question.attempt,
         )
         # After a stop the ids hold the stop text itself or the end of the turn: keep what was said before it.
         stopped = thought.finish_reason != "length"

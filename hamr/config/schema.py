@@ -19,7 +19,7 @@ from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
@@ -169,6 +169,8 @@ class SageLogicConfig(Section):
 
     weight: NonNegative = 0.0
     path: PathForm = "intersection"
+    scenarios: tuple[AbsolutePath, ...] = ()
+    """Files of procedures of one's own; those that ship are known."""
 
 
 class ConsistencyConfig(Section):
@@ -185,9 +187,11 @@ class ConsistencyConfig(Section):
     verbatim: bool = False
     """A reply in the very words of a reference is worth 1, and no scorer is asked. Off as in the paper, whose scorers
     say how well they agree with it; scorers much weaker than a reader give the same right words different rewards."""
+    max_reasks: Annotated[int, Field(ge=0)] = 1
+    """How often the judge is asked again for a verdict that cannot be read; then the outcome is a failure."""
     audit_frac: Fraction = 0.0
-    """Share of the replies inside the trust interval that the judge is asked about all the same. Their reward stays;
-    what the judge says shows what the fast pass hides (`audit/*`)."""
+    """Share of the replies that the judge was not asked about, or not about all of their references, that it is asked
+    about all the same. Their reward stays; what the judge says shows what the fast pass hides (`audit/*`)."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
     budget: BudgetConfig = BudgetConfig()
     group_aware: GroupAwareConfig = GroupAwareConfig()

@@ -7,13 +7,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import AbsolutePath, NonNegative, Section
 from hamr.types import Aggregation, SftKind, SftPart
-
-AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
-"""A run that is gone on with from another folder reads the same files."""
 
 
 class SftSetConfig(Section):

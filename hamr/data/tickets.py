@@ -109,11 +109,19 @@ def _finished(
         raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is sound; the first: {first}")
     return Tickets(
         trajectories=tuple(kept.values()),
-        faults=tuple(sorted(faults, key=lambda fault: fault.line)),
+        faults=tuple(sorted((_told(fault) if hide else fault for fault in faults), key=lambda fault: fault.line)),
         duplicates=tuple(duplicates),
         hidden=hidden,
         blank=blank,
     )
+
+
+def _told(fault: Fault) -> Fault:
+    """What may be written down of a ticket that was left out: its line says where the private values are."""
+    aliases = Aliases()
+    aliases.learn_value("", fault.row)
+    aliases.learn(fault.message)
+    return Fault(line=fault.line, message=aliases.hide(fault.message), row=aliases.hide_value(fault.row))
 
 
 # --- tickets among the rows ----------------------------------------------------------------------

@@ -28,15 +28,20 @@ class ScorerCheck:
     failed: int
 
 
-async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck:
+async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck | None:
     """Asks the scorer about every clear pair and compares it with word overlap on the same pairs.
 
-    Raises ValueError if no consistent or no inconsistent pair got a score: then there is no AUC.
+    None where no consistent or no inconsistent pair got a score: then there is no AUC. Without both kinds among the
+    pairs nothing is asked.
     """
     clear = [pair for pair in pairs if pair.label in ("consistent", "inconsistent")]
+    if len({pair.label for pair in clear}) < 2:
+        return None
     answers = await asyncio.gather(*(ask(pair_question(pair)) for pair in clear))
     scored = [(pair, answer.score) for pair, answer in zip(clear, answers, strict=True) if answer.score is not None]
     labels = [pair.label == "consistent" for pair, _ in scored]
+    if len(set(labels)) < 2:
+        return None
     return ScorerCheck(
         auc=auc([score for _, score in scored], labels),
         word_overlap_auc=auc([word_overlap(pair.statement_a, pair.statement_b) for pair, _ in scored], labels),

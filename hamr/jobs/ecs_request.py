@@ -68,8 +68,14 @@ def read_request(args: Sequence[str]) -> Request:
         judges=judges,
         output=output,
         ecs=_ecs(options),
-        overrides=tuple(overrides),
+        overrides=tuple(overrides if judges else _with_judges(overrides)),
     )
+
+
+def _with_judges(overrides: Sequence[str]) -> list[str]:
+    """The paper's ensemble is four judges: the ones of `pools=ecs` where nobody chose any pools."""
+    chosen = any(arg.startswith(("pools=", "experiment=", "--")) for arg in overrides)
+    return [*([] if chosen else ["pools=ecs"]), *overrides]
 
 
 def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:

@@ -41,7 +41,8 @@ ecs: judges compare each response with every reference of its sample, as yes, pa
 the references' means (Multi-ECS), and the logged reference's (Single-ECS). RESPONSES.jsonl is what `hamr score` takes.
 compare= adds a second policy on the same samples, with a p-value; labels= says how far the judges agree with people.
 FOLDER gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command asks only for votes that are
-missing. Without judges= every pool with the role judge is one; pools=ecs brings four behind endpoints.
+missing. Without judges= every pool with the role judge is one, and without pools= too these are the four of pools=ecs,
+behind endpoints (set pools.NAME.endpoint).
 
 options (default):
   scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)

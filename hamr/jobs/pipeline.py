@@ -138,7 +138,7 @@ def trim(stage: Stage) -> None:
 
 def _run(args: Sequence[str]) -> int:
     """`hamr <args>` in a process of its own, which ends with this one."""
-    child = subprocess.Popen([sys.executable, "-m", "hamr", *args], preexec_fn=_end_with_parent)
+    child = subprocess.Popen([sys.executable, "-m", "hamr", *args], preexec_fn=end_with_parent)
     try:
         return child.wait()
     except BaseException as stopped:
@@ -152,7 +152,7 @@ def _run(args: Sequence[str]) -> int:
         raise
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A killed pipeline leaves no stage running behind: the kernel asks it to end (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -16,6 +16,7 @@ from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.run_folder import RunFolder
 
 POLICY = "policy"
+"""Of a checkpoint: the folder that holds the model."""
 LEARNED = {
     "plain": ("none",),
     "think_answer": ("pre",),
@@ -23,7 +24,6 @@ LEARNED = {
     "hybrid": ("pre", "post"),
 }
 """What a policy that was trained in a format can be asked for."""
-"""Of a checkpoint: the folder that holds the model."""
 
 
 def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> tuple[Config, dict[str, str]]:

@@ -21,6 +21,7 @@ from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
 from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
+from hamr.rewards.sage_logic import check_gold
 from hamr.types import Action, ServiceSample
 
 
@@ -76,6 +77,7 @@ def prepare(config: Config) -> Prepared:
     started = time.perf_counter()
     check_prompts(config.rewards)
     splits = load_splits(config.data, config.experiment.seed)
+    check_gold(config.rewards.sage_logic, splits.train)
     after_data = time.perf_counter()
     model_path = resolve_model(config.model.path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)

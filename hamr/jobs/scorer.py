@@ -73,6 +73,11 @@ RECIPE_VERSION = 4
 MOST_MEASURED = 300
 """Pairs of a set that a scorer is measured on; with 300 an AUC is known to about 0.02."""
 
+_ONE_KIND = (
+    "all have the same answer, so that nothing can be told apart; a scorer of pairs needs samples with several replies "
+    "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
+)
+
 CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
 """Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
 
@@ -154,7 +159,8 @@ def prepare_scorers(
     is needed.
 
     Pools are prepared side by side as far as there are cores; one that starts from another waits for it. Raises
-    BadInput for a pool whose template cannot be filled, whose library is missing or whose model is of another kind.
+    BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, or
+    that would be fine-tuned on data without both kinds of answers.
     """
     for name, pool in config.pools.items():
         check_template(name, pool)
@@ -208,6 +214,8 @@ def prepare_scorer(
     if not note.is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         exam = taught.exam()
+        if len(set(exam.labels)) < 2:
+            raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
         overlap = exam.overlap_auc
         with _child() as call:
             raw = auc(call(_raw_scores, base, exam, tuning), exam.labels)

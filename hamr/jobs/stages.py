@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -11,10 +12,10 @@ from typing import Any, NoReturn
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
-from hamr.data.pairs import read_pairs, reply_pairs
+from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.errors import Preempted
+from hamr.errors import DataError, Preempted
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
 from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
 from hamr.jobs.dialogues import simulate
@@ -90,15 +91,21 @@ class Run:
         return result
 
     async def check_scorers(self, most: int = 120) -> None:
-        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones."""
-        sets = {"held_out": reply_pairs(self.prepared.splits.test, most, CHECK_SEED)}
+        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones. Left
+        out where no pairs tell it: all references are tool calls, or every sample has one reply."""
+        sets: dict[str, list[ReplyPair]] = {}
+        with contextlib.suppress(DataError):  # no sample has a reply
+            sets["held_out"] = reply_pairs(self.prepared.splits.test, most, CHECK_SEED)
         if self.config.data.labelled_pairs:
             pairs = read_pairs(self.config.data.labelled_pairs)
             sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(most, len(pairs)))
         for name, pool in self.world.pools.items():
             if self.config.pools[name].role == "grader":
                 continue  # has no labels for a pair
-            self.checks[name] = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
+            found = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
+            self.checks[name] = {kind: check for kind, check in found.items() if check is not None}
+            if not self.checks[name]:
+                self.console.note(f"{name}: no AUC; it takes scores of both consistent and inconsistent pairs")
 
 
 async def sft_stage(run: Run) -> None:

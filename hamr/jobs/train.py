@@ -171,14 +171,16 @@ def _go_on(folder: Path) -> str:
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:
-    """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands."""
+    """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands. Without a
+    step of RL there is nothing after it to measure."""
     if newest is None:
         await run.evaluate("base", step=0)
         if run.config.experiment.sft.steps:
             await sft_stage(run)
             await run.evaluate("sft", step=0)
     await rl_stage(run, newest)
-    await run.evaluate("rl", step=run.config.experiment.steps)
+    if run.config.experiment.steps:
+        await run.evaluate("rl", step=run.config.experiment.steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("router/reranker_calls", "Questions put to rerankers", "count", "watch"),
     _metric("router/judge_calls", "Questions put to judges", "count", "down"),
     _metric("router/side_calls", "Questions put to judges for side rewards", "count", "watch"),
-    _metric("router/reasks", "Of these, asked again because the answer could not be read", "count", "zero"),
+    _metric("router/reasks", "Questions put to a judge again because its answer could not be read", "count", "zero"),
     _metric("router/vetoed_frac", "Share of responses that a veto kept from the costlier judges", "share", "down"),
     _metric("router/cache_hit_frac", "Share of questions answered from memory", "share", "up"),
     _metric("router/fallbacks", "Replies that the reranker scored alone because the judge was away", "count", "zero"),

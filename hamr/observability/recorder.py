@@ -57,7 +57,7 @@ class RunRecorder:
         self._pending: dict[int, dict[str, float]] = {}
         self._standing: dict[str, float] = {}
         self._limits = limits or AlarmsConfig()
-        self._audits = AuditWindow(audit_frac) if audit_frac else None
+        self._audits = AuditWindow() if audit_frac else None
 
     def begin(self, stage: str, total: int) -> None:
         """What follows belongs to `stage` (sft, rl), which has `total` steps."""

@@ -24,7 +24,7 @@ NEWS_S = 20.0
 def progress(total: int, console: Console) -> Iterator[Report]:
     """Two bars, dialogues held and dialogues judged; plain lines where there is no terminal."""
     if not console.is_terminal:
-        yield _lines(console)
+        yield lines(console)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -44,7 +44,8 @@ def progress(total: int, console: Console) -> Iterator[Report]:
         yield report
 
 
-def _lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Report:
+def lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Says how far it is, at most once in `NEWS_S`."""
     started = said = clock()
 
     def report(now: Progress) -> None:

@@ -7,41 +7,72 @@ the procedure still waits for the customer; `meta.scenario` names the procedure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hamr.config.sage import PathForm
+from hamr.config.schema import SageLogicConfig
 from hamr.data.actions import ResponseFormat, answer_of
-from hamr.errors import BadInput
-from hamr.evaluation.sage import Scenario, load_scenario
+from hamr.errors import ConfigError
+from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
 from hamr.evaluation.sage.contract import read_output
+from hamr.evaluation.sage.schema import Value
 from hamr.evaluation.sage.scores import classification, path_score
 from hamr.types import Absent, MalformedResponse, Scored, ServiceSample
 
 LogicOutcome = Scored | MalformedResponse | Absent
+Scenarios = Mapping[str, Scenario]
+"""By name."""
+
+
+def load_scenarios(files: Iterable[str] = ()) -> Scenarios:
+    """The procedures that ship, and those of the files, which win over one of the same name. Raises BadInput for a file
+    that cannot be used."""
+    return {scenario.name: scenario for scenario in map(load_scenario, (*scenario_names(), *files))}
+
+
+def check_gold(config: SageLogicConfig, samples: Sequence[ServiceSample]) -> None:
+    """Raises BadInput where the reward is on and would be absent for every sample (a run would learn nothing from it),
+    or a file of a procedure cannot be used."""
+    if not config.weight:
+        return
+    scenarios = load_scenarios(config.scenarios)
+    if not any(gold_of(sample, scenarios) for sample in samples):
+        named = sorted({str(sample.meta.get("scenario")) for sample in samples})
+        raise ConfigError(
+            "rewards.sage_logic.weight",
+            config.weight,
+            f"no training sample has its gold: privileged.fields and path, and a meta.scenario that is known (theirs: "
+            f"{', '.join(named[:6])}; known: {', '.join(scenarios)}); make samples with `hamr data sage scenario=... "
+            "form=sage`, name your own procedure's file in rewards.sage_logic.scenarios, or set the weight to 0",
+        )
 
 
 def sage_logic(
-    text: str, sample: ServiceSample, *, path: PathForm = "intersection", response_format: ResponseFormat = "plain"
+    text: str,
+    sample: ServiceSample,
+    scenarios: Scenarios,
+    *,
+    path: PathForm = "intersection",
+    response_format: ResponseFormat = "plain",
 ) -> LogicOutcome:
     """In [0, 1]: 0.4 classification + 0.4 path + 0.2 action, with the scenario's own weights.
 
     Where the procedure waits for the customer no action is right yet, and the other two share its weight; where nothing
     is shown yet, so do path and action with the labels'. A response that is not in SAGE's form is malformed: a genuine
-    0. Absent for a sample that has no gold, or whose scenario hamr does not know.
+    0. Absent for a sample that has no gold, or whose scenario is not among `scenarios`.
     """
-    scenario = _scenario(sample)
-    gold = sample.privileged
-    fields, reference = gold.get("fields"), gold.get("path")
-    if scenario is None or not isinstance(fields, Mapping) or not _is_path(reference):
+    gold = gold_of(sample, scenarios)
+    if gold is None:
         return Absent(detail="no scenario, or no gold fields and path")
+    scenario, fields, reference = gold
     answer = answer_of(text, response_format)
     if isinstance(answer, MalformedResponse):
         return answer
     reading = read_output(answer, scenario)
     if reading.output is None:
         return MalformedResponse(detail=reading.kinds[0])
-    weights, action = scenario.file.metrics, gold.get("action")
-    parts = [(weights.path, path_score(reading.output.path, list(reference or ()), path))]
+    weights, action = scenario.file.metrics, sample.privileged.get("action")
+    parts = [(weights.path, path_score(reading.output.path, reference, path))]
     if fields:
         parts.append((weights.classification, classification(reading.output.fields, fields)))
     if action is not None:
@@ -50,14 +81,13 @@ def sage_logic(
     return Scored(value=sum(weight * value for weight, value in parts) / whole) if whole else Absent(detail="no weight")
 
 
-def _scenario(sample: ServiceSample) -> Scenario | None:
-    name = sample.meta.get("scenario")
-    if not isinstance(name, str):
+def gold_of(sample: ServiceSample, scenarios: Scenarios) -> tuple[Scenario, Mapping[str, Value], Sequence[str]] | None:
+    """(procedure, fields shown, path), where the sample has all three."""
+    name, fields, path = sample.meta.get("scenario"), sample.privileged.get("fields"), sample.privileged.get("path")
+    scenario = scenarios.get(name) if isinstance(name, str) else None
+    if scenario is None or not isinstance(fields, Mapping) or not _is_path(path):
         return None
-    try:
-        return load_scenario(name)
-    except BadInput:
-        return None
+    return scenario, fields, list(path or ())
 
 
 def _is_path(value: object) -> bool:

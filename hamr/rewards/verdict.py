@@ -91,6 +91,20 @@ def parse_verdict(text: str) -> Label | None:
     Reasoning before </think> does not count. The last "Verdict: ..." (or `judge_result`) wins, and is not replaced
     by an earlier one when it cannot be read itself; without any, the text has to be a label and nothing else.
     """
-    answer = text.rpartition("</think>")[2]
+    answer, _ = _answer(text)
     said = [found.group("said") for found in _MARKER.finditer(answer)]
     return canonical_label(said[-1] if said else answer)
+
+
+def verdict_place(text: str) -> tuple[int, int]:
+    """Where what `parse_verdict` reads begins and ends in `text`."""
+    answer, start = _answer(text)
+    said = [found.span("said") for found in _MARKER.finditer(answer)]
+    first, last = said[-1] if said else (0, len(answer))
+    return start + first, start + last
+
+
+def _answer(text: str) -> tuple[str, int]:
+    """What follows the reasoning, and where it begins."""
+    answer = text.rpartition("</think>")[2]
+    return answer, len(text) - len(answer)

@@ -142,6 +142,6 @@ def _key(question: Question) -> bytes:
     """What makes two questions the same, in few bytes: thousands are remembered, some with a group's whole words."""
     each = [sorted(entry.items()) for entry in question.each]
     messages = [sorted(message.items()) for message in question.messages]
+    said = (question.prompt, sorted(question.variables.items()), each, messages, question.schema)
     how = (question.attempt, question.temperature, question.max_new_tokens, question.seed, question.stop)
-    said = repr((question.prompt, sorted(question.variables.items()), each, messages, how))
-    return hashlib.sha256(said.encode()).digest()
+    return hashlib.sha256(repr((said, how)).encode()).digest()

@@ -43,10 +43,10 @@ class Seen:
         if record.band not in _CASCADED or record.s_r is None or len(known) < len(scores):
             return None
         low, high, s_r = min([record.s_r, *known]), max([record.s_r, *known]), record.s_r
-        if record.audit is not None and record.audit.s_j is not None:
-            return cls(low=low, high=high, s_r=s_r, s_j=record.audit.s_j, weight=1.0 / audit_frac)
         if record.band in ("below", "above") and record.s_j is not None:
             return cls(low=low, high=high, s_r=s_r, s_j=record.s_j, weight=1.0)
+        if record.audit is not None and record.audit.s_j is not None:
+            return cls(low=low, high=high, s_r=s_r, s_j=record.audit.s_j, weight=1.0 / audit_frac)
         return cls(low=low, high=high, s_r=s_r)
 
 

@@ -56,9 +56,9 @@ class RouterMetrics:
         """The metrics since the last reading. A share of nothing is left out rather than called 0.
 
         - router/requests: responses scored; /reranker_calls, /judge_calls: questions put to the cascade's pools
-        - router/side_calls: questions put for the judged side rewards; /reasks: of these, again for an answer that
-          could not be read; both only where there were any. /vetoed_frac: share of the responses that a veto kept
-          from the costlier judges
+        - router/side_calls: questions put for the judged side rewards; /reasks: questions put to a judge again
+          for an answer that could not be read; both only where there were any. /vetoed_frac: share of the responses
+          that a veto kept from the costlier judges
         - router/fallbacks: replies that the reranker scored alone, the judge being away; where there were any
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
@@ -75,6 +75,7 @@ class RouterMetrics:
         }
         if self.asked["side"]:
             values["router/side_calls"] = float(self.asked["side"])
+        if self.asked["side"] or self.reasks:
             values["router/reasks"] = float(self.reasks)
         if self.vetoed:
             values["router/vetoed_frac"] = self.vetoed / self.requests

@@ -24,7 +24,7 @@ async def ask_until(
     """The pool's answer; while it is away, asked again until the clock (the event loop's) says `until`.
 
     A refusal says how long it holds (`Answer.retry_in_s`), and so long is waited. Other timeouts and unavailability
-    are asked again after growing waits. An answer that cannot be read is final: the model would say the same again.
+    are asked again after growing waits. An answer that cannot be read is an answer: waiting would not mend it.
     When time is up, the last failure stands.
     """
     now, wait_s = clock or asyncio.get_running_loop().time, FIRST_WAIT_S

@@ -25,7 +25,7 @@ from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
 from hamr.rewards.questions import said
 from hamr.rewards.rules import load_rules, rule_match
-from hamr.rewards.sage_logic import sage_logic
+from hamr.rewards.sage_logic import load_scenarios, sage_logic
 from hamr.routing.asking import Ask, Asker
 from hamr.routing.audit import drawn
 from hamr.routing.cascade import Cascade
@@ -70,9 +70,11 @@ class RewardRouter:
         clock: Callable[[], float] = time.monotonic,
         cache_size: int = 4096,
     ) -> None:
-        """Raises ConfigError when a pool that a reward needs is missing, or a rule file or prompt cannot be used."""
+        """Raises BadInput when a pool that a reward needs is missing, or a rule file, a procedure or a prompt cannot be
+        used."""
         self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
+        self._scenarios = load_scenarios(rewards.sage_logic.scenarios) if rewards.sage_logic.weight else {}
         self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
@@ -178,7 +180,7 @@ class RewardRouter:
 
     def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
         """None where a response is not looked at beside its siblings."""
-        if self._gathering is None or rollout.siblings < 2:
+        if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
             return None
         return Gate(
             gathering=self._gathering,
@@ -211,7 +213,7 @@ class RewardRouter:
         )
         if not rewards.sage_logic.weight:
             return found
-        outcome = sage_logic(text, sample, path=rewards.sage_logic.path, response_format=asked)
+        outcome = sage_logic(text, sample, self._scenarios, path=rewards.sage_logic.path, response_format=asked)
         return (*found, Component(name="sage_logic", outcome=outcome, weight=rewards.sage_logic.weight))
 
     async def _opinions(

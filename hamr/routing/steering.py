@@ -16,7 +16,7 @@ from hamr.routing.budget import balance, balanced, placed, without_audits
 from hamr.routing.cascade import Cascade
 from hamr.routing.evidence import Bounds, Evidence, Seen
 from hamr.routing.trust import Ends, loss, most_trusted
-from hamr.types import RewardRecord, Rollout, ServiceSample
+from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
 class Steering:
@@ -137,16 +137,16 @@ class Steered:
 
     def __init__(self, router: Asked, steering: Steering) -> None:
         self._router, self._steering = router, steering
-        self._records: list[RewardRecord] = []
+        self._records: dict[SampleKey, RewardRecord] = {}
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._router.score(sample, rollout, cascade=self._steering.cascade)
-        self._records.append(record)
+        self._records[record.key] = record  # a response that is scored again counts once
         return record
 
     def step_ended(self) -> dict[str, float]:
         """The step's responses are all scored: `Steering.step_ended` with their records."""
-        records, self._records = self._records, []
+        records, self._records = list(self._records.values()), {}
         return self._steering.step_ended(records)
 
 

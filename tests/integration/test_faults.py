@@ -254,6 +254,31 @@ async def test_a_replica_that_dies_with_fifty_requests_loses_none_of_them() -> N
         await client.close()
 
 
+async def test_a_group_that_loses_its_replica_keeps_together_elsewhere() -> None:
+    """Before the loss, right after it and when both run again: one replica, whose prefix cache is the group's."""
+    client = PoolClient("wide", SECTIONS["wide"], RUN)
+
+    async def homes(count: int = 12) -> set[str | None]:
+        return {(await client.ask(about("pid"))).verdict for _ in range(count)}
+
+    try:
+        await until(lambda: both_running("wide"))
+        [first] = await homes()
+        os.kill(int(first or 0), signal.SIGKILL)
+        [second] = await homes()
+        assert second not in (None, first)
+
+        async def replaced() -> bool:
+            pids = (await asyncio.to_thread(pool_status, RUN))["wide"]["pids"]
+            return len(pids) == 2 and int(first or 0) not in pids
+
+        await until(replaced)
+        await asyncio.sleep(1.0)  # the client hears of it a little later
+        assert len(await homes()) == 1
+    finally:
+        await client.close()
+
+
 # --- hedging -----------------------------------------------------------------------------------
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from ablation import tables, world  # noqa: E402
-from ablation.arms import TERMS, Arm, arms  # noqa: E402
+from ablation.arms import TERMS, TWINS, Arm, arms  # noqa: E402
 from ablation.figures import exact_scores, judge_scores, last_third, plain, write_answers  # noqa: E402
 from ablation.graders import Grader, served, verdict_json, write_prompts  # noqa: E402
 from ablation.runs import Sweep  # noqa: E402
 from ablation.verdict import Exact, hear, judged, judged_action  # noqa: E402
+from ablations import run_arms  # noqa: E402
 
 from hamr.augmentation.patm_checks import missing_step  # noqa: E402
 from hamr.backends.scorer_openai import OpenAIScorer  # noqa: E402
@@ -303,6 +308,69 @@ def test_other_settings_or_data_need_another_folder(tmp_path: Path, monkeypatch:
         sweep(tmp_path, Hamr()).run(BASE, 0)
 
 
+LOOK = Arm(name="look_mix", job="look", part="sft", start="base", settings=("experiment=smoke",))
+TWIN = Arm(name="init_mix", job="rl", part="init", start="base", settings=("experiment=smoke",))
+
+
+def test_what_another_arm_has_seen_is_not_looked_at_again(tmp_path: Path) -> None:
+    hamr = Hamr()
+    alone = sweep(tmp_path / "alone", hamr, LOOK, TWIN)
+    assert alone.run(LOOK, 0)
+    assert alone.answers(LOOK, 0) == (tmp_path / "alone/runs/look_mix/seed_0", "base")
+    both = sweep(tmp_path / "both", hamr, LOOK, TWIN)
+    assert not both.finished(LOOK, 0)
+    assert both.run(TWIN, 0) and both.finished(LOOK, 0) and both.run(LOOK, 0)
+    assert not (tmp_path / "both/runs/look_mix/seed_0").exists()
+    assert both.answers(LOOK, 0) == (tmp_path / "both/runs/init_mix/seed_0", "base")
+    assert both.answers(TWIN, 0) == (tmp_path / "both/runs/init_mix/seed_0", "rl")
+    assert not both.finished(LOOK, 1)
+
+
+def test_twins_ask_the_same_policy_the_same(files: dict[str, Path], tmp_path: Path) -> None:
+    listed = {arm.name: arm for arm in arms(files, "http://127.0.0.1:1/v1", write_prompts(tmp_path))}
+    assert set(TWINS) == {name for name in listed if name.startswith("look_") and not name.endswith("_twice")}
+    for look, twin in TWINS.items():
+        assert (listed[look].start, listed[look].response_format) == (listed[twin].start, listed[twin].response_format)
+        own, other = (load_config(list(listed[name].settings)) for name in (look, twin))
+        for section in ("model", "rollout", "data"):
+            assert getattr(own, section) == getattr(other, section)
+        assert own.experiment.evaluation == other.experiment.evaluation
+
+
+def test_seed_after_seed_and_looks_last(tmp_path: Path) -> None:
+    hamr = Hamr()
+    made = sweep(tmp_path, hamr, LOOK, TWIN)
+    assert run_arms(made, ("sft", "init"), [1, 2]) == []
+    ran = [next(a for a in args if a.startswith("experiment.run_dir=")).split("/runs/")[1] for args in hamr.asked]
+    assert ran == ["base/seed_1", "init_mix/seed_1", "base/seed_2", "init_mix/seed_2"]
+
+
+def test_fewer_items_to_learn(tmp_path: Path) -> None:
+    kinds = Counter(item.kind for item in read_items(world.prepare(tmp_path, 24)["sft"]))
+    assert kinds == dict.fromkeys(("decision", "decision_dra", "patm", "patm_dra"), 24)
+
+
+def test_a_killed_sweep_leaves_no_run_behind(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from ablation.runs import hamr_process; "
+        "hamr_process(['sh', '-c', 'echo $$ > pid; exec sleep 300'])([], Path('log'))"
+    )
+    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)])
+    swept = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    try:
+        until = time.monotonic() + 60
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
+            assert time.monotonic() < until and swept.poll() is None
+            time.sleep(0.05)
+    finally:
+        swept.terminate()
+        swept.wait(30)
+    run = int((tmp_path / "pid").read_text())
+    while psutil.pid_exists(run) and psutil.Process(run).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 # --- figures -----------------------------------------------------------------------------------
 
 
@@ -494,8 +562,8 @@ def test_the_router_gives_the_rule_engines_reward(grader: Grader, files: dict[st
 # --- the whole, without an engine --------------------------------------------------------------
 
 
-def finished_run(folder: Path, arm: Arm, stage: str, answers: dict[str, str], entropy: Sequence[float] = ()) -> None:
-    """What a finished `hamr train` of the arm leaves behind, had it given these answers."""
+def finished_run(folder: Path, arm: Arm, said: dict[str, dict[str, str]], entropy: Sequence[float] = ()) -> None:
+    """What a finished `hamr train` of the arm leaves behind, had it given these answers at these stages."""
     config = dump_config(load_config(list(arm.settings)))
     with RunFolder.create(folder, config) as made:
         records = [
@@ -507,6 +575,7 @@ def finished_run(folder: Path, arm: Arm, stage: str, answers: dict[str, str], en
                 band="none",
                 response=text,
             )
+            for stage, answers in said.items()
             for item, text in answers.items()
         ]
         with Ledger(made.ledger) as ledger:
@@ -525,10 +594,11 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     right = {s.id: s.references[0].action.content for s in points}
     thought = {item: f"<think>so</think><answer>{text}</answer>" for item, text in right.items()}
     runs = out / "runs"
-    finished_run(runs / "look_original/seed_0", known["look_original"], "base", dict.fromkeys(right, "What?"))
-    finished_run(runs / "look_decision/seed_0", known["look_decision"], "base", right)
-    finished_run(runs / "ours/seed_0", known["ours"], "rl", thought, [0.3, 0.2, 0.1])
-    finished_run(runs / "multi_gt/seed_0", known["multi_gt"], "rl", thought, [0.3, 0.3, 0.4])
+    finished_run(runs / "look_original/seed_0", known["look_original"], {"base": dict.fromkeys(right, "What?")})
+    finished_run(runs / "look_decision/seed_0", known["look_decision"], {"base": right})
+    begun = {"base": dict.fromkeys(right, "<think>so</think><answer>What?</answer>"), "rl": thought}
+    finished_run(runs / "ours/seed_0", known["ours"], begun, [0.3, 0.2, 0.1])
+    finished_run(runs / "multi_gt/seed_0", known["multi_gt"], begun, [0.3, 0.3, 0.4])
 
     done = subprocess.run(
         [*command, "--only", "table", "--results", str(results)], capture_output=True, text=True, cwd=tmp_path
@@ -543,6 +613,9 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     assert found["multi GT", "rule_engine"]["verdict"] == "not decided"
     assert found["multi GT", "entropy of the last third"]["ours"] == pytest.approx([0.4, 0.1])
     assert found["SFT mix", "rule_engine"]["missing"] == ["look_mix"]
+    # Nobody looked at the policy that `ours` starts from: its own first evaluation says what it did.
+    mix_dra = found["SFT mix, DRA", "rule_engine"]
+    assert (mix_dra["missing"], mix_dra["ours"]) == (["look_decision_dra"], [0.0, None])
     assert found["SFT decision", "judge_multi"]["missing"] == ["look_decision", "look_original"]
     assert "| SFT decision | original | Multi-ECS, rule engine | 0.293 / 0.299 | 1.000 / 0.000 |" in done.stdout
     for name in ("orderings", "entropy"):

@@ -11,8 +11,11 @@ import pytest
 
 from hamr.augmentation.patm import Patm, PatmRecipe, patm_items
 from hamr.augmentation.runner import make_one
+from hamr.config.schema import RewardsConfig, SageDataConfig
+from hamr.data.telecom import generate
+from hamr.protocols import Ask
 from hamr.rewards.written import WrittenPrompt
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, ScorerCall
 from tests.unit.augmentation.plans import CALL, pools, window
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,3 +94,41 @@ async def test_the_template_s_plans_pass_every_rule(number: int, monkeypatch: py
     assert (made.reason, made.notes) == ("", ())
     assert made.kept and json.loads(made.kept["actions"]) == ([CALL] if number == 0 else [])
     assert [text["step"] for text in made.texts] == ["rewrite", "rewrite check", "planning check"]
+
+
+async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from reward_pools import arms, batch, figures, score, table
+
+    seen: list[str] = []
+
+    def pool(name: str) -> Ask:
+        async def ask(question: Question) -> Answer:
+            seen.append(question.variables["history"])
+            call = ScorerCall(
+                pool=name, model="m", prompt_version="1", replica="r", queue_s=0.0, service_s=0.0, prompt_tokens=10,
+                output_tokens=1, cached_tokens=4,
+            )  # fmt: skip
+            return Answer(score=len(question.variables["statement_b"]) % 100 / 100, verdict="part", call=call)
+
+        return ask
+
+    work = batch(generate(SageDataConfig(train=8, validation=8, test=24)).test, 3, 6, 0.5, seed=0)
+    assert work.y.shape == (3, 6) and {*work.y.ravel()} <= {0.0, 0.5, 1.0}
+    distinct = sum(len(set(texts)) for texts in work.texts)
+    assert distinct < 18
+    names = {"reranker": "reranker", "judge": "judge"}
+    asks = {name: pool(name) for name in names}
+    rows = {}
+    for arm in arms(RewardsConfig(), {"tau_a": 0.4, "tau_b": 0.6, "w1": 0.1, "w2": 0.5}, 0.1):
+        found = await score(arm, asks, work, "m", at_once=4)
+        rows[arm.name] = figures(arm, [found], [work], names)
+    calls = {name: (row["reranker"]["calls"], row["judge"]["calls"]) for name, row in rows.items()}
+    assert (calls["judge only"], calls["reranker only"]) == ((0, 18), (18, 0))
+    assert calls["calibrated"][0] == 18 and calls["calibrated, cache"][0] == distinct
+    assert 0 < calls["calibrated, cache"][1] < calls["calibrated"][1] < 18
+    assert rows["calibrated"]["spearman"] == rows["calibrated, cache"]["spearman"]
+    assert rows["judge only"]["judge"] == {"calls": 18, "prompt_tokens": 180, "cached_tokens": 72, "output_tokens": 18}
+    assert {row["failed"] for row in rows.values()} == {0}
+    assert all(history.startswith("Customer: Case m-") for history in seen)
+    assert "| judge only | 1.00 |" in table(list(rows.values()))

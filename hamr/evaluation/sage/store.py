@@ -27,22 +27,22 @@ class Store:
     """Use as a context manager; one process at a time."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
-        """Takes up what the folder holds. With `rejudge` its judgements are set aside as judgements.old.jsonl, and the
-        settings of the judges may be others.
+        """Takes up what the folder holds. With `rejudge` the settings of the judges may be others, and where they are,
+        the judgements are set aside as judgements.old.jsonl; where they are the same, it goes on with these judgements.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
-        was begun with other settings; nothing is changed then.
+        has dialogues with other settings; nothing is changed then.
         """
         self.folder = folder
         self.traces: dict[Key, Trace] = {}
         self.judgements: dict[Key, dict[int, Judgement]] = {}
         self._lock = locked(folder)
         try:
-            before = read_settings(folder)
-            if before is not None:
-                check_settings(folder, before, settings, rejudge=rejudge)
             self._read()
-            if rejudge and (folder / JUDGEMENTS).exists():
+            before = self._in_force(read_settings(folder))
+            check_settings(folder, before, settings, rejudge=rejudge)
+            others = before.get("judging") != json.loads(json.dumps(settings.get("judging")))
+            if rejudge and others and self.judgements:
                 (folder / JUDGEMENTS).replace(folder / "judgements.old.jsonl")
                 self.judgements = {}
             merged = merge_settings(before, settings)
@@ -82,6 +82,19 @@ class Store:
         file = self._files[name]
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
         file.flush()
+
+    def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Of the settings that the folder has, those behind something that was finished: a mistyped model or endpoint
+        may be corrected."""
+        finished = [trace for trace in self.traces.values() if trace.finished]
+        if before is None or not finished:
+            return {}
+        held = {"agents": {t.agent for t in finished}, "scenarios": {t.plan.scenario for t in finished}}
+        found = {key: value for key, value in before.items() if key != "judging" or self.judgements}
+        return {
+            key: {name: known for name, known in value.items() if name in held[key]} if key in held else value
+            for key, value in found.items()
+        }
 
     def _read(self) -> None:
         for where, row in rows_of(self.folder / TRACES):
@@ -129,10 +142,9 @@ def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
             raise BadInput("output", str(folder), remedy)
 
 
-def merge_settings(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """What the folder holds after this command."""
-    old = before or {}
-    return {**now, **{key: {**old.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
+    return {**now, **{key: {**before.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
 
 
 def _difference(key: str, was: Any, now: Any) -> tuple[str, Any, Any]:

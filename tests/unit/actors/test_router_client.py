@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -11,7 +10,7 @@ from hamr.actors.router import RouterClient
 from hamr.actors.router_calls import packed, unpacked
 from hamr.config.pools import RouterConfig
 from hamr.routing.cascade import Cascade
-from hamr.types import Rollout, SampleKey, ServiceSample
+from hamr.types import RewardRecord, Rollout, SampleKey, Scored, ServiceSample
 
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
 ROLLOUT = Rollout(
@@ -25,8 +24,20 @@ ROLLOUT = Rollout(
 )
 
 
+RECORD = RewardRecord(
+    key=ROLLOUT.key,
+    total=Scored(value=1.0),
+    components=(),
+    action=None,
+    band="none",
+    response=ROLLOUT.text,
+    response_tokens=1,
+    versions=(),
+)
+
+
 class Dying:
-    """An actor that dies under its first calls; the one that Ray puts in its place answers with what it was told."""
+    """An actor that dies under its first calls; what it was told is kept."""
 
     def __init__(self, deaths: int) -> None:
         self.left, self.told = deaths, []
@@ -42,7 +53,7 @@ class Dying:
         self.left -= 1
         if self.left >= 0:
             raise RayActorError
-        yield _value(packed(list(enumerate(calls))))
+        yield _value(packed([(i, RECORD) for i in range(len(calls))]))
 
 
 async def _value(value: Any) -> Any:
@@ -52,12 +63,19 @@ async def _value(value: Any) -> Any:
 async def test_a_restarted_router_is_told_the_cascade_again() -> None:
     actor: Any = Dying(deaths=2)
     client, cascade = RouterClient(actor, RouterConfig(deadline_s=30.0)), Cascade(0.1, 0.2, 0.3, 0.4)
-    answer: Any = await client.score(SAMPLE, ROLLOUT, cascade=cascade, group_aware=False)
-    assert answer == (SAMPLE, replace(ROLLOUT, prompt_ids=(), logprobs=()), cascade, False)
-    assert actor.told == [answer] * 3
+    await client.score(SAMPLE, ROLLOUT, cascade=cascade, group_aware=False)
+    assert [call[2:] for call in actor.told] == [(cascade, False)] * 3
 
 
 async def test_without_a_cascade_the_configured_one_counts() -> None:
     actor: Any = Dying(deaths=0)
-    answer: Any = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
-    assert answer[2:] == (None, True)
+    await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
+    assert actor.told[0][2:] == (None, True)
+
+
+async def test_tokens_that_no_reward_reads_stay_here_and_the_record_keeps_how_likely_they_were() -> None:
+    actor: Any = Dying(deaths=0)
+    record = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
+    sent = actor.told[0][1]
+    assert (sent.prompt_ids, sent.logprobs, sent.token_ids) == ((), (), (3,))
+    assert record.mean_logprob == -0.5

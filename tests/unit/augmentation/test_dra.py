@@ -75,6 +75,17 @@ def test_each_rule(one: Decided, text: str, check: str | None) -> None:
     assert (found and found.check) == check
 
 
+@pytest.mark.parametrize("said", ["mia_k", "shop-7x"])
+def test_what_the_ticket_and_earlier_calls_name_is_private_too(said: str) -> None:
+    """Nothing in these says by itself that it is private, and what was decided now names neither."""
+    called = {**rows(), "ticket": {"product": "shop", "account_name": "shop-7x"}}
+    called["turns"][1] = {**called["turns"][1], "parameters": {"user_id": "mia_k"}}
+    *_, last = [sample for _, sample in decision_points(trajectory_from_json(called))]
+    found = rationale_fault(f"{WHY} It is {said}.", decided(last), "en")
+    assert found is not None and (found.check, said in found.detail) == ("anonymised", True)
+    assert rationale_fault(WHY, decided(last), "en") is None
+
+
 def test_rules_in_chinese() -> None:
     checks = {
         WARUM: None,

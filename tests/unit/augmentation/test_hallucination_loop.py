@@ -85,6 +85,22 @@ def test_a_second_model_confirms_and_people_decide_the_rest(folder: Path, capsys
     assert not (out / "review.jsonl").exists()
 
 
+def test_a_later_file_of_labels_needs_the_new_ones_alone(folder: Path) -> None:
+    out, labels = folder / "out", folder / "labels.jsonl"
+    again = (f"labels={labels}", "overwrite=true")
+    assert build(folder) == 0
+    for _ in range(2):  # what is still open, one more of them labelled
+        first, *rest = rows_of(out / "review.jsonl")
+        write_rows(labels, [{**first, "label": "misuse", "reason": "as read"}, *rest])
+        assert build(folder, *again) == 0
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
+    # Of another response under the same name nothing is known.
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented anew"), row("invented too")])
+    assert build(folder, "overwrite=true") == 0
+    assert [r["response"] for r in rows_of(out / "review.jsonl")] == ["invented anew"]
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented too"]
+
+
 @pytest.mark.parametrize(
     ("labelled", "said"),
     [

@@ -34,6 +34,15 @@ def test_folder_with_config_is_taken(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == tmp_path
 
 
+def test_a_relative_folder_is_the_same_for_whoever_stands_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("policy") == tmp_path / "policy"
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("./nowhere", "no such folder"), ("/nowhere/at/all", "no such folder"), ("~/nowhere-xyz", "no such folder")],

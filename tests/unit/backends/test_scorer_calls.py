@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from hamr.backends.scorer_openai import OpenAIScorer
+from hamr.backends.scorer_written import REASK_TEMPERATURE
 from hamr.backends.scorers import JudgeScorer, RerankerScorer
 from hamr.backends.vllm_engine import Classified, Completion
 from hamr.config.pools import PoolConfig
@@ -72,6 +74,20 @@ async def test_the_reranker_reports_what_its_one_request_found() -> None:
 async def test_the_judges_second_request_finds_its_own_words_and_does_not_count(thinking: int, requests: int) -> None:
     said, engine = await call(JudgeScorer, thinking_tokens=thinking)
     assert (said.prompt_tokens, said.cached_tokens, engine.asked) == (15, 8, requests)
+
+
+class Keeping(Engine):
+    async def complete(self, ids: Any, sampling: Any, **how: Any) -> Completion:
+        self.sampled = (sampling.temperature, how["seed"])
+        return await super().complete(ids, sampling, **how)
+
+
+@pytest.mark.parametrize(("attempt", "sampled"), [(0, (0.0, 0)), (2, (REASK_TEMPERATURE, 2))])
+async def test_a_judge_that_is_asked_again_reasons_anew(attempt: int, sampled: tuple[float, int]) -> None:
+    engine = Keeping()
+    pool = PoolConfig(role="judge", prompt="judge.en", thinking_tokens=16)
+    await JudgeScorer("p", pool, engine, Prompt(), "m").score([replace(QUESTION, attempt=attempt)])
+    assert engine.sampled == sampled
 
 
 @pytest.mark.parametrize(

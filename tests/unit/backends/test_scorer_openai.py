@@ -43,6 +43,22 @@ def test_words_in_the_reasoning_are_not_the_verdict() -> None:
     assert read_reply(text, positions, JUDGE).score == pytest.approx(0.15)
 
 
+def test_words_behind_the_verdict_are_not_the_verdict() -> None:
+    """The last "no" is that of "Nothing", where the model was sure to go on."""
+    tokens = ["Verdict", ":", " No", ".\n", "Nothing", " else."]
+    positions = [(token, {token: -0.01}) for token in tokens]
+    positions[2] = (" No", top(_Yes=0.2, _Part=0.1, _No=0.6))
+    positions[4] = ("Nothing", top(No=0.9, Yes=0.05, Part=0.04))
+    assert read_reply("".join(tokens), positions, JUDGE).score == pytest.approx(0.25 / 0.9)
+
+
+def test_a_verdict_in_other_words_is_not_read_where_its_label_stands_in_the_reasoning() -> None:
+    text, positions = spoken("Yes", ", they agree.\n", "Verdict", ":", " consistent", last={" consistent": -0.01})
+    positions[0] = ("Yes", top(Yes=0.9, Part=0.05, No=0.05))
+    with pytest.raises(VerdictUnparsable, match="cannot be found among the tokens"):
+        read_reply(text, positions, JUDGE)
+
+
 def test_spellings_of_a_label_add_up() -> None:
     text, positions = spoken("yes", last=top(yes=0.4, Yes=0.2, _yes=0.1, no=0.1, No=0.1, maybe=1e-6))
     assert read_reply(text, positions, RERANKER).score == pytest.approx(0.7 / 0.9)

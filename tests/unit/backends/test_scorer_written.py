@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,6 +143,15 @@ async def test_an_endpoint_is_held_to_the_schema_where_it_is_wanted() -> None:
     (request,) = completions.asked
     assert request["response_format"]["json_schema"]["schema"] == SCHEMA
     assert (request["temperature"], request["seed"]) == (REASK_TEMPERATURE, 1)
+
+
+async def test_a_verdict_that_is_asked_for_again_is_another_draw() -> None:
+    completions = Completions("Verdict: Yes")
+    made = endpoint(completions, role="judge", prompt="judge.en")
+    asked = Question(variables={"history": "", "statement_a": "Hello.", "statement_b": "Hi."})
+    answers = await made.score([asked, replace(asked, attempt=1)])
+    assert [a.score for a in answers] == [1.0, 1.0]
+    assert [(r["temperature"], r["seed"]) for r in completions.asked] == [(0.0, 0), (REASK_TEMPERATURE, 1)]
 
 
 async def test_an_endpoint_s_answer_that_is_cut_off_is_unparsable() -> None:

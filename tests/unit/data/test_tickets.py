@@ -201,6 +201,14 @@ def test_a_faulty_ticket_is_one_line_and_the_others_go_on(tmp_path: Path, row: A
     assert fault.row is not None
 
 
+@pytest.mark.parametrize("hide", [True, False])
+def test_private_values_of_a_faulty_ticket_are_hidden_too(tmp_path: Path, hide: bool) -> None:
+    lines = [{**CUSTOMER, "text": f"Call me on {PHONE}"}, {**AGENT, "from": f"bot {PHONE}"}]
+    (fault,) = read(tmp_path, ticket(), ticket("X", lines), hide=hide).faults
+    assert "unknown role" in fault.message and (PHONE in fault.message) == (not hide)
+    assert (PHONE in str(fault.row)) == (not hide) and ("[PHONE_1]" in str(fault.row)) == hide
+
+
 def test_the_same_turns_again_are_a_duplicate(tmp_path: Path) -> None:
     found = read(tmp_path, ticket("A"), ticket("B"))
     assert ([t.id for t in found.trajectories], found.duplicates) == (["A"], ("B",))

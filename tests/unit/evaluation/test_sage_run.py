@@ -12,12 +12,15 @@ from hamr.data.sage_words import expansions, load_words
 from hamr.errors import BadInput
 from hamr.evaluation.sage import load_scenario, scenario_names
 from hamr.evaluation.sage.coverage import plan_dialogues
+from hamr.evaluation.sage.judging import Judgement
 from hamr.evaluation.sage.run import Cast, hold, summarise
 from hamr.evaluation.sage.scripted import KINDS, scripted
-from hamr.evaluation.sage.store import Store
+from hamr.evaluation.sage.store import Store, read_settings
+from hamr.evaluation.sage.traces import Trace
 from hamr.types import Answer
 
 QUICK = SageConfig(per_intent=1, per_path=1, resamples=20, longest_wait_s=0.001)
+ROUTES = QUICK.model_copy(update={"cover": "routes"})
 SETTINGS = {"agents": {}, "scenarios": {}, "judging": {"judges": ["gold"]}}
 
 
@@ -68,7 +71,7 @@ def test_the_perfect_agent_scores_logic_100_on_every_path_of_every_scenario(tmp_
 
 def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
     names = scenario_names()
-    found = run(tmp_path, names, QUICK.model_copy(update={"cover": "routes"}), agents=("wrong_action",))
+    found = run(tmp_path, names, ROUTES, agents=("wrong_action",))
     for name in names:
         assert mean(found, "wrong_action", "logic", name) == pytest.approx(80.0)
         assert found.summary["agents"]["wrong_action"]["scenarios"][name]["execution_gap"] == pytest.approx(100.0)
@@ -78,13 +81,36 @@ def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
 
 
 def test_words_without_json_are_format_errors_and_earn_nothing(tmp_path):
-    found = run(tmp_path, agents=("chatty", "silent"))
+    names = scenario_names()
+    found = run(tmp_path, names, ROUTES, agents=("chatty", "silent"))
     for agent, kind in (("chatty", "no_json"), ("silent", "empty")):
-        assert mean(found, agent, "unreadable") == 100.0
-        assert mean(found, agent, "logic") == 0.0
-        assert mean(found, agent, "overall") == 0.0
         assert mean(found, agent, "chat_length") is None
-        assert found.summary["agents"][agent]["scenarios"]["telecom_package"]["faults"] == {kind: 100.0}
+        for name in names:
+            assert mean(found, agent, "unreadable", name) == 100.0
+            assert mean(found, agent, "logic", name) == 0.0
+            assert mean(found, agent, "overall", name) == 0.0
+            assert found.summary["agents"][agent]["scenarios"][name]["faults"] == {kind: 100.0}
+
+
+def test_a_wrong_branch_costs_one_label_and_what_it_leads_past_on_every_path(tmp_path):
+    names = scenario_names()
+    found = run(tmp_path, names, ROUTES, agents=("wrong_branch",))
+    with Store(tmp_path, SETTINGS) as store:
+        traces = {trace.plan.id: trace for trace in store.traces.values()}
+    for name in names:
+        scenario, turns = load_scenario(name), found.assessed["wrong_branch"][name]
+        assert {(*a.reference.path, a.reference.action) for a in turns} == {
+            (*route.stages, route.action) for route in scenario.paths()
+        }
+        for a in turns:
+            plan = traces[a.dialogue].plan
+            said = json.loads(traces[a.dialogue].turns[0].agent)["classification_output"]
+            assert sum(said[field] != value for field, value in plan.fields.items()) == 1
+            path, action = scenario.reference(said, plan.system)
+            right, due = scenario.reference(plan.fields, plan.system)
+            stages = len({*path} & {*right}) / len(right)
+            cost = 40 / len(plan.fields) + 40 * (1 - stages) + 20 * (action != due)
+            assert a.worth.logic.logic == pytest.approx(100 - cost)
 
 
 # What the procedure of the Telecom Package makes of the first wrong label, by hand. The customer's label that decides
@@ -275,22 +301,58 @@ def test_what_a_pool_broke_off_is_tried_again(tmp_path):
 
 def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):
     for name in ("a", "b"):
-        run(tmp_path / name, agents=("perfect", "wrong_branch"), judges=("gold", "strict", "contrary"))
+        run(tmp_path / name, config=ROUTES, agents=("perfect", "wrong_branch"), judges=("gold", "strict", "contrary"))
     for file in ("traces.jsonl", "judgements.jsonl"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def held(agent="a", outcome="ended"):
+    [plan] = plan_dialogues(load_scenario("telecom_package"), QUICK.model_copy(update={"limit": 1}))
+    return Trace(agent=agent, simulator="s", plan=plan, turns=(), outcome=outcome)
+
+
 def test_a_folder_of_another_evaluation_is_refused(tmp_path):
     begun = {**SETTINGS, "sage": {"seed": 0}}
-    with Store(tmp_path, begun), pytest.raises(BadInput, match="another evaluation is writing"):
-        Store(tmp_path, begun)
+    with Store(tmp_path, begun) as store:
+        with pytest.raises(BadInput, match="another evaluation is writing"):
+            Store(tmp_path, begun)
+        store.add_trace(held())
+        store.add_judgement(Judgement(agent="a", dialogue=held().plan.id, turn=1, votes=()))
     with pytest.raises(BadInput, match=r"sage.seed=0, now 1"):
         Store(tmp_path, {**SETTINGS, "sage": {"seed": 1}})
     others = {**SETTINGS, "sage": {"seed": 0}, "judging": {"judges": ["strict"]}}
     with pytest.raises(BadInput, match="rejudge=true"):
         Store(tmp_path, others)
+
+
+def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
+    def of(**models):
+        return {**SETTINGS, "agents": {name: {"model": model} for name, model in models.items()}}
+
+    with Store(tmp_path, {**of(a="typo"), "sage": {"seed": 0}}) as store:
+        store.add_trace(held(outcome="agent_failed"))
+    with Store(tmp_path, of(a="right", b="typo")) as store:
+        store.add_trace(held())
+    with Store(tmp_path, of(b="right")) as store:
+        assert store.finished("a", held().plan.id) is not None
+    assert read_settings(tmp_path)["agents"] == {"a": {"model": "right"}, "b": {"model": "right"}}
+    with pytest.raises(BadInput, match=r"agents.a.model=.right., now"):
+        Store(tmp_path, of(a="other"))
+
+
+def test_judging_again_that_was_stopped_goes_on(tmp_path):
+    first, again = (Judgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
+    others = {**SETTINGS, "judging": {"judges": ["strict"]}}
+    with Store(tmp_path, SETTINGS) as store:
+        store.add_trace(held())
+        store.add_judgement(first)
     with Store(tmp_path, others, rejudge=True) as store:
         assert store.judgements == {}
+    with Store(tmp_path, others, rejudge=True) as store:  # stopped before the first vote
+        store.add_judgement(again)
+    with Store(tmp_path, others, rejudge=True) as store:
+        assert store.judgements == {("a", held().plan.id): {5: again}}
+    assert json.loads((tmp_path / "judgements.old.jsonl").read_text())["turn"] == 1
 
 
 @pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"agent": "a"}\n'])
@@ -312,7 +374,7 @@ def test_an_unknown_script_names_the_nearest(kind):
 
 
 def test_against_the_customers_own_case_no_judge_counts(tmp_path):
-    found = run(tmp_path, agents=("perfect", "wrong_action"), judges=("contrary",))
+    found = run(tmp_path, config=ROUTES, agents=("perfect", "wrong_action"), judges=("contrary",))
     assert mean(found, "perfect", "logic") < 80
     assert mean(found, "perfect", "truth") == pytest.approx(100.0)
     assert mean(found, "perfect", "truth_action") == 100.0
@@ -321,7 +383,7 @@ def test_against_the_customers_own_case_no_judge_counts(tmp_path):
     turns = found.assessed["perfect"]["telecom_package"]
     assert all((a.truth is not None) == (a.judges_right is not None) == a.last for a in turns)
     assert not all(a.last for a in turns)
-    right = run(tmp_path / "b", judges=("gold",))
+    right = run(tmp_path / "b", config=ROUTES, judges=("gold",))
     assert mean(right, "perfect", "judges_right") == 100.0
 
 

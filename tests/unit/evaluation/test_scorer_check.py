@@ -60,3 +60,19 @@ async def test_check_leaves_failures_and_partial_pairs_out() -> None:
     ]
     check = await check_scorer(ask, pairs)
     assert (check.n, check.failed, check.auc) == (3, 1, 1.0)
+
+
+async def test_without_scores_of_both_kinds_there_is_no_auc() -> None:
+    """Imported tickets have one reply a sample: no two that say the same."""
+    asked = []
+
+    async def ask(question: Question) -> Answer:
+        asked.append(question)
+        return Answer(failure="timeout", detail="late")
+
+    pairs = [
+        ReplyPair(history="", statement_a="a", statement_b=str(i), label="inconsistent", thought="") for i in range(3)
+    ]
+    assert await check_scorer(ask, pairs) is None and not asked
+    same = ReplyPair(history="", statement_a="a", statement_b="A!", label="consistent", thought="")
+    assert await check_scorer(ask, [*pairs, same]) is None and len(asked) == 4

@@ -126,6 +126,15 @@ def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
     assert "http://" not in report and "https://" not in report
 
 
+def test_where_nobody_is_named_four_judges_are_asked(tmp_path, monkeypatch):
+    judges = Judges(monkeypatch)
+    file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
+    given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=50"]
+    assert main(["evaluate", "benchmark=ecs", *given, "pools.judge_2.endpoint=http://127.0.0.1:9/v1"]) == 0
+    assert {name for name, *_ in judges.asked} == {"judge", "judge_2", "judge_3", "judge_4"}
+    assert set(metrics(tmp_path)["judges"]) == {"judge", "judge_2", "judge_3", "judge_4"}
+
+
 def test_soft_scores_need_no_new_votes(tmp_path, monkeypatch):
     judges = Judges(monkeypatch, judge={"else": "yes 0.8"}, second={"else": "part 0.4"})
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))

@@ -57,6 +57,9 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
         Request.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
 
 
+OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -64,7 +67,7 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
         ([], "submit: None"),
         (["score", "input=a.jsonl", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
         (
-            ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp"],
+            ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp", OPEN],
             "is no URL of a dashboard",
         ),
         (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "nobody answers there"),

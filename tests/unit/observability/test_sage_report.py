@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.evaluation.sage.run import Progress
 from hamr.observability import plots_sage as plots
-from hamr.observability.sage_console import coverage_table
+from hamr.observability.sage_console import coverage_table, lines
 
 
 @pytest.mark.parametrize("name", scenario_names())
@@ -57,3 +61,12 @@ def test_the_coverage_table_sums_the_paths_of_a_route():
         ["6"],
         ["1"],
     ]
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then():
+    screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 31.0])
+    report = lines(Console(file=screen, width=100), clock=lambda: next(at))
+    for held, judged in ((2, 1), (6, 5), (7, 6)):
+        report(Progress(total=10, held=held, judged=judged))
+    [line] = screen.getvalue().splitlines()
+    assert line.startswith("6 of 10 dialogues held, 5 judged, about 30.0 s left")

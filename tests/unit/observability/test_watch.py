@@ -31,6 +31,8 @@ def test_repeats_count_within_a_group_only():
 def test_the_scorers_distance_takes_audits_in():
     asked = replace(record(0, 1.0), s_r=0.2, s_j=0.6)
     audited = replace(record(1, 1.0), s_r=0.8, s_j=None, audit=Audit(s_r=0.8, s_j=0.0))
+    both = replace(asked, audit=Audit(s_r=0.2, s_j=0.6, best=1.0))
+    assert watch_metrics([both, audited])["watch/scorer_gap"] == pytest.approx(0.6), "heard once, counted once"
     assert watch_metrics([asked, audited])["watch/scorer_gap"] == pytest.approx(0.6)
 
 
@@ -74,7 +76,9 @@ def test_a_run_notes_its_alarms(tmp_path):
         RunRecorder(folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audit_frac=0.5) as recorder,
     ):
         recorder.begin("rl", 1)
-        audited = [replace(record(i, i / 4), response_tokens=10 * i, audit=Audit(s_r=0.8, s_j=0.7)) for i in range(5)]
+        audited = [
+            replace(record(i, i / 4), response_tokens=10 * i, audit=Audit(s_r=0.8, s_j=0.7, best=0.7)) for i in range(5)
+        ]
         recorder.records(1, audited)
         recorder.metrics(1, {})
     [row] = read_metrics(folder.metrics)

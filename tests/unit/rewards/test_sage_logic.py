@@ -6,11 +6,12 @@ import json
 import pytest
 
 from hamr.config.load import load_config
+from hamr.config.resources import resource
 from hamr.config.schema import RewardsConfig
 from hamr.data.sage_samples import generate
 from hamr.errors import ConfigError
 from hamr.evaluation.sage import load_scenario, scenario_names
-from hamr.rewards.sage_logic import sage_logic
+from hamr.rewards.sage_logic import check_gold, load_scenarios, sage_logic
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import (
@@ -44,6 +45,10 @@ SAMPLE = ServiceSample(
 )
 
 
+def logic(text, sample=SAMPLE, **choices):
+    return sage_logic(text, sample, load_scenarios(), **choices)
+
+
 def said(fields=FIELDS, path=PATH, action="TransHuman"):
     return json.dumps(
         {
@@ -67,33 +72,33 @@ def said(fields=FIELDS, path=PATH, action="TransHuman"):
     ],
 )
 def test_values_by_hand(text, value):
-    assert sage_logic(text, SAMPLE) == Scored(value=pytest.approx(value))
+    assert logic(text) == Scored(value=pytest.approx(value))
 
 
 def test_the_prefix_form_minds_the_order():
     text = said(path=["stage1", "stage4", "stage2", "stage5", "stage7"])
-    assert sage_logic(text, SAMPLE).value == pytest.approx(1.0)
-    assert sage_logic(text, SAMPLE, path="prefix").value == pytest.approx(0.68)  # 0.4 + 0.4 * 1/5 + 0.2
+    assert logic(text).value == pytest.approx(1.0)
+    assert logic(text, path="prefix").value == pytest.approx(0.68)  # 0.4 + 0.4 * 1/5 + 0.2
 
 
 def test_while_the_procedure_waits_no_action_is_right_or_wrong():
     waiting = {"fields": {"ConsumptionType": "Change"}, "path": PATH, "action": None}
     sample = dataclasses.replace(SAMPLE, privileged=waiting)
-    assert sage_logic(said(action="Dance", path=PATH), sample).value == pytest.approx(1.0)
-    assert sage_logic(said(path=PATH[:2]), sample).value == pytest.approx((0.4 + 0.4 * 2 / 5) / 0.8)
+    assert logic(said(action="Dance", path=PATH), sample).value == pytest.approx(1.0)
+    assert logic(said(path=PATH[:2]), sample).value == pytest.approx((0.4 + 0.4 * 2 / 5) / 0.8)
     unknown = dataclasses.replace(SAMPLE, privileged={**waiting, "fields": {}, "path": PATH[:2]})
-    assert sage_logic(said(path=PATH[:1]), unknown).value == pytest.approx(0.5)
+    assert logic(said(path=PATH[:1]), unknown).value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("text", ["", "Certainly!", f"Here: {said()}", said()[:-5]])
 def test_what_is_not_in_the_form_is_malformed(text):
-    assert isinstance(sage_logic(text, SAMPLE), MalformedResponse)
+    assert isinstance(logic(text), MalformedResponse)
 
 
 def test_thought_and_answer_are_told_apart():
     text = f"<think>stage1 first</think><answer>{said()}</answer>"
-    assert sage_logic(text, SAMPLE, response_format="think_answer").value == pytest.approx(1.0)
-    assert isinstance(sage_logic(said(), SAMPLE, response_format="think_answer"), MalformedResponse)
+    assert logic(text, response_format="think_answer").value == pytest.approx(1.0)
+    assert isinstance(logic(said(), response_format="think_answer"), MalformedResponse)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_thought_and_answer_are_told_apart():
     ],
 )
 def test_without_gold_it_is_absent(changes):
-    assert isinstance(sage_logic(said(), dataclasses.replace(SAMPLE, **changes)), Absent)
+    assert isinstance(logic(said(), dataclasses.replace(SAMPLE, **changes)), Absent)
 
 
 def test_every_reference_of_the_generated_samples_earns_all():
@@ -116,7 +121,7 @@ def test_every_reference_of_the_generated_samples_earns_all():
     splits = generate(scenarios, {"train": 10 * len(scenarios), "validation": 0, "test": 0}, seed=3, form="sage")
     texts = [(r.action.content, sample) for sample in splits.train for r in sample.references]
     assert {sample.meta["scenario"] for _, sample in texts} == set(scenario_names())
-    assert all(sage_logic(text, sample) == Scored(value=pytest.approx(1.0)) for text, sample in texts)
+    assert all(logic(text, sample) == Scored(value=pytest.approx(1.0)) for text, sample in texts)
 
 
 def rollout(text):
@@ -141,6 +146,32 @@ async def test_the_router_adds_it_with_its_weight_and_the_record_replays():
     plain = await RewardRouter(off, {}, count_tokens=len, deadline_s=5.0).score(SAMPLE, rollout(said()))
     assert "sage_logic" not in {component.name for component in plain.components}
     await router.close()
+
+
+async def test_a_procedure_of_ones_own_is_known_by_its_file(tmp_path):
+    text = resource("conf", "scenarios/telecom_package.yaml").read_text(encoding="utf-8")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text.replace("name: telecom_package", "name: mine").replace("TransHuman", "HandOver"))
+    sample = dataclasses.replace(
+        SAMPLE, meta={"scenario": "mine"}, privileged={**SAMPLE.privileged, "action": "HandOver"}
+    )
+    assert isinstance(logic(said(action="HandOver"), sample), Absent)
+    section = {"weight": 1, "scenarios": [str(mine)]}
+    rewards = RewardsConfig.model_validate({"consistency": {"weight": 0}, "sage_logic": section})
+    check_gold(rewards.sage_logic, [sample])
+    router = RewardRouter(rewards, {}, count_tokens=len, deadline_s=5.0)
+    assert (await router.score(sample, rollout(said(action="HandOver")))).total == Scored(value=pytest.approx(1.0))
+    await router.close()
+
+
+@pytest.mark.parametrize("changes", [{"meta": {"scenario": "bakery"}}, {"privileged": {}}])
+def test_a_run_that_it_could_teach_nothing_is_refused(changes):
+    bare = dataclasses.replace(SAMPLE, **changes)
+    on = RewardsConfig.model_validate({"sage_logic": {"weight": 1}}).sage_logic
+    with pytest.raises(ConfigError, match="rewards.sage_logic.scenarios"):
+        check_gold(on, [bare])
+    check_gold(on, [bare, SAMPLE])
+    check_gold(RewardsConfig().sage_logic, [bare])
 
 
 def test_it_may_be_the_only_reward():

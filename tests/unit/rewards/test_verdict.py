@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
-from hamr.rewards.verdict import canonical_label, hard_score, parse_verdict, soft_score
+from hamr.rewards.verdict import canonical_label, hard_score, parse_verdict, soft_score, verdict_place
 
 
 def test_soft_score_is_yes_plus_half_part():
@@ -103,3 +103,20 @@ def test_what_cannot_be_read_is_none(text):
 def test_parsing_never_raises(text):
     assert parse_verdict(text) in ("yes", "part", "no", None)
     assert canonical_label(text) in ("yes", "part", "no", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Yes.\nVerdict: No\nNothing else.", "No"),
+        ("Verdict: Yes</think>Verdict: Part.", "Part."),
+        ("Verdict: Yes\nVerdict: dunno", "dunno"),
+        ("<think>No</think> yes", " yes"),
+        ("no", "no"),
+        ("", ""),
+    ],
+)
+def test_the_place_of_a_verdict_is_where_it_is_read(text, said):
+    first, last = verdict_place(text)
+    assert text[first:last] == said
+    assert canonical_label(said) == parse_verdict(text)

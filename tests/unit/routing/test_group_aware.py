@@ -140,7 +140,7 @@ AWARE = RewardsConfig.model_validate(
 )  # fmt: skip
 
 
-def group_of(texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, **how):
+def group_of(texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, rescored=False, **how):
     """Records of a group, the judge's questions, and the router's metrics."""
     reranker = ScriptedPool("reranker", lambda q: reranked(scores[q.variables["statement_b"]]))
     judge = ScriptedPool("judge", lambda q: judged(0.5))
@@ -153,7 +153,8 @@ def group_of(texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, 
     )
 
     async def run():
-        rollouts = [dataclasses.replace(rollout(t, i), siblings=siblings or len(texts)) for i, t in enumerate(texts)]
+        group = {"siblings": siblings or len(texts), "rescored": rescored}
+        rollouts = [dataclasses.replace(rollout(t, i), **group) for i, t in enumerate(texts)]
         records = await asyncio.gather(*(router.score(sample("Why?"), r, **how) for r in rollouts))
         metrics = router.metrics()
         await router.close()
@@ -190,6 +191,17 @@ def test_an_evaluation_has_everybody_judged():
 def test_a_group_that_does_not_come_together_is_judged():
     records, asked, _ = group_of(["So?"], {"So?": 0.4}, siblings=3, group_wait_s=0.01)
     assert (records[0].band, len(asked)) == ("below", 1)
+
+
+def test_those_that_are_scored_again_are_judged_since_their_siblings_have_their_rewards():
+    """Of the two alone one is certain to be the better; the sibling that was scored before may lie in between."""
+    cascade = {"tau_a": 0.4, "tau_b": 0.6, "w1": 0.9, "w2": 0.9}
+    rewards = RewardsConfig.model_validate({"consistency": {"group_aware": {"enabled": True}, "cascade": cascade}})
+    scores = {"So?": 0.5, "Well?": 0.9}
+    records, asked, _ = group_of(list(scores), scores, rewards)
+    assert ([r.band for r in records], asked) == (["inside", "skipped"], [])
+    records, asked, _ = group_of(list(scores), scores, rewards, rescored=True)
+    assert ([r.band for r in records], len(asked)) == (["inside", "above"], 1)
 
 
 def test_a_reranker_that_fails_lets_nobody_be_skipped_on_its_account():

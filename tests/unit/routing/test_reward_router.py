@@ -227,6 +227,42 @@ async def test_a_reranker_that_fails_is_typed_and_asks_no_judge(script, kind):
     assert judge.asked == []
 
 
+@pytest.mark.parametrize("unread", [Answer(failure="unparsable", detail="hm"), Answer(score=float("nan")), Answer()])
+async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(unread):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", lambda q: judged(0.8) if q.attempt else replace(unread, call=call("judge")))
+    router = build(reranker, judge)
+    record = await router.score(sample("a"), rollout("x"))
+    assert record.total.value == pytest.approx(0.05 * 0.3 + 0.95 * 0.8)
+    assert [q.attempt for q in judge.asked] == [0, 1]
+    assert [c.pool for c in record.calls] == ["reranker", "judge", "judge"], "both tries are paid for"
+    metrics = router.metrics()
+    assert (metrics["router/judge_calls"], metrics["router/reasks"], metrics["router/escalated_frac"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("max_reasks", "asked"), [(0, 1), (1, 2), (2, 3)])
+async def test_how_often_a_verdict_is_asked_for_is_configured(max_reasks, asked):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", says(Answer(failure="unparsable")))
+    record = await build(reranker, judge, max_reasks=max_reasks).score(sample("a"), rollout("x"))
+    assert isinstance(record.total, JudgeUnparsable)
+    assert len(judge.asked) == asked
+
+
+@pytest.mark.parametrize("failure", ["timeout", "unavailable"])
+async def test_a_judge_that_is_away_is_not_asked_again(failure):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", says(Answer(failure=failure)))
+    await build(reranker, judge).score(sample("a"), rollout("x"))
+    assert len(judge.asked) == 1
+
+
+async def test_a_hard_verdict_without_a_score_has_been_read():
+    judge = ScriptedPool("judge", says(Answer(verdict="part")))
+    record = await build(judge=judge, mode="hard_judge").score(sample("a"), rollout("x"))
+    assert (record.total, len(judge.asked)) == (Scored(value=0.5), 1)
+
+
 async def test_a_bug_in_a_pool_is_not_swallowed():
     router = build(ScriptedPool("reranker", raises(ZeroDivisionError("bug"))), ScriptedPool("judge", {}))
     with pytest.raises(ZeroDivisionError, match="bug"):

@@ -12,7 +12,7 @@ from hamr.observability.glossary import check_names
 from hamr.routing.evidence import Seen
 from hamr.routing.router import RewardRouter
 from hamr.routing.steering import Steered, Steering, Unsteered
-from hamr.types import Audit, ReferenceScore, RewardRecord, SampleKey, Scored
+from hamr.types import Answer, Audit, ReferenceScore, RewardRecord, SampleKey, Scored
 
 BUDGET = {"budget": {"judge_frac": 0.3, "min_rows": 50, "max_move": 0.05}}
 ADAPTIVE = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 0.5}, "audit_frac": 0.2}
@@ -52,6 +52,11 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
         (record(0, 0.2, band="below", s_j=0.4), Seen(low=0.2, high=0.2, s_r=0.2, s_j=0.4, weight=1.0)),
         (record(0, 0.7, audit=Audit(s_r=0.7, s_j=0.1)), Seen(low=0.7, high=0.7, s_r=0.7, s_j=0.1, weight=5.0)),
         (record(0, 0.7, audit=Audit(s_r=0.7)), Seen(low=0.7, high=0.7, s_r=0.7)),
+        # Judged, and audited about its other reference: certain to be heard, it stands for itself.
+        (
+            record(0, 0.2, 0.7, band="below", s_j=0.4, audit=Audit(s_r=0.2, s_j=0.4, best=0.9)),
+            Seen(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
+        ),
         (record(0, 0.7, 0.1, 0.99), Seen(low=0.1, high=0.99, s_r=0.7)),
         (record(0, 0.99, band="skipped"), Seen(low=0.99, high=0.99, s_r=0.99)),
         (record(0, 0.2, band="below"), Seen(low=0.2, high=0.2, s_r=0.2)),
@@ -160,3 +165,24 @@ def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one
     assert {r.cascade for r in first} == {(0.68, 0.98, 0.05, 0.72)}
     assert second.cascade == steering.cascade.parameters != (0.68, 0.98, 0.05, 0.72)
     assert evaluated.cascade == (0.68, 0.98, 0.05, 0.72)
+
+
+def test_a_response_that_is_scored_again_counts_once_and_as_it_ended():
+    consistency = config(BUDGET)
+    answers = iter([Answer(failure="unavailable"), judged(0.5)])
+    pools = {
+        "reranker": ScriptedPool("reranker", lambda q: reranked(0.1)),
+        "judge": ScriptedPool("judge", lambda q: next(answers)),
+    }
+    router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
+    steering = Steering(consistency)
+    steered = Steered(router, steering)
+
+    async def run():
+        first = await steered.score(sample("Why?"), rollout("So?"))
+        return first, await steered.score(sample("Why?"), rollout("So?"))
+
+    failed, scored = asyncio.run(run())
+    assert (failed.total.ok, scored.total.ok) == (False, True)
+    assert steered.step_ended()["cascade/window"] == 1
+    assert steering.state()["seen"] == [[0.1, 0.1, 0.1, 0.5, 1.0]]

@@ -1,0 +1,93 @@
+"""What a run measures around its stages, with everything of Ray's scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.config.load import load_config
+from hamr.data.splits import Splits
+from hamr.jobs import train
+from hamr.jobs.stages import Run
+from hamr.observability.console import Console
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
+
+
+def sample(name: str, *actions: Reply | ToolCall) -> ServiceSample:
+    references = tuple(Reference(action=action) for action in actions)
+    return ServiceSample(id=name, ticket={}, policy="", tools=(), history=(), references=references)
+
+
+class Pool:
+    """Likes short replies."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    async def ask(self, question: Question) -> Answer:
+        self.asked.append(question)
+        return Answer(score=1 / len(question.variables["statement_b"]))
+
+
+def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: str) -> Run:
+    config = load_config(["experiment=smoke", *overrides])
+    splits = Splits(train=(), validation=(), test=tuple(test))
+    prepared: Any = SimpleNamespace(config=config, splits=splits)
+    nothing: Any = None
+    return Run(
+        prepared=prepared,
+        world=SimpleNamespace(pools={"reranker": pool}),  # type: ignore[arg-type]
+        recorder=nothing,
+        checkpoints=SimpleNamespace(folder=folder / "checkpoints"),  # type: ignore[arg-type]
+        console=Console(enabled=False),
+        run_id="r",
+        preemption=nothing,
+    )
+
+
+ONE_REPLY = [sample(name, Reply(content=f"Reply number {name}.")) for name in "abc"]
+CALLS_ALONE = [sample(name, ToolCall(name="look")) for name in "abc"]
+
+
+@pytest.mark.parametrize("test", [ONE_REPLY, CALLS_ALONE], ids=["one reply each", "tool calls"])
+async def test_data_without_pairs_of_both_kinds_ends_no_run(test: list[ServiceSample], tmp_path: Path) -> None:
+    pool = Pool()
+    run = a_run(test, tmp_path, pool)
+    await run.check_scorers()
+    assert run.checks == {"reranker": {}} and not pool.asked
+
+
+async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(
+        '{"content_A": "Yes.", "content_B": "Sure.", "label": "consistent"}\n'
+        '{"content_A": "Yes.", "content_B": "By no means.", "label": "inconsistent"}\n'
+    )
+    pool = Pool()
+    run = a_run(CALLS_ALONE, tmp_path, pool, f"data.labelled_pairs={pairs}")
+    await run.check_scorers()
+    assert run.checks["reranker"].keys() == {"labelled_pairs"} and len(pool.asked) == 2
+    assert run.checks["reranker"]["labelled_pairs"].auc == 1.0
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(0, ["base"]), (2, ["base", "rl"])])
+async def test_without_a_step_nothing_is_measured_twice(
+    steps: int, measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, int]] = []
+    run = a_run(ONE_REPLY, tmp_path, Pool(), f"experiment.steps={steps}", "experiment.sft.steps=0")
+
+    async def evaluate(stage: str, step: int) -> None:
+        found.append((stage, step))
+
+    async def rl_stage(run: Run, newest: object) -> None:
+        """Takes its steps elsewhere."""
+
+    monkeypatch.setattr(run, "evaluate", evaluate)
+    monkeypatch.setattr(train, "rl_stage", rl_stage)
+    await train.run_stages(run, None)
+    assert [stage for stage, _ in found] == measured
