@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
 
 PIPELINE = """\
 name: tiny
+keep: all
 stages:
   - name: talk
     job: data sage
@@ -85,15 +86,13 @@ def _rl_began_with_the_weights_of_sft(run: Path) -> None:
 
 
 def _all_engines_did_their_part(rl: Path) -> None:
-    """The policy's, the reranker's and the judge's: both steps were taken, and every response has a reward."""
+    """The policy's took both steps, no response went without a reward, and both scorers were asked at the end."""
     rows = [row for row in read_metrics(rl / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["rollout/logprob_diff/max"] < 1e-3 for row in rows)
     with Ledger(rl / "ledger.sqlite", readonly=True) as ledger:
         records = list(ledger.rows())
-    assert {call.model for record in records for call in record.calls} == {"tiny"}
-    assert {call.pool for record in records for call in record.calls} == {"reranker", "judge"}
-    assert not any(isinstance(record.total, Failure) for record in records)
+    assert records and not any(isinstance(record.total, Failure) for record in records)
     assert replay_run(rl) == 0
     assert set(json.loads((rl / "summary.json").read_text())["scorers"]) == {"reranker", "judge"}
 
