@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
+from hamr.jobs.score import replay_run
+from hamr.observability.ledger import Ledger
+from hamr.observability.metrics import read_metrics
 from hamr.observability.pipeline_log import PipelineLog
+from hamr.types import Failure
+from tests.e2e.runs import hamr
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
 
 PIPELINE = """\
 name: tiny
+keep: all
 stages:
   - name: talk
     job: data sage
@@ -44,7 +51,7 @@ stages:
 
 def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(PIPELINE)
-    begin = [sys.executable, "-m", "hamr", "train", "pipeline=./tiny.yaml", "experiment.run_dir=run"]
+    begin = hamr("train", "pipeline=./tiny.yaml", "experiment.run_dir=run")
     process = subprocess.Popen(begin, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run = tmp_path / "run"
     try:
@@ -58,19 +65,36 @@ def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
     log = PipelineLog(run)
     assert log.finished("talk") and log.of("sft").state == "begun"
     _until_given_back(run / "2-sft")
-    resumed = subprocess.run(
-        [sys.executable, "-m", "hamr", "train", f"resume={run}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    go_on = hamr("train", f"resume={run}")
+    resumed = subprocess.run(go_on, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "stage 1 of 3, talk: finished earlier" in resumed.stdout
     assert log.of("talk").attempts == 1 and log.of("sft").attempts == 2 and log.finished("rl")
     assert list((run / "3-rl" / "checkpoints").glob("*/policy/model.safetensors"))
     html = (run / "report.html").read_text()
     assert "3 of 3 stages finished." in html and "3-rl/report.html" in html
+    _rl_began_with_the_weights_of_sft(run)
+    _all_engines_did_their_part(run / "3-rl")
+
+
+def _rl_began_with_the_weights_of_sft(run: Path) -> None:
+    trained = json.loads((run / "2-sft" / "summary.json").read_text())["sft"]["model"]
+    start = run / "3-rl" / "checkpoints" / "step_0" / "policy"
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (start, run / "2-sft" / trained))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def _all_engines_did_their_part(rl: Path) -> None:
+    """The policy's took both steps, no response went without a reward, and both scorers were asked at the end."""
+    rows = [row for row in read_metrics(rl / "metrics.jsonl") if row["stage"] == "rl"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(row["rollout/logprob_diff/max"] < 1e-3 for row in rows)
+    with Ledger(rl / "ledger.sqlite", readonly=True) as ledger:
+        records = list(ledger.rows())
+    assert records and not any(isinstance(record.total, Failure) for record in records)
+    assert replay_run(rl) == 0
+    assert set(json.loads((rl / "summary.json").read_text())["scorers"]) == {"reranker", "judge"}
 
 
 def _until_given_back(folder: Path) -> None:

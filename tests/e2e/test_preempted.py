@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,31 @@ import pytest
 from hamr.jobs.status import main as status
 from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.live import LiveStatus
+from tests.e2e.runs import hamr
+from tests.integration.endpoints import judge_endpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 
 def test_a_run_that_is_told_to_end_keeps_what_it_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = (
-        "experiment.steps=1000",
-        "logging.console=true",
-        "experiment.run_dir=run",
-        "algorithm.dynamic_sampling.enabled=false",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hamr", "train", "experiment=smoke", *settings],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        assert any("rl step 2/" in line for line in process.stdout)
-        _end_and_check(process, tmp_path)
-    finally:
-        process.terminate()  # a test that failed leaves no run behind
-        process.wait(60)
+    settings = {
+        "experiment": "smoke",
+        "experiment.steps": 1000,
+        "logging.console": True,
+        "experiment.run_dir": "run",
+        "algorithm.dynamic_sampling.enabled": False,
+    }
+    with judge_endpoint() as judge:
+        command = hamr("train", **settings, **judge.alone)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+        assert process.stdout is not None
+        try:
+            assert any("rl step 2/" in line for line in process.stdout)
+            _end_and_check(process, tmp_path)
+        finally:
+            process.terminate()  # a test that failed leaves no run behind
+            process.wait(60)
     assert status([str(tmp_path / "run")]) == 0
     assert "preempted" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The whole job on real engines with the tiny model: a run, its folder, its ledger, a kill and a resume."""
+"""The whole job with the tiny model: an unbroken run and one that was killed, their folders and ledgers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,16 +20,11 @@ from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import read_metrics
 from hamr.types import Failure
+from tests.e2e.observed import Observed
+from tests.e2e.runs import COMPARED, hamr
+from tests.integration.endpoints import judge_endpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
-
-
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "hamr", *args]
-
-
-def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), cwd=cwd, capture_output=True, text=True, timeout=400)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @contextlib.contextmanager
@@ -42,31 +36,68 @@ def dashboard_port_in_use() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished smoke run, W&B offline, in a folder that is not the checkout, the dashboard's port in use."""
-    cwd = tmp_path_factory.mktemp("smoke")
-    with dashboard_port_in_use():
-        done = run(
-            "train", "experiment=smoke", "logging=offline", "experiment.run_dir=out", "experiment.sft.steps=1", cwd=cwd
-        )
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed behind its second step and gone on with to its end, in a folder that is not the checkout,
+    the dashboard's port in use."""
+    cwd = tmp_path_factory.mktemp("killed")
+    run = cwd / "out"
+    with judge_endpoint() as judge, dashboard_port_in_use(), (cwd / "said.txt").open("w") as said:
+        judge.holds = (run / "checkpoints" / "step_2").is_dir  # so that it cannot end before it is killed
+        settings = COMPARED | judge.settings | {"experiment.run_dir": "out"}
+        command = hamr("train", **settings)
+        process = subprocess.Popen(command, cwd=cwd, stdout=said, stderr=said, start_new_session=True)
+        deadline = time.monotonic() + 500
+        try:
+            while not judge.holds():
+                waiting = process.poll() is None and time.monotonic() < deadline
+                assert waiting, f"no second step: {(cwd / 'said.txt').read_text()}"
+                time.sleep(0.1)
+        finally:
+            kill(process)
+        judge.holds = lambda: False
+        newest = Checkpoints(run / "checkpoints").newest()
+        assert newest is not None and newest.step == 2
+        done = subprocess.run(hamr("train", f"resume={run}"), cwd=cwd, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    return cwd / "out"
+    return run
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The run at once, then all that it had started: nobody tidies up."""
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for child in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(family, timeout=30)
+
+
+@pytest.fixture(params=["unbroken", "killed"])
+def finished(request: pytest.FixtureRequest) -> Path:
+    """A finished run: what holds for one that was never disturbed holds for the other."""
+    if request.param == "killed":
+        return request.getfixturevalue("killed")
+    observed: Observed = request.getfixturevalue("observed")
+    return observed.folder
 
 
 def test_a_run_leaves_a_whole_folder(finished: Path) -> None:
     for name in ("config.yaml", "metrics.jsonl", "ledger.sqlite", "summary.json", "report.html", "samples.jsonl"):
         assert (finished / name).stat().st_size > 0, name
-    assert (finished / "checkpoints" / "step_2" / "policy" / "model.safetensors").is_file()
+    assert (finished / "checkpoints" / "step_4" / "policy" / "model.safetensors").is_file()
     assert list((finished / "plots").glob("*.png"))
     assert list((finished / "wandb").rglob("*.wandb"))
     summary = json.loads((finished / "summary.json").read_text())
     assert set(summary["stages"]) == {"base", "sft", "rl"}
-    assert set(summary["scorers"]) == {"reranker", "judge"}
+    assert set(summary["scorers"]) == {"reranker"}, "an endpoint's model is not prepared here"
 
 
 def test_every_step_is_measured(finished: Path) -> None:
     rows = [row for row in read_metrics(finished / "metrics.jsonl") if row["stage"] == "rl"]
-    assert [row["step"] for row in rows] == [1, 2]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert row["rollout/logprob_diff/max"] < 1e-3, "trainer and engine disagree about the same tokens"
         assert row["timing/step/total"] >= row["timing/step/train"] >= 0
@@ -80,45 +111,16 @@ def test_every_response_has_one_record_and_replays_to_its_number(finished: Path)
     assert replay_run(finished) == 0
 
 
-def test_a_killed_run_goes_on_where_it_stood(tmp_path: Path) -> None:
-    """kill -9 after the first checkpoint; the resumed run ends with the prompts and steps of an unbroken one."""
-    args = (
-        "train",
-        "experiment=smoke",
-        "experiment.steps=4",
-        "experiment.checkpoint.every=1",
-        "algorithm.dynamic_sampling.enabled=false",
-    )
-    broken = tmp_path / "broken"
-    said = tmp_path / "said.txt"
-    quietly = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    with said.open("w") as out:
-        told = quietly | {"stdout": out, "stderr": out}
-        process = subprocess.Popen(command(*args, "experiment.run_dir=broken"), **told)
-    whole = subprocess.Popen(command(*args, "experiment.run_dir=whole"), **quietly)  # beside it: both mostly wait
-    deadline = time.monotonic() + 300
-    while not (broken / "checkpoints" / "step_2").is_dir():
-        assert process.poll() is None and time.monotonic() < deadline, f"ended before it was killed: {said.read_text()}"
-        time.sleep(0.05)
-    family = psutil.Process(process.pid).children(recursive=True)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    for child in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(family, timeout=30)
-    resumed = run("train", f"resume={broken}", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert whole.wait(timeout=300) == 0
-    newest = Checkpoints(broken / "checkpoints").newest()
-    assert newest is not None and newest.step == 4
+def test_a_killed_run_goes_on_where_it_stood(killed: Path, observed: Observed) -> None:
+    """It ends with the prompts and the place in the stream of the unbroken one."""
 
     def draws(folder: Path) -> dict[int, set[tuple[str, int]]]:
         with Ledger(folder / "ledger.sqlite", readonly=True) as ledger:
             keys = [r.key for r in ledger.rows() if "/eval" not in r.key.run]
         return {step: {(k.prompt, k.sample) for k in keys if k.step == step} for step in range(1, 5)}
 
-    assert draws(broken) == draws(tmp_path / "whole")
-    assert newest.state["stream"] == Checkpoints(tmp_path / "whole" / "checkpoints").newest().state["stream"]
-    steps = [row["step"] for row in read_metrics(broken / "metrics.jsonl") if row["stage"] == "rl"]
-    assert sorted(set(steps)) == [1, 2, 3, 4]
+    assert draws(killed) == draws(observed.folder)
+    assert all(len(drawn) == 16 for drawn in draws(killed).values())
+    ours, theirs = (Checkpoints(folder / "checkpoints").newest() for folder in (killed, observed.folder))
+    assert ours is not None and theirs is not None
+    assert (ours.step, ours.state["stream"]) == (4, theirs.state["stream"])

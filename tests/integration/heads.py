@@ -30,9 +30,12 @@ class Head:
 def environment(token: str | None, **more: str) -> dict[str, str]:
     """Of a shell in which RAY_AUTH_MODE and the token have been exported."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    env |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", **more}
+    env |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    env["RAY_worker_niceness"] = "0"  # as where hamr starts Ray; at 15 they wait for whatever else the machine does
+    # Without what vLLM noted of a model there, each engine imports vLLM once more to look at it.
+    env["VLLM_CACHE_ROOT"] = os.environ.get("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm"))
     env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": tempfile.gettempdir()}
-    return env | ({"RAY_AUTH_TOKEN": token} if token else {})
+    return env | ({"RAY_AUTH_TOKEN": token} if token else {}) | more
 
 
 @contextlib.contextmanager

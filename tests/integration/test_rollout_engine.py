@@ -155,11 +155,17 @@ def test_stop_string_ends_the_text(fresh: Any, tiny: Path, prompt_ids: tuple[int
     assert cut.text == whole.text[: whole.text.index(stop)]
 
 
-@pytest.mark.parametrize("model", ["tiny", "tiny_untied"])
+def check_new_weights(engine: Any, path: Path, asked: list[GenerationRequest], oracle: Any, folder: Path) -> None:
+    ask(engine.generate.remote(asked))  # the prompt is in the prefix cache, under the old weights
+    new = oracle(path, noise=0.02)
+    ask(engine.load_weights.remote(str(new.save(folder / "new.safetensors")), 3))
+    rollouts = ask(engine.generate.remote(asked))
+    assert gap(rollouts, new) < TOLERANCE
+    assert gap(rollouts, oracle(path)) > 10 * TOLERANCE, "the new weights must differ, or the test shows nothing"
+    assert {span.version for r in rollouts for span in r.versions} == {3}
+
+
 def test_new_weights_reach_head_and_cache(
-    model: str,
-    request: pytest.FixtureRequest,
-    start_engine: Callable[..., Any],
     host: Any,
     tiny: Path,
     prompt_ids: tuple[int, ...],
@@ -167,16 +173,25 @@ def test_new_weights_reach_head_and_cache(
     oracle: Any,
     tmp_path: Path,
 ) -> None:
-    path = request.getfixturevalue(model)
-    engine = host if model == "tiny" else start_engine(path)
-    asked = [request_of(prompt_ids, samples=4, tokens=16)]
-    ask(engine.generate.remote(asked))  # the prompt is in the prefix cache, under the old weights
-    new = oracle(path, noise=0.02)
-    ask(engine.load_weights.remote(str(new.save(tmp_path / "new.safetensors")), 3))
-    rollouts = ask(engine.generate.remote(asked))
-    assert gap(rollouts, new) < TOLERANCE
-    assert gap(rollouts, oracle(path)) > 10 * TOLERANCE, "the new weights must differ, or the test shows nothing"
-    assert {span.version for r in rollouts for span in r.versions} == {3}
+    check_new_weights(host, tiny, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
+
+
+def test_new_weights_reach_an_untied_head_and_a_dead_thread_tells_everyone(
+    start_engine: Callable[..., Any],
+    tiny_untied: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    tmp_path: Path,
+) -> None:
+    """Two claims on one engine, which costs more than both: nobody else may use it, since it ends broken."""
+    engine = start_engine(tiny_untied)
+    check_new_weights(engine, tiny_untied, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
+    told = ask(engine.die_while_generating.remote([request_of(prompt_ids)]))
+    assert len(told) == 3
+    for words in told:
+        assert words.startswith("EngineDied")
+        assert "the step broke" in words
 
 
 def test_weights_go_in_place_where_they_can_and_through_vllm_where_not(
@@ -236,19 +251,6 @@ def test_leaving_early_aborts_the_rest(
 ) -> None:
     asked = [request_of(prompt_ids, "short", 1, 2), request_of(prompt_ids, "long", 6, 300)]
     assert ask(fresh.leave_early.remote(asked)) == 0
-
-
-def test_a_dead_thread_tells_everyone(
-    start_engine: Callable[..., Any],
-    tiny: Path,
-    prompt_ids: tuple[int, ...],
-    request_of: Callable[..., GenerationRequest],
-) -> None:
-    told = ask(start_engine(tiny).die_while_generating.remote([request_of(prompt_ids)]))
-    assert len(told) == 3
-    for words in told:
-        assert words.startswith("EngineDied")
-        assert "the step broke" in words
 
 
 def test_tokens_and_time_are_taken_where_a_text_comes_and_generation_may_end_there(

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PLAN = ("<plans><plan_1>I ask why.</plan_1>", "<plan_2>Assuming it is dear,", " I offer less.</plan_2></plans>")
 PARTS = ("action", "environment", "action")
+WEIGHTS = "model.safetensors"
 OVERRIDES = (
     "experiment=smoke",
     "sft.sets=[{name: references}, {path: plans.jsonl, weight: 2}]",
@@ -143,9 +144,7 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
     assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("trained", ["whole", "adapter"])
 def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
-    trained: str,
     folder: Path,
     joined: tuple[str, ...],
     start_engine: Callable[..., Any],
@@ -154,37 +153,39 @@ def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     request_of: Callable[..., GenerationRequest],
 ) -> None:
     """Each token that vLLM finds likeliest is transformers' likeliest, with the same log-probability. An adapter is
-    merged into the checkpoint, and has changed it."""
+    merged into the checkpoint, which differs from that of a full run in its weights alone; both have changed theirs."""
     import ray
+
+    lora = ("trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter")
+    run("sft", *OVERRIDES, *joined, *lora, cwd=folder)
+    whole, adapter = (
+        folder / name / json.loads((folder / name / "summary.json").read_text())["sft"]["model"]
+        for name in ("whole", "adapter")
+    )
+    files = {path.name for path in whole.iterdir()}
+    assert {path.name for path in adapter.iterdir()} == files
+    assert all((adapter / name).read_bytes() == (whole / name).read_bytes() for name in files - {WEIGHTS})
+    host = start_engine(whole)
+    for version, model_path in enumerate((whole, adapter)):
+        assert_changed_from_tiny(model_path)
+        model = oracle(model_path)
+        if version:  # the folders are alike, so one engine serves for both
+            weights = str(model.save(folder / "adapter.safetensors"))
+            ray.get(host.load_weights.remote(weights, version), timeout=120)
+        request = request_of(prompt_ids, samples=1, tokens=16, temperature=0.0)
+        [rollout] = ray.get(host.generate.remote([request]), timeout=240)
+        likely = model.distributions(prompt_ids, rollout.token_ids)
+        for i, (token, said) in enumerate(zip(rollout.token_ids, rollout.logprobs, strict=True)):
+            assert likely[i, token] == pytest.approx(likely[i].max().item(), abs=1e-4)
+            assert said == pytest.approx(likely[i, token].item(), abs=1e-3)
+
+
+def assert_changed_from_tiny(model_path: Path) -> None:
     from safetensors.torch import load_file
 
-    if trained == "adapter":
-        lora = ("trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter")
-        run("sft", *OVERRIDES, *joined, *lora, cwd=folder)
-    model_path = folder / trained / json.loads((folder / trained / "summary.json").read_text())["sft"]["model"]
-    weights, before = (load_file(p / "model.safetensors") for p in (model_path, resolve_model("tiny")))
+    weights, before = (load_file(path / WEIGHTS) for path in (model_path, resolve_model("tiny")))
     assert weights.keys() == before.keys()
     assert any(not weights[name].equal(before[name]) for name in weights)
-    host = start_engine(model_path)
-    request = request_of(prompt_ids, samples=1, tokens=16, temperature=0.0)
-    [rollout] = ray.get(host.generate.remote([request]), timeout=240)
-    likely = oracle(model_path).distributions(prompt_ids, rollout.token_ids)
-    for i, (token, said) in enumerate(zip(rollout.token_ids, rollout.logprobs, strict=True)):
-        assert likely[i, token] == pytest.approx(likely[i].max().item(), abs=1e-4)
-        assert said == pytest.approx(likely[i, token].item(), abs=1e-3)
-
-
-def test_rl_starts_from_the_checkpoint(folder: Path) -> None:
-    """What RL trains on from, its step 0, are the weights that SFT ended with."""
-    from safetensors.torch import load_file
-
-    model_path = folder / "whole" / json.loads((folder / "whole" / "summary.json").read_text())["sft"]["model"]
-    start = f"model.path={model_path}"
-    run("train", "experiment=smoke", start, "experiment.steps=1", "experiment.run_dir=rl", cwd=folder)
-    ours, theirs = (load_file(p / "model.safetensors") for p in (folder / "rl/checkpoints/step_0/policy", model_path))
-    assert ours.keys() == theirs.keys()
-    assert all(ours[name].equal(theirs[name]) for name in ours)
-    assert json.loads((folder / "rl" / "summary.json").read_text())["steps"] == 1
 
 
 def test_rl_is_told_from_sft_when_a_run_is_gone_on_with(folder: Path) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from hamr.observability.metrics import read_metrics
+from tests.integration.endpoints import judge_endpoint
 from tests.integration.heads import environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -50,9 +51,11 @@ def test_a_batch_job_trains_on_a_ray_of_its_own_and_returns_its_code(tmp_path: P
     work = tmp_path / "work"
     work.mkdir()
     settings = ("experiment=smoke", "experiment.run_dir=run", "cluster=slurm", "launch.cpus_per_node=4")
-    command = [sys.executable, "-m", "hamr", "submit", "train", *settings, "--follow"]
     try:
-        done = subprocess.run(command, cwd=work, env=slurm, capture_output=True, text=True, timeout=280)
+        with judge_endpoint() as judge:
+            judged = (f"{key}={value}" for key, value in judge.alone.items())
+            command = [sys.executable, "-m", "hamr", "submit", "train", *settings, *judged, "--follow"]
+            done = subprocess.run(command, cwd=work, env=slurm, capture_output=True, text=True, timeout=280)
     finally:
         # Slurm ends the job's other steps; here nobody does.
         mine = [
