@@ -15,8 +15,6 @@ from hamr.jobs.pools_up import writing_pool
 from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.run_folder import RunFolder
 
-POLICY = "policy"
-"""Of a checkpoint: the folder that holds the model."""
 LEARNED = {
     "plain": ("none",),
     "think_answer": ("pre",),
@@ -89,12 +87,12 @@ def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
     if cot not in orders:
         remedy = f"{path} learned model.response_format={run.model.response_format}; set cot={' or '.join(orders)}"
         raise BadInput("cot", cot, remedy)
-    newest = Checkpoints(folder.checkpoints).newest()
-    if newest is None:
+    policy = Checkpoints(folder.checkpoints).newest_policy()
+    if policy is None:
         raise BadInput(key, str(path), "has no whole checkpoint; give a run that wrote one")
     return PoolConfig(
         role="grader",
-        model=str((newest.path / POLICY).resolve()),
+        model=str(policy.resolve()),
         dtype=run.model.dtype,
         max_context=run.model.max_context,
         engine=run.rollout.engine,

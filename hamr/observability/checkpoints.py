@@ -83,9 +83,15 @@ class Checkpoints:
         """Whole checkpoints, newest first."""
         return list(self._whole())
 
-    def _whole(self) -> Iterator[Checkpoint]:
+    def newest_policy(self) -> Path | None:
+        """The newest whole model, though no run could go on from its checkpoint: a pipeline keeps models alone."""
+        newest = next(self._whole("policy/"), None)
+        return newest.path / "policy" if newest else None
+
+    def _whole(self, part: str = "") -> Iterator[Checkpoint]:
+        """`part`: what the names of the files begin with that have to be there."""
         for step, path in sorted(self._candidates().items(), reverse=True):
-            state, problem = _check(path, step)
+            state, problem = _check(path, step, part)
             if problem:
                 log.warning("checkpoint %s is skipped: %s", path, problem)
             else:
@@ -143,8 +149,8 @@ def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
         _fsync(path)
 
 
-def _check(folder: Path, step: int) -> tuple[dict[str, Any], str]:
-    """The state of a checkpoint and what is wrong with it (nothing: an empty text)."""
+def _check(folder: Path, step: int, part: str = "") -> tuple[dict[str, Any], str]:
+    """The state of a checkpoint and what is wrong with it (nothing: an empty text). Only files below `part` count."""
     try:
         body = json.loads((folder / _STATE).read_text())
         if body.pop("sha256") != _digest(body):
@@ -156,6 +162,8 @@ def _check(folder: Path, step: int) -> tuple[dict[str, Any], str]:
     if body["step"] != step:
         return {}, f"{_STATE} belongs to step {body['step']}"
     for name, expected in body["files"].items():
+        if not name.startswith(part):
+            continue
         path = folder / name
         if not path.is_file():
             return {}, f"{name} is missing"

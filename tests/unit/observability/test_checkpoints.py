@@ -53,6 +53,17 @@ async def test_damaged_ones_do_not_count_into_keep(tmp_path):
     assert [p.step for p in c.all()] == [4, 2]
 
 
+async def test_a_model_counts_without_the_rest_of_its_checkpoint(tmp_path):
+    c = Checkpoints(tmp_path, keep=3)
+    assert c.newest_policy() is None
+    for step in (1, 2, 3):
+        await c.save(step, writer("x"), {})
+    (tmp_path / "step_3" / "policy" / "weights.bin").unlink()
+    (tmp_path / "step_2" / "rng.json").unlink()
+    assert c.newest().step == 1
+    assert c.newest_policy() == tmp_path / "step_2" / "policy"
+
+
 DAMAGE = {
     "is missing": lambda p: (p / "rng.json").unlink(),
     "bytes instead of": lambda p: (p / "policy" / "weights.bin").write_text("shorter or longer"),
