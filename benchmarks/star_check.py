@@ -53,12 +53,11 @@ class Step:
 
 
 def steps(given: argparse.Namespace) -> list[Step]:
-    data = shlex.quote(str(given.data.resolve()))
     small = " ".join(SMALL)
     return [
         Step(
             "import",
-            f"hamr data import star input={data}/star_steps.jsonl policies={data}/star_policies.json output=star "
+            'hamr data import star input="$DATA/star_steps.jsonl" policies="$DATA/star_policies.json" output=star '
             "pii=hide",
             "star/report.json",
         ),
@@ -251,7 +250,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.data is None:
         parser.error("where is the data? give its folder, or set HAMR_PUBLIC_DATA")
-    given.data = Path(given.data)
+    os.environ["DATA"] = str(Path(given.data).resolve())  # by this name in the commands that are written down
     given.work.mkdir(parents=True, exist_ok=True)
     plan = steps(given)
     unknown = set(given.only) - {step.name for step in plan}
