@@ -91,20 +91,12 @@ def parse_verdict(text: str) -> Label | None:
     Reasoning before </think> does not count. The last "Verdict: ..." (or `judge_result`) wins, and is not replaced
     by an earlier one when it cannot be read itself; without any, the text has to be a label and nothing else.
     """
-    answer, _ = _answer(text)
-    said = [found.group("said") for found in _MARKER.finditer(answer)]
-    return canonical_label(said[-1] if said else answer)
+    return canonical_label(text[slice(*verdict_place(text))])
 
 
 def verdict_place(text: str) -> tuple[int, int]:
     """Where what `parse_verdict` reads begins and ends in `text`."""
-    answer, start = _answer(text)
-    said = [found.span("said") for found in _MARKER.finditer(answer)]
-    first, last = said[-1] if said else (0, len(answer))
+    start = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
+    said = [found.span("said") for found in _MARKER.finditer(text[start:])]
+    first, last = said[-1] if said else (0, len(text) - start)
     return start + first, start + last
-
-
-def _answer(text: str) -> tuple[str, int]:
-    """What follows the reasoning, and where it begins."""
-    answer = text.rpartition("</think>")[2]
-    return answer, len(text) - len(answer)

@@ -10,9 +10,9 @@ import pytest
 
 from hamr.jobs.status import main as status
 from hamr.observability.checkpoints import Checkpoints
+from hamr.observability.ledger import Ledger
 from hamr.observability.live import LiveStatus
 from tests.e2e.runs import hamr
-from tests.integration.endpoints import judge_endpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
@@ -25,17 +25,18 @@ def test_a_run_that_is_told_to_end_keeps_what_it_learned(tmp_path: Path, capsys:
         "experiment.run_dir": "run",
         "algorithm.dynamic_sampling.enabled": False,
     }
-    with judge_endpoint() as judge:
-        command = hamr("train", **settings, **judge.alone)
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
-        assert process.stdout is not None
-        try:
-            assert any("rl step 2/" in line for line in process.stdout)
-            _end_and_check(process, tmp_path)
-        finally:
-            process.terminate()  # a test that failed leaves no run behind
-            process.wait(60)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(hamr("train", **settings), cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    try:
+        assert any("rl step 2/" in line for line in process.stdout)
+        _end_and_check(process, tmp_path)
+    finally:
+        process.terminate()  # a test that failed leaves no run behind
+        process.wait(60)
+    with Ledger(tmp_path / "run" / "ledger.sqlite", readonly=True) as ledger:
+        calls = {(call.pool, call.model) for record in ledger.rows() for call in record.calls}
+    assert calls == {("reranker", "tiny"), ("judge", "tiny")}, "both scorers are engines here"
     assert status([str(tmp_path / "run")]) == 0
     assert "preempted" in capsys.readouterr().out
 

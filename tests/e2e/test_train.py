@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hamr.jobs.score import replay_run
@@ -23,6 +20,7 @@ from hamr.types import Failure
 from tests.e2e.observed import Observed
 from tests.e2e.runs import COMPARED, hamr
 from tests.integration.endpoints import judge_endpoint
+from tests.killing import kill_family
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -53,26 +51,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert waiting, f"no second step: {(cwd / 'said.txt').read_text()}"
                 time.sleep(0.1)
         finally:
-            kill(process)
+            kill_family(process)
         judge.holds = lambda: False
         newest = Checkpoints(run / "checkpoints").newest()
         assert newest is not None and newest.step == 2
         done = subprocess.run(hamr("train", f"resume={run}"), cwd=cwd, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return run
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """The run at once, then all that it had started: nobody tidies up."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    for child in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(family, timeout=30)
 
 
 @pytest.fixture(params=["unbroken", "killed"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.backends.scorers import load_prompt
+from hamr.backends.scorers import build_scorer, load_prompt, scorer_env
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.types import Answer, Question
 
@@ -74,6 +74,35 @@ def pools(local_ray: None, tiny: Path) -> Iterator[None]:
     yield
     asyncio.run(stop_pools(RUN))
     assert pool_status(RUN) == {}
+
+
+@pytest.fixture(scope="module")
+def direct(tiny: Path) -> list[Answer]:
+    """What the judge outside any pool says to the first 24 questions, in a process of its own as engines need it."""
+    import ray
+
+    class Host:
+        def __init__(self) -> None:
+            self.scorer = build_scorer("judge", POOLS["judge"], tiny)
+
+        async def score(self, asked: list[Question]) -> list[Answer]:
+            return await self.scorer.score(asked)
+
+    env = {"env_vars": dict(scorer_env(POOLS["judge"]))}
+    host = ray.remote(Host).options(num_cpus=0.5, runtime_env=env).remote()
+    answers = ray.get(host.score.remote(questions(24)), timeout=300)
+    ray.kill(host)
+    return answers
+
+
+async def test_the_pools_scores_are_the_scorers(direct: list[Answer]) -> None:
+    answers = await ask_all("judge", questions(24))
+    for through, plain in zip(answers, direct, strict=True):
+        assert through.score == pytest.approx(plain.score, abs=1e-5)
+        assert through.verdict == plain.verdict
+        assert through.reasoning == plain.reasoning
+        assert through.label_mass == pytest.approx(plain.label_mass, rel=1e-3)
+    assert len({a.score for a in answers}) == 24, "the model tells the questions apart"
 
 
 async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracle: Any) -> None:
