@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hamr.processes import alive
+
 PREFIX = "hamr-weights-"
 
 
@@ -23,20 +25,10 @@ def sweep_stale(directory: str | Path) -> list[Path]:
     removed = []
     for file in Path(directory).glob(f"{PREFIX}*.safetensors"):
         owner = file.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
+        if owner.isdigit() and not alive(int(owner)):
             file.unlink(missing_ok=True)
             removed.append(file)
     return removed
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it exists, and is somebody else's
-        return True
-    return True
 
 
 class LogprobGap(NamedTuple):

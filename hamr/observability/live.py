@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from hamr.config.overrides import nearest_first
 from hamr.errors import RunFolderError
+from hamr.processes import alive
 
 STALE_S = 30.0
 """Without a sign of life for so long, a run counts as gone."""
@@ -57,9 +58,7 @@ class LiveStatus:
         now = time.time() if now is None else now
         if self.state in OVER or now - self.time > STALE_S:
             return False
-        return (
-            self.host != socket.gethostname() or Path(f"/proc/{self.pid}").exists() or not Path("/proc/self").exists()
-        )
+        return self.host != socket.gethostname() or alive(self.pid)
 
 
 def find_run(text: str, root: Path | None = None) -> Path:

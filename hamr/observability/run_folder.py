@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from hamr.errors import RunFolderError
+from hamr.processes import started
 from hamr.redact import redact
 
 _LOCK = "run.lock"
@@ -169,27 +170,7 @@ def _redacted_yaml(text: str) -> str:
 
 
 def _me() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
-
-
-def _started(pid: int) -> str | None:
-    """When the process started, in clock ticks since boot, or None if there is no such process.
-
-    Told apart by this, a recycled pid does not pass for the dead owner. Where there is no /proc, the
-    empty string: the pid alone has to do.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
-            return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return ""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started(os.getpid())}
 
 
 @contextmanager
@@ -222,7 +203,7 @@ def _take_lock(folder: Path) -> None:
         owner, me = _owner(fd), _me()
         if owner is not None:
             elsewhere = owner["host"] != me["host"]
-            if elsewhere or _started(owner["pid"]) == owner["started"]:
+            if elsewhere or started(owner["pid"]) == owner["started"]:
                 where = f" on {owner['host']}" if elsewhere else ""
                 remedy = f"is in use by process {owner['pid']}{where}; wait for it or give another folder"
                 if elsewhere:

@@ -16,6 +16,7 @@ from hamr.jobs.score import replay_run
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import read_metrics
 from hamr.observability.pipeline_log import PipelineLog
+from hamr.processes import alive
 from hamr.types import Failure
 from tests.e2e.runs import hamr
 
@@ -100,14 +101,6 @@ def _all_engines_did_their_part(rl: Path) -> None:
 def _until_given_back(folder: Path) -> None:
     """The kernel tells the stage of a killed pipeline to end, which takes it a moment."""
     until = time.monotonic() + 60
-    while time.monotonic() < until:
-        text = (folder / "run.lock").read_text()
-        if not text or not _alive(int(text.partition('"pid": ')[2].partition(",")[0])):
-            return
+    while (owner := (folder / "run.lock").read_text()) and alive(json.loads(owner)["pid"]):
+        assert time.monotonic() < until, "the stage goes on without its pipeline"
         time.sleep(0.3)
-    raise AssertionError("the stage goes on without its pipeline")
-
-
-def _alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +44,7 @@ from hamr.evaluation.olabench import overall  # noqa: E402
 from hamr.observability.checkpoints import Checkpoints  # noqa: E402
 from hamr.observability.ledger import Ledger  # noqa: E402
 from hamr.observability.run_folder import RunFolder  # noqa: E402
+from hamr.processes import alive  # noqa: E402
 from hamr.rewards.judged import JUDGED  # noqa: E402
 from hamr.rewards.questions import case_variables, said  # noqa: E402
 from hamr.rewards.written import WrittenPrompt  # noqa: E402
@@ -366,7 +366,7 @@ def test_a_killed_sweep_leaves_no_run_behind(tmp_path: Path) -> None:
         swept.terminate()
         swept.wait(30)
     run = int((tmp_path / "pid").read_text())
-    while psutil.pid_exists(run) and psutil.Process(run).status() != psutil.STATUS_ZOMBIE:
+    while alive(run):
         assert time.monotonic() < until
         time.sleep(0.05)
 

@@ -24,10 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocols": BASE,
     "endpoints": {"errors"},
     "redact": set(),
+    "processes": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
-    "backends": BASE | PURE | {"config"},
-    "observability": BASE | PURE | {"config"},
+    "backends": BASE | PURE | {"config", "processes"},
+    "observability": BASE | PURE | {"config", "processes"},
     # Speaks to protocols, so that it runs in one process without Ray.
     "controller": BASE | PURE | {"config", "observability"},
     "actors": BASE | PURE | {"config", "backends", "observability"},

@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 import yaml
 
 from hamr.errors import RunFolderError
 from hamr.observability.run_folder import RunFolder
+from hamr.processes import alive
 from hamr.redact import REDACTED, looks_secret, redact, redact_text
 
 
@@ -69,6 +71,18 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     holder.wait()
     with RunFolder.resume(tmp_path / "run") as folder:
         assert json.loads((folder.path / "run.lock").read_text())["pid"] == os.getpid()
+
+
+def test_the_lock_of_a_zombie_is_taken_over(tmp_path):
+    """In a container whose first process reaps nobody, a killed run stays in the process table for ever."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and not reaped
+    assert psutil.Process(holder.pid).status() == psutil.STATUS_ZOMBIE
+    assert not alive(holder.pid)
+    RunFolder.resume(tmp_path / "run").close()
+    holder.wait()
 
 
 def test_a_recycled_pid_does_not_pass_for_the_owner(tmp_path):
