@@ -160,7 +160,8 @@ def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
     """`found`: per node its versions, or why it has not said them. Raises BadInput for the first that differs."""
     for node, versions in sorted(found.items()):
         if isinstance(versions, str):
-            raise BadInput(f"node {node}", versions, "cannot say what it has; install the same as on the others")
+            remedy = "cannot say what it has; install the same as on the others (or its memory is full)"
+            raise BadInput(f"node {node}", versions, remedy)
         for name in ("python", "ray", "hamr"):
             there, ours = getattr(versions, name), getattr(here, name)
             if there != ours:

@@ -1,4 +1,4 @@
-"""The whole job with the tiny model: an unbroken run and one that was killed, their folders and ledgers."""
+"""The whole job with the tiny model: an unbroken run and one that lost its cluster, their folders and ledgers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from hamr.types import Failure
 from tests.e2e.observed import Observed
 from tests.e2e.runs import COMPARED, hamr
 from tests.integration.endpoints import judge_endpoint
-from tests.killing import kill_family
+from tests.integration.heads import Head, environment, head
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+TOKEN = "a-token-for-this-test-alone-0123456789"
 
 
 @contextlib.contextmanager
@@ -34,37 +37,44 @@ def dashboard_port_in_use() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed behind its second step and gone on with to its end, in a folder that is not the checkout,
-    the dashboard's port in use."""
-    cwd = tmp_path_factory.mktemp("killed")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was sent to a cluster, lost its head and all that ran there behind its second step, and went on to its
+    end on a fresh cluster, sent there from a folder that is not the checkout, the dashboard's usual port in use."""
+    cwd = tmp_path_factory.mktemp("lost")
     run = cwd / "out"
-    with judge_endpoint() as judge, dashboard_port_in_use(), (cwd / "said.txt").open("w") as said:
-        judge.holds = (run / "checkpoints" / "step_2").is_dir  # so that it cannot end before it is killed
-        settings = COMPARED | judge.settings | {"experiment.run_dir": "out"}
-        command = hamr("train", **settings)
-        process = subprocess.Popen(command, cwd=cwd, stdout=said, stderr=said, start_new_session=True)
-        deadline = time.monotonic() + 500
-        try:
+    env = environment(TOKEN)
+    with judge_endpoint() as judge, dashboard_port_in_use():
+        judge.holds = (run / "checkpoints" / "step_2").is_dir  # so that it cannot end before its cluster does
+        with head(env) as first:
+            settings = COMPARED | judge.settings | {"experiment.run_dir": run}
+            sent = _submit(first, cwd, env, **settings)
+            assert sent.returncode == 0, sent.stdout + sent.stderr
+            deadline = time.monotonic() + 300
             while not judge.holds():
-                waiting = process.poll() is None and time.monotonic() < deadline
-                assert waiting, f"no second step: {(cwd / 'said.txt').read_text()}"
+                assert time.monotonic() < deadline, f"no second step: {sent.stdout}"
                 time.sleep(0.1)
-        finally:
-            kill_family(process)
         judge.holds = lambda: False
         newest = Checkpoints(run / "checkpoints").newest()
         assert newest is not None and newest.step == 2
-        done = subprocess.run(hamr("train", f"resume={run}"), cwd=cwd, capture_output=True, text=True, timeout=500)
+        with head(env) as second:
+            done = _submit(second, cwd, env, "--follow", resume=run)
     assert done.returncode == 0, done.stdout + done.stderr
     return run
 
 
-@pytest.fixture(params=["unbroken", "killed"])
+def _submit(
+    cluster: Head, cwd: Path, env: dict[str, str], *flags: str, **settings: object
+) -> subprocess.CompletedProcess[str]:
+    where = {"cluster": "ray", "cluster.dashboard": cluster.dashboard}
+    command = hamr("submit", "train", *flags, **settings | where)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=500)
+
+
+@pytest.fixture(params=["unbroken", "lost"])
 def finished(request: pytest.FixtureRequest) -> Path:
     """A finished run: what holds for one that was never disturbed holds for the other."""
-    if request.param == "killed":
-        return request.getfixturevalue("killed")
+    if request.param == "lost":
+        return request.getfixturevalue("lost")
     observed: Observed = request.getfixturevalue("observed")
     return observed.folder
 
@@ -96,7 +106,12 @@ def test_every_response_has_one_record_and_replays_to_its_number(finished: Path)
     assert replay_run(finished) == 0
 
 
-def test_a_killed_run_goes_on_where_it_stood(killed: Path, observed: Observed) -> None:
+def test_a_lost_run_goes_on_under_its_id_of_wandb(lost: Path) -> None:
+    parts = [path.name.rpartition("-")[2] for path in (lost / "wandb").glob("offline-run-*")]
+    assert parts == [(lost / "wandb" / "id").read_text().strip()] * 2, "one part from each cluster"
+
+
+def test_a_lost_run_goes_on_where_it_stood(lost: Path, observed: Observed) -> None:
     """It ends with the prompts and the place in the stream of the unbroken one."""
 
     def draws(folder: Path) -> dict[int, set[tuple[str, int]]]:
@@ -104,8 +119,8 @@ def test_a_killed_run_goes_on_where_it_stood(killed: Path, observed: Observed) -
             keys = [r.key for r in ledger.rows() if "/eval" not in r.key.run]
         return {step: {(k.prompt, k.sample) for k in keys if k.step == step} for step in range(1, 5)}
 
-    assert draws(killed) == draws(observed.folder)
-    assert all(len(drawn) == 16 for drawn in draws(killed).values())
-    ours, theirs = (Checkpoints(folder / "checkpoints").newest() for folder in (killed, observed.folder))
+    assert draws(lost) == draws(observed.folder)
+    assert all(len(drawn) == 16 for drawn in draws(lost).values())
+    ours, theirs = (Checkpoints(folder / "checkpoints").newest() for folder in (lost, observed.folder))
     assert ours is not None and theirs is not None
     assert (ours.step, ours.state["stream"]) == (4, theirs.state["stream"])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from tests.killing import children, kill_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,18 +43,26 @@ def environment(token: str | None, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def head(env: dict[str, str], cpus: int = 4) -> Iterator[Head]:
-    """A head with a dashboard. All its processes are gone afterwards."""
+def head(env: dict[str, str], cpus: int = 4, more_nodes: Mapping[str, float] | None = None) -> Iterator[Head]:
+    """A head with a dashboard. All its processes, and what they had started, are killed afterwards, without a warning.
+
+    `more_nodes`: what each of the two nodes has that Ray's autoscaler may add, on this machine."""
     with contextlib.ExitStack() as held:
         free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         port, dashboard, agent, metrics = (each.getsockname()[1] for each in free)
     with tempfile.TemporaryDirectory(prefix="hs", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        scaling = []
+        if more_nodes is not None:
+            config = Path(folder) / "autoscaling.json"
+            config.write_text(json.dumps(_autoscaling(f"127.0.0.1:{port}", cpus, more_nodes)))
+            scaling = [f"--autoscaling-config={config}"]
+            env = env | _SCALED
         started = subprocess.run(
             [
                 sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", f"--num-cpus={cpus}",
                 "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}",
                 f"--metrics-export-port={metrics}", f"--temp-dir={folder}",
-                "--object-store-memory=100000000", "--disable-usage-stats",
+                "--object-store-memory=100000000", "--disable-usage-stats", *scaling,
             ],
             env=env, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
@@ -64,9 +76,38 @@ def head(env: dict[str, str], cpus: int = 4) -> Iterator[Head]:
             )
         finally:
             family = [p for p in psutil.process_iter(["cmdline"]) if folder in " ".join(p.info["cmdline"] or ())]
-            for process in family:
-                process.kill()
-            psutil.wait_procs(family, timeout=20)
+            kill_all({*family, *(child for p in family for child in children(p))})
+
+
+# --- Ray's provider of nodes that are processes of this machine -----------------------------------
+
+_HEAD_ID = "f" * 51 + "00000"
+_SCALED = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD_ID}
+_COMMANDS = (
+    "cluster_synced_files", "initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands",
+    "head_start_ray_commands", "worker_start_ray_commands",
+)  # fmt: skip
+
+
+def _autoscaling(gcs: str, cpus: int, more_nodes: Mapping[str, float]) -> dict[str, Any]:
+    """What `ray start --autoscaling-config` takes. Nothing may be left out that a provider of machines would need."""
+    more = {**more_nodes, "object_store_memory": 100 << 20}
+    return {
+        "cluster_name": "here",
+        "max_workers": 2,
+        "provider": {
+            "type": "fake_multinode", "head_node_id": _HEAD_ID, "use_node_id_as_ip": True, "gcs_address": gcs,
+        },
+        "available_node_types": {
+            "head": {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 0},
+            "more": {"resources": more, "node_config": {}, "min_workers": 0, "max_workers": 2},
+        },
+        "head_node_type": "head",
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 5,
+        **{key: {} for key in ("auth", "file_mounts", "docker")},
+        **{key: [] for key in _COMMANDS},
+    }  # fmt: skip
 
 
 def holders(folder: Path, secret: str) -> list[str]:

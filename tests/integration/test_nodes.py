@@ -1,4 +1,4 @@
-"""A run's pools on several nodes: see three_nodes.py, which has the story."""
+"""A run's pools on several nodes: see three_nodes.py and elastic_nodes.py, which have the stories."""
 
 from __future__ import annotations
 
@@ -9,13 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.heads import ROOT, environment, head
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
 def test_pools_over_three_nodes_outlive_one_and_grow_into_another() -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(Path(__file__).parents[2])}
-    script = Path(__file__).with_name("three_nodes.py")
-    ran = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=230)
+    open_to_all = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    open_to_all |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    _runs_to_its_end("three_nodes.py", env=open_to_all)
+
+
+def test_a_pool_of_an_elastic_cluster_gets_the_nodes_that_it_lacks() -> None:
+    """Ray's autoscaler starts them, asked by nothing but the replicas that wait for a place."""
+    env = environment("a-token-for-this-test-alone-0123456789")
+    with head(env, cpus=2, more_nodes={"CPU": 2}) as cluster:
+        _runs_to_its_end("elastic_nodes.py", cluster.address, env=env)
+
+
+def _runs_to_its_end(story: str, *args: str, env: dict[str, str]) -> None:
+    command = [sys.executable, str(Path(__file__).with_name(story)), *args]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=230)
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert ran.stdout.endswith("done\n")

@@ -1,0 +1,45 @@
+"""A pool that grows beyond what there is, on a cluster of 2 CPUs whose autoscaler may add two nodes with as many each:
+elastic_nodes.py ADDRESS. Run by test_nodes.py in a process of its own, since a process has one Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+import ray
+
+from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.errors import BadInput
+from hamr.jobs.fleet import LiveFleet
+from hamr.types import Question
+from tests.integration.three_nodes import CONFIG, NoRouter, Placed
+
+RUN = "elastic"
+JUDGE = CONFIG.pools["judge"].model_copy(update={"replicas": 1, "max_replicas_per_node": None})
+
+
+async def main() -> None:
+    pools = {"judge": JUDGE}
+    fixed = CONFIG.model_copy(update={"pools": pools})
+    elastic = fixed.model_copy(update={"cluster": CONFIG.cluster.model_copy(update={"elastic": True})})
+    await start_pools(pools, {}, run=RUN, timeout_s=60, scorer_factory=Placed)
+    client = PoolClient("judge", JUDGE, RUN)
+    try:
+        with pytest.raises(BadInput, match="the cluster has room for"):
+            await LiveFleet(fixed, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 40})
+        await LiveFleet(elastic, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 6})
+        assert pool_status(RUN)["judge"]["running"] == 6
+        answers = await asyncio.gather(*(client.ask(Question(variables={"seconds": "0.5"})) for _ in range(24)))
+        homes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        assert len(homes) == 3, "the autoscaler has added what was missing"
+        assert {answer.verdict for answer in answers} == homes, "and the replicas there answer"
+    finally:
+        await client.close()
+        await stop_pools(RUN)
+
+
+if __name__ == "__main__":
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    asyncio.run(main())
+    print("done")

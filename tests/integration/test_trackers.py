@@ -1,0 +1,49 @@
+"""TensorBoard and MLflow with their own libraries, which are not among those of the lock: skipped without them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from hamr.observability.mlflow_sink import MlflowSink
+from hamr.observability.tensorboard_sink import TensorboardSink
+
+pytestmark = [pytest.mark.integration]
+
+FIGURES = {"reward/total/mean": 0.5, "policy/grad_norm": math.nan}
+
+
+def test_tensorboard_reads_a_run_and_its_resumption_as_one(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for step in (1, 2):
+        sink = TensorboardSink(tmp_path)
+        sink.metrics(step, "rl", FIGURES)
+        sink.close()
+    read = reading.EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert read.Tags()["scalars"] == ["reward/total/mean"], "what is not a number is left out"
+    assert [(event.step, event.value) for event in read.Scalars("reward/total/mean")] == [(1, 0.5), (2, 0.5)]
+
+
+def test_mlflow_has_one_run_of_a_run_and_its_resumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    config = {"algorithm": {"clip_high": 0.28}, "pools": {"judge": {"api_key": "canary", "prompt": "x" * 9000}}}
+    for step, failed in ((1, True), (2, False)):
+        sink = MlflowSink(tmp_path, experiment="hamr", name="of-mine", config=config)
+        sink.metrics(step, "rl", FIGURES)
+        sink.close(failed=failed)
+    client = mlflow.MlflowClient()
+    [experiment] = [e for e in client.search_experiments() if e.name == "hamr"]
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.info.run_id == (tmp_path / "mlflow" / "id").read_text().strip()
+    assert (run.info.run_name, run.info.status) == ("of-mine", "FINISHED")
+    assert run.data.params["algorithm.clip_high"] == "0.28"
+    assert run.data.params["pools.judge.api_key"] == "[redacted]"
+    history = client.get_metric_history(run.info.run_id, "reward/total/mean")
+    assert [(m.step, m.value) for m in history] == [(1, 0.5), (2, 0.5)]
+    assert set(run.data.metrics) == {"reward/total/mean"}
+    assert {path.name for path in tmp_path.iterdir()} == {"mlflow"}, "all of it in the run folder"
