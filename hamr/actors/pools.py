@@ -121,10 +121,11 @@ async def resize_pools(
     found = await asyncio.to_thread(pool_status, run)
     shrinking = {n: p for n, p in pools.items() if not p.autoscaling and p.replicas < found[n]["replicas"]}
     # How long a replica may finish what it has begun is set for the while of a shrinking only: one that never came up
-    # would be waited for just as long.
+    # would be waited for just as long. So those that wait for a place go first.
     patience = {n: max(DRAIN_S, p.deadline_s) for n, p in shrinking.items()}
-    as_they_are = {n: p.model_copy(update={"replicas": found[n]["replicas"]}) for n, p in shrinking.items()}
-    for sections, drain in [(as_they_are, patience), (pools, patience), (pools, {})] if patience else [(pools, {})]:
+    there = {n: p.model_copy(update={"replicas": max(p.replicas, found[n]["running"])}) for n, p in shrinking.items()}
+    phases = [(there, {}), (there, patience), (pools, patience), (pools, {})] if shrinking else [(pools, {})]
+    for sections, drain in phases:
         apps = {
             app_name(run, name): _application(
                 name, pool, model_paths.get(name, Path()), scorer_factory, drain_s=drain.get(name, DRAIN_S), fresh=False
@@ -142,7 +143,9 @@ async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, t
         waiting = {}
         for name, pool in pools.items():
             status = found[name]
-            if status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
+            # A pool that goes back is unhealthy for a moment, because of the replicas that were not to be.
+            growing = status["running"] < least_replicas(pool)
+            if growing and status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
                 reason = _last_line([status["status"], *status["message"].splitlines()])
                 raise ScorerUnavailable(f"pool {name!r}: {reason}")
             enough = status["running"] >= least_replicas(pool)

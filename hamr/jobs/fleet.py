@@ -19,6 +19,9 @@ from hamr.errors import HamrError
 DESCRIBE_S = 5.0
 """Longest wait for a router that is busy; the status then lacks what its clients know."""
 
+BACK_S = 60.0
+"""What pools that could not grow get on top, to be as they were: they start nothing, but Serve takes its time."""
+
 
 class Router(Protocol):
     """What the fleet asks of the router's client."""
@@ -64,12 +67,15 @@ class LiveFleet:
         try:
             await self._deploy(changed)
         except HamrError as e:
-            await self._deploy(before)
+            try:
+                await self._deploy(before, BACK_S)
+            except HamrError as again:
+                raise HamrError(f"{e}; and going back, {again}") from e
             raise HamrError(f"{e}; the pools are as they were") from e
         self.pools.update(changed)
         await self.router.resized({name: pool.most_replicas for name, pool in changed.items()})
         return {name: (least_replicas(before[name]), least_replicas(pool)) for name, pool in changed.items()}
 
-    async def _deploy(self, pools: Mapping[str, PoolConfig]) -> None:
-        limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values())
+    async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:
+        limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values()) + more_s
         await resize_pools(pools, self._paths, run=self.run, timeout_s=limit, scorer_factory=self._factory)

@@ -10,19 +10,23 @@ import pytest
 import ray
 
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.errors import BadInput
+from hamr.errors import BadInput, HamrError
 from hamr.jobs.fleet import LiveFleet
 from hamr.types import Question
 from tests.integration.three_nodes import CONFIG, NoRouter, Placed
 
 RUN = "elastic"
-JUDGE = CONFIG.pools["judge"].model_copy(update={"replicas": 1, "max_replicas_per_node": None})
+JUDGE = CONFIG.pools["judge"].model_copy(update={"replicas": 1, "max_replicas_per_node": None, "deadline_s": 5.0})
 
 
 async def main() -> None:
     pools = {"judge": JUDGE}
     fixed = CONFIG.model_copy(update={"pools": pools})
-    elastic = fixed.model_copy(update={"cluster": CONFIG.cluster.model_copy(update={"elastic": True})})
+    grown = JUDGE.model_copy(update={"replicas": 6})
+    elastic, hasty = (
+        fixed.model_copy(update={"cluster": CONFIG.cluster.model_copy(update={"elastic": True, "start_timeout_s": s})})
+        for s in (100.0, 1.0)
+    )
     await start_pools(pools, {}, run=RUN, timeout_s=60, scorer_factory=Placed)
     client = PoolClient("judge", JUDGE, RUN)
     try:
@@ -34,6 +38,12 @@ async def main() -> None:
         homes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         assert len(homes) == 3, "the autoscaler has added what was missing"
         assert {answer.verdict for answer in answers} == homes, "and the replicas there answer"
+        fleet = LiveFleet(
+            hasty.model_copy(update={"pools": {"judge": grown}}), {}, RUN, NoRouter(), scorer_factory=Placed
+        )
+        with pytest.raises(HamrError, match="6 of 9 running.*give the cluster room; the pools are as they were"):
+            await fleet.resize({"judge": 9})
+        assert pool_status(RUN)["judge"]["running"] == 6, "what no node can be had for is taken back"
     finally:
         await client.close()
         await stop_pools(RUN)

@@ -94,15 +94,15 @@ def _autoscaling(gcs: str, cpus: int, more_nodes: Mapping[str, float]) -> dict[s
     more = {**more_nodes, "object_store_memory": 100 << 20}
     return {
         "cluster_name": "here",
-        "max_workers": 2,
+        "max_workers": 8,
         "provider": {
             "type": "fake_multinode", "head_node_id": _HEAD_ID, "use_node_id_as_ip": True, "gcs_address": gcs,
         },
         "available_node_types": {
-            "head": {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 0},
+            "ray.head.default": {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 0},
             "more": {"resources": more, "node_config": {}, "min_workers": 0, "max_workers": 2},
         },
-        "head_node_type": "head",
+        "head_node_type": "ray.head.default",
         "upscaling_speed": 1.0,
         "idle_timeout_minutes": 5,
         **{key: {} for key in ("auth", "file_mounts", "docker")},
