@@ -6,9 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 
 import psutil
+
+from hamr.processes import alive
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:
@@ -34,4 +37,12 @@ def kill_all(family: Iterable[psutil.Process]) -> None:
     for process in there:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(there, timeout=30)
+    still_there(there, 30)
+
+
+def still_there(family: Sequence[psutil.Process], timeout_s: float) -> list[int]:
+    """Who has not ended after at most `timeout_s`. psutil's own wait would stay for a zombie that nobody reaps."""
+    deadline = time.monotonic() + timeout_s
+    while (found := [process.pid for process in family if alive(process.pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found

@@ -16,6 +16,7 @@ import pytest
 from hamr.actors.session import ray_session
 from hamr.config.schema import ClusterConfig
 from hamr.errors import BadInput
+from hamr.processes import alive
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -89,7 +90,7 @@ def test_nothing_stays_when_the_body_raises(tmp_path: Path) -> None:
     assert (code, out) == (1, ""), err
     assert "ValueError: the run broke" in err
     assert session.left_over() == []
-    assert not psutil.pid_exists(replica)
+    assert not alive(replica)
     assert list(session.logs.glob("session_*/worker-*.out")), "the workers' logs were kept"
     assert list(session.folder.iterdir()) == [], "and nothing else"
     session.folder.rmdir()
@@ -104,7 +105,7 @@ def test_nothing_stays_after_sigterm(tmp_path: Path) -> None:
     code, out, err = session.ended()
     assert (code, out) == (143, ""), err
     assert session.left_over() == []
-    assert not psutil.pid_exists(replica)
+    assert not alive(replica)
     session.folder.rmdir()
 
 

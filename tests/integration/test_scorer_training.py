@@ -30,6 +30,7 @@ from hamr.jobs.scorer_grader import Grading
 from hamr.jobs.scorer_lessons import example, grader_exam, question_ids, training_examples
 from hamr.rewards.prompting import PromptTemplate
 from hamr.types import ServiceSample
+from tests.killing import still_there
 
 
 @pytest.fixture(scope="module")
@@ -246,8 +247,7 @@ if __name__ == "__main__":
     time.sleep(3)  # the initialiser of the process has run
     job.kill()
     job.wait()
-    gone, alive = psutil.wait_procs(children, timeout=20)
-    assert not alive and gone
+    assert still_there(children, 20) == []
 
 
 def an_example(family: str, *prompt: int) -> ScorerExample:

@@ -14,6 +14,7 @@ import pytest
 from hamr.observability.metrics import read_metrics
 from tests.integration.endpoints import judge_endpoint
 from tests.integration.heads import environment
+from tests.killing import kill_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -63,9 +64,7 @@ def test_a_batch_job_trains_on_a_ray_of_its_own_and_returns_its_code(tmp_path: P
             for p in psutil.process_iter(["environ"])
             if (p.info["environ"] or {}).get("SLURM_SUBMIT_DIR") == str(work / "run.job")
         ]
-        for process in mine:
-            process.kill()
-        psutil.wait_procs(mine, timeout=20)
+        kill_all(mine)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "report: " in done.stdout, "the job's own words"
     assert [row["step"] for row in read_metrics(work / "run" / "metrics.jsonl") if row["stage"] == "rl"] == [1, 2]
