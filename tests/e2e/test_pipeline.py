@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,7 +70,8 @@ def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
     assert log.finished("talk") and log.of("sft").state == "begun"
     _until_given_back(run / "2-sft")
     go_on = hamr("train", f"resume={run}")
-    resumed = subprocess.run(go_on, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    with dashboard_port_in_use():
+        resumed = subprocess.run(go_on, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert "stage 1 of 3, talk: finished earlier" in resumed.stdout
     assert log.of("talk").attempts == 1 and log.of("sft").attempts == 2 and log.finished("rl")
@@ -76,6 +80,14 @@ def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
     assert "3 of 3 stages finished." in html and "3-rl/report.html" in html
     _rl_began_with_the_weights_of_sft(run)
     _all_engines_did_their_part(run / "3-rl")
+
+
+@contextlib.contextmanager
+def dashboard_port_in_use() -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
+            held.enter_context(socket.create_server(("127.0.0.1", 8265)))
+        yield
 
 
 def _rl_began_with_the_weights_of_sft(run: Path) -> None:

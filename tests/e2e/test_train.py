@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,22 +25,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 TOKEN = "a-token-for-this-test-alone-0123456789"
 
 
-@contextlib.contextmanager
-def dashboard_port_in_use() -> Iterator[None]:
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
-            held.enter_context(socket.create_server(("127.0.0.1", 8265)))
-        yield
-
-
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was sent to a cluster, lost its head and all that ran there behind its second step, and went on to its
-    end on a fresh cluster, sent there from a folder that is not the checkout, the dashboard's usual port in use."""
+    end on a fresh cluster, sent there from a folder that is not the checkout."""
     cwd = tmp_path_factory.mktemp("lost")
     run = cwd / "out"
     env = environment(TOKEN)
-    with judge_endpoint() as judge, dashboard_port_in_use():
+    with judge_endpoint() as judge:
         judge.holds = (run / "checkpoints" / "step_2").is_dir  # so that it cannot end before its cluster does
         with head(env) as first:
             settings = COMPARED | judge.settings | {"experiment.run_dir": run}
