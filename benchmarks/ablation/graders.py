@@ -47,7 +47,8 @@ after: |
   </call>{{% endif %}}
 """
 _RESPONSE = re.compile(r"<response>\n(.*)\n\s*</response>", re.DOTALL)
-_CALL = re.compile(r"<call>\n\s*(\S+) (.*)\n\s*</call>", re.DOTALL)
+# A policy may call a tool of any name, one with spaces and braces too.
+_CALL = re.compile(r"<call>\n\s*(.*)\n\s*</call>", re.DOTALL)
 
 
 def write_prompts(folder: Path) -> Path:
@@ -92,10 +93,20 @@ def _action(user: str) -> Action | None:
     asked = user.partition("</history>")[2]
     call = _CALL.search(asked)
     if call is not None:
-        return ToolCall(name=call[1], parameters=json.loads(call[2]))
+        return _tool_call(call[1])
     said = _RESPONSE.search(asked)
     action = parse_action(said[1] if said else "")
     return None if isinstance(action, MalformedResponse) else action
+
+
+def _tool_call(text: str) -> ToolCall:
+    """Of `name {"key": value}`, as hamr shows a call to judges: the parameters are the longest object at its end."""
+    for start in (at.start() for at in re.finditer(r" \{", text)):
+        try:
+            return ToolCall(name=text[:start], parameters=json.loads(text[start + 1 :]))
+        except ValueError:
+            continue
+    raise AssertionError(f"no call: {text}")
 
 
 @contextmanager
