@@ -102,7 +102,7 @@ class RolloutWorkers:
         """
         import ray
 
-        from hamr.backends.vllm_engine import engine_env
+        from hamr.backends.vllm_settings import engine_env
 
         _check_capacity(config, ray.cluster_resources())
         engine = config.engine

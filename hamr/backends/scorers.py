@@ -228,6 +228,6 @@ def scorer_env(config: PoolConfig) -> Mapping[str, str]:
     """Environment variables of a replica's process."""
     if config.type != "vllm":
         return {}
-    from hamr.backends.vllm_engine import engine_env
+    from hamr.backends.vllm_settings import engine_env
 
     return engine_env(config.engine)

@@ -4,7 +4,7 @@ Why not vLLM's own AsyncLLM: it needs a second process (about 1 GB and 15 s more
 steps of an engine that we step ourselves the weights can be replaced without stopping anything. The thread that steps
 the engine also builds it: OpenMP keeps a pool of threads per thread that opens a parallel region.
 
-The environment that `engine_env` returns must be set before the process imports vLLM.
+The environment that `vllm_settings.engine_env` returns must be set before the process imports vLLM.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV, hand_back_freed_memory
+from hamr.backends.cpu_env import hand_back_freed_memory
 from hamr.backends.tokenizer import load_tokenizer
+from hamr.backends.vllm_settings import engine_args, sampling_params
 from hamr.config.pools import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort"]
 CLOSE_TIMEOUT_S = 30.0
-CPU_BLOCK = 32
-CPU_TOKENS_PER_STEP = 2048
-"""Prompt tokens that one step may take in; a prompt that does not fit waits for the next."""
 
 
 class Completion(NamedTuple):
@@ -65,29 +63,6 @@ class _Ticket:
     watch: Callable[[RequestOutput], None] | None = None
 
 
-def engine_env(engine: EngineConfig) -> dict[str, str]:
-    """Environment variables of a process that is to hold an engine."""
-    env = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "PYTHONWARNINGS": "ignore::FutureWarning",
-    }
-    if engine.num_gpus:
-        return env
-    return env | {
-        "VLLM_TARGET_DEVICE": "cpu",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(engine.threads),
-        **WAITING_ENV,
-        "TORCH_COMPILE_DISABLE": "1",
-        **ALLOCATOR_ENV,
-    }
-
-
 class VllmEngine:
     """Generates and classifies. Every method may be called from any asyncio loop of this process.
 
@@ -110,7 +85,7 @@ class VllmEngine:
         self.tokenizer = load_tokenizer(str(model_path))
         self.max_context = max_context
         self.version = 0
-        self._args = _engine_args(str(model_path), engine, dtype, max_context, seed, nccl, sleeps)
+        self._args = engine_args(str(model_path), engine, dtype, max_context, seed, nccl=nccl, sleeps=sleeps)
         self._on_gpu = engine.num_gpus > 0
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -163,7 +138,7 @@ class VllmEngine:
     ) -> Completion:
         """One continuation of a prompt. `stop` strings add to those of `sampling`; with a JSON `schema` it can be
         nothing but an object of that schema."""
-        params = self._params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
+        params = sampling_params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
         output = await self._one(prompt_ids, params)
         answer = output.outputs[0]
         text = answer.text if params.detokenize else self.tokenizer.decode(answer.token_ids)
@@ -366,7 +341,7 @@ class VllmEngine:
         self, request: GenerationRequest, key: SampleKey, seed: int, put: Callable[[Any], None]
     ) -> _Ticket:
         sampling = request.sampling
-        params = self._params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark)
+        params = sampling_params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark)
         start = time.perf_counter()
         marked: list[tuple[int, float]] = []
 
@@ -400,36 +375,6 @@ class VllmEngine:
             versions=tuple(VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in spans),
             seed=seed,
             seconds=seconds,
-        )
-
-    def _params(
-        self,
-        sampling: SamplingConfig,
-        seed: int | None,
-        *,
-        stop: Sequence[str],
-        logprobs: bool,
-        schema: Mapping[str, Any] | None = None,
-        mark: str = "",
-    ) -> SamplingParams:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-
-        return SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_new_tokens,
-            seed=seed,
-            stop=list(stop),
-            # A rollout's text is what was said, the string that it stopped at included.
-            include_stop_str_in_output=logprobs and bool(stop),
-            # 0: the sampled token alone. The flat form spares one object per token.
-            logprobs=0 if logprobs else None,
-            flat_logprobs=logprobs,
-            # Text is decoded once at the end, unless something has to be looked for on the way.
-            detokenize=bool(stop or mark),
-            output_kind=RequestOutputKind.CUMULATIVE if mark else RequestOutputKind.FINAL_ONLY,
-            structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),
         )
 
 
@@ -473,50 +418,3 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
 
 def _reason(reason: str | None) -> FinishReason:
     return reason if reason in ("stop", "length") else "abort"  # type: ignore[return-value]
-
-
-def _engine_args(
-    model_path: str,
-    engine: EngineConfig,
-    dtype: DType,
-    max_context: int,
-    seed: int,
-    nccl: bool = False,
-    sleeps: bool = False,
-) -> dict[str, Any]:
-    """vLLM's EngineArgs. Log-probabilities are those of the distribution that was sampled from (after temperature
-    and top-p), which at temperature 1 are the model's own."""
-    args: dict[str, Any] = {
-        "model": model_path,
-        "dtype": dtype,
-        "max_model_len": max_context,
-        "max_num_seqs": engine.max_num_seqs,
-        "enforce_eager": engine.enforce_eager,
-        "block_size": engine.block_size,
-        "enable_prefix_caching": True,
-        "logprobs_mode": "processed_logprobs",
-        "worker_extension_cls": "hamr.backends.vllm_worker.WorkerExtension",
-        # Between two keys a model may turn in circles too: one way to write white space.
-        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
-        "disable_log_stats": True,
-        "use_tqdm_on_load": False,
-        "seed": seed,
-    }
-    if engine.num_gpus:
-        args["gpu_memory_utilization"] = engine.gpu_memory_utilization
-        args["tensor_parallel_size"] = engine.tensor_parallel_size
-        if nccl:
-            args["weight_transfer_config"] = {"backend": "nccl"}
-        if sleeps:
-            args["enable_sleep_mode"] = True
-        return args
-    if engine.block_size % CPU_BLOCK:
-        raise BadInput("engine.block_size", engine.block_size, f"CPU attention takes multiples of {CPU_BLOCK}; use one")
-    return args | {
-        "enforce_eager": True,
-        "kv_cache_memory_bytes": engine.kv_cache_mb << 20,
-        # A prompt that is prefilled in pieces makes vLLM rewind its request's random generator, which CPU generators
-        # cannot do: one seeded request cut in two would end the engine. Whole prompts only, so a step must hold one.
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(CPU_TOKENS_PER_STEP, max_context),
-    }

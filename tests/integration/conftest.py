@@ -136,7 +136,7 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
     """`start_engine(path)` gives the handle of an actor that holds one float32 engine; all are killed at the end."""
     import ray
 
-    from hamr.backends.vllm_engine import engine_env
+    from hamr.backends.vllm_settings import engine_env
 
     class EngineHost:
         def __init__(self, path: str, engine: EngineConfig, max_context: int) -> None:

@@ -35,10 +35,10 @@ def test_engine_accepts_the_transfer_setting() -> None:
     from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from hamr.backends.vllm_engine import _engine_args
+    from hamr.backends.vllm_settings import engine_args
     from hamr.config.pools import EngineConfig
 
-    args = _engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, True)
+    args = engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, nccl=True)
     assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hamr.backends.vllm_engine import _engine_args, engine_env
+from hamr.backends.vllm_settings import engine_args, engine_env
 from hamr.config.pools import EngineConfig
 from hamr.errors import BadInput
 
@@ -18,7 +18,7 @@ def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
     assert env["OMP_NUM_THREADS"] == "2"
     assert env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    args = _engine_args("/m", engine, "bfloat16", 1024, 7, False)
+    args = engine_args("/m", engine, "bfloat16", 1024, 7)
     assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 64, 48)
     assert (args["max_model_len"], args["seed"], args["logprobs_mode"]) == (1024, 7, "processed_logprobs")
     assert "gpu_memory_utilization" not in args
@@ -26,20 +26,20 @@ def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
 
 def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
-    args = _engine_args("/m", engine, "bfloat16", 4096, 0, True)
+    args = engine_args("/m", engine, "bfloat16", 4096, 0, nccl=True)
     assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
     assert args["enforce_eager"] is False
     assert args["weight_transfer_config"] == {"backend": "nccl"}
     assert "kv_cache_memory_bytes" not in args
     assert "OMP_NUM_THREADS" not in engine_env(engine)
     assert "enable_sleep_mode" not in args
-    assert _engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
+    assert engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
 
 
 def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:
     with pytest.raises(BadInput, match="multiples of 32"):
-        _engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0, False)
-    assert _engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0, False)["block_size"] == 16
+        engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0)
+    assert engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0)["block_size"] == 16
 
 
 def test_modules_stay_light() -> None:
