@@ -55,10 +55,16 @@ def check_consistent(c: Config) -> None:
             f"rollout.max_new_tokens={c.rollout.max_new_tokens} leaves no room for a prompt in "
             f"model.max_context={c.model.max_context}; lower the first or raise the second"
         )
+    _check_schedules(c)
     if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
         raise ValueError(
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
             "use transfer='shared_memory' on CPUs"
+        )
+    if c.rollout.transfer == "nccl" and c.trainer.backend != "nccl":
+        raise ValueError(
+            f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights lie on a CPU; use "
+            "trainer.backend='nccl' or transfer='shared_memory'"
         )
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
         raise ValueError(
@@ -74,6 +80,18 @@ def check_consistent(c: Config) -> None:
             f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
             f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
         )
+
+
+def _check_schedules(c: Config) -> None:
+    """A cosine falls from its peak to its minimum."""
+    lowest = c.trainer.min_learning_rate
+    warm_up = c.experiment.sft if c.experiment.sft.steps else None
+    for key, section in (("trainer", c.trainer), ("experiment.sft", warm_up)):
+        if section and section.schedule == "cosine" and lowest > section.learning_rate:
+            raise ValueError(
+                f"trainer.min_learning_rate={lowest:g} is above {key}.learning_rate={section.learning_rate:g} and "
+                f"{key}.schedule='cosine' falls from this to that; lower the minimum or use schedule='constant'"
+            )
 
 
 def _check_formats(c: Config) -> None:
@@ -109,6 +127,11 @@ def _check_places(c: Config) -> None:
             f"rollout.colocated=true but rollout.engine.num_gpus={engine.num_gpus:g} and "
             f"trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: give "
             "each a share, 1 together"
+        )
+    if c.trainer.backend != "nccl":
+        raise ValueError(
+            f"rollout.colocated=true but trainer.backend={c.trainer.backend!r} computes on a CPU; use "
+            "trainer.backend='nccl'"
         )
     if c.rollout.workers != c.trainer.ranks:
         raise ValueError(

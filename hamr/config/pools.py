@@ -30,7 +30,7 @@ class EngineConfig(FootprintConfig):
 
     @model_validator(mode="after")
     def _one_gpu_a_shard(self) -> EngineConfig:
-        if self.tensor_parallel_size > 1 and self.num_gpus and self.num_gpus != self.tensor_parallel_size:
+        if self.tensor_parallel_size > 1 and self.num_gpus != self.tensor_parallel_size:
             raise ValueError(
                 f"tensor_parallel_size={self.tensor_parallel_size} and num_gpus={self.num_gpus:g} contradict each "
                 f"other; every shard needs a GPU of its own: set num_gpus={self.tensor_parallel_size}"

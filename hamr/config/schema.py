@@ -314,7 +314,7 @@ class SftStageConfig(Section):
 
 class EvaluationConfig(Section):
     """How a policy answers held-out prompts. Its likeliest response (temperature 0) is what a deployment without
-    sampling shows; responses at the rollouts' temperature estimate the very mean that RL raises."""
+    sampling shows; responses at the rollouts' temperature (with their top_p) estimate the very mean that RL raises."""
 
     temperature: NonNegative = 0.0
     samples: PositiveInt = 1

@@ -28,7 +28,8 @@ def split_samples(
     training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample itself). What is left
     to train on keeps its order: the same samples make the same pairs for scorers, from a generator or from its file.
 
-    Raises DataError when nothing would be left to train on, or nothing to test on.
+    Raises DataError when nothing would be left to train on, or nothing to test on, and for an id that two splits give
+    to different samples: what is remembered of a sample (its prompt, its rewards) goes by its id.
     """
     dialogues: dict[str, list[ServiceSample]] = {}
     for sample in train:
@@ -50,7 +51,22 @@ def split_samples(
             f"too few to split off {held_out_frac:g} of them twice; "
             "give data.validation and data.test, or more samples",
         )
-    return Splits(train=tuple(kept), validation=tuple(parts["validation"]), test=tuple(parts["test"]))
+    splits = {"train": kept, "validation": parts["validation"], "test": parts["test"]}
+    _check_ids(splits)
+    return Splits(**{name: tuple(samples) for name, samples in splits.items()})
+
+
+def _check_ids(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
+    seen: dict[str, tuple[str, ServiceSample]] = {}
+    for name, samples in splits.items():
+        for sample in samples:
+            where, first = seen.setdefault(sample.id, (name, sample))
+            if first is not sample and first != sample:
+                raise DataError(
+                    f"data.{name}: id",
+                    sample.id,
+                    f"another sample of data.{where} has this id; make ids unique over both",
+                )
 
 
 def _dialogue(sample: ServiceSample) -> str:

@@ -67,6 +67,7 @@ async def evaluate_held_out(
     rewarder: Rewarder,
     max_new_tokens: int,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     responses: int = 1,
     formats: Formats = PLAIN,
     stop_at_answer: bool = False,
@@ -87,6 +88,7 @@ async def evaluate_held_out(
         mark = formats.mark(sample)
         sampling = SamplingConfig(
             temperature=temperature,
+            top_p=top_p,
             max_new_tokens=max_new_tokens,
             stop=(mark,) if mark and stop_at_answer else (),
             mark=mark,

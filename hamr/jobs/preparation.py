@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,8 @@ class Codec:
         return Formats.of_model(self.config.model)
 
     @cached_property
-    def _prompts(self) -> dict[tuple[str, int], tuple[int, ...]]:
+    def _prompts(self) -> dict[tuple[str, int], array[int]]:
+        """All of a run's prompts, four bytes a token; tuples of Python's numbers take nine times that."""
         return {}
 
     def prompt(self, sample: ServiceSample) -> tuple[int, ...]:
@@ -45,8 +47,8 @@ class Codec:
         key = (sample.id, len(sample.history))
         if key not in self._prompts:
             messages = policy_messages(sample, self.formats.of(sample))
-            self._prompts[key] = tuple(self.tokenizer.chat_ids(messages))
-        return self._prompts[key]
+            self._prompts[key] = array("i", self.tokenizer.chat_ids(messages))
+        return tuple(self._prompts[key])
 
     def answer(self, action: Action) -> tuple[int, ...]:
         """The action as the policy should utter it, end-of-sequence token included. In hybrid-CoT it would have to know

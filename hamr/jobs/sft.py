@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hamr.actors.demands import trainer_demand
-from hamr.actors.placement import check_capacity
+from hamr.actors.nodes import cluster_nodes
+from hamr.actors.placement import check_demands
 from hamr.actors.session import check_cluster, ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, Config
@@ -64,7 +65,7 @@ def main(args: list[str]) -> int:
     wanted = [trainer_demand(config.trainer)]
     check_cluster(config.cluster)
     if config.cluster.address is None:
-        check_capacity(wanted, local_node(config).resources)
+        check_demands(wanted, [local_node(config)])
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -73,8 +74,9 @@ def main(args: list[str]) -> int:
         console.show(mix_table(prepared))
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
-            with ray_session(config.cluster, logs=folder.path / "logs") as session:
-                check_capacity(wanted, session.resources)
+            with ray_session(config.cluster, logs=folder.path / "logs"):
+                if not config.cluster.elastic:  # which is never full
+                    check_demands(wanted, cluster_nodes())
                 run = asyncio.run(train(prepared, folder, console))
             write_summary(folder, summarise(run, console.seconds, memory.peak))
             report = write_report(folder.path)

@@ -79,6 +79,7 @@ class Run:
                 rewarder=Unsteered(self.world.router),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
+                top_p=self.config.rollout.top_p,
                 responses=how.samples,
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,
@@ -132,7 +133,6 @@ async def sft_stage(run: Run) -> None:
 async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
     experiment = run.config.experiment
-    sage = experiment.sage
     stream, done = await enter_rl(run, newest)
     rewarder = Steered(run.world.router, run.steering)
     controller = Controller(
@@ -153,6 +153,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's
     with run.console.phase("rl"), run.preemption.patiently():
+        await measure(run, done)  # what a run that was told to end had left out
         for step in range(done + 1, experiment.steps + 1):
             before = deepcopy(run.state(stream))
             metrics = await run.preemption.unless_asked(
@@ -162,14 +163,22 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
                 await leave(run, step - 1, before)
             run.version = controller.version
             run.recorder.metrics(step, {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()})
+            await measure(run, step)  # before it is kept: a checkpoint holds what has been measured
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
-            if experiment.eval_every and step % experiment.eval_every == 0 and step < experiment.steps:
-                await run.preemption.unless_asked(run.evaluate(f"rl-{step}", step))
-            if sage.scenarios and sage.every and step % sage.every == 0 and step < experiment.steps:
-                await run.preemption.unless_asked(simulate(run, f"rl-{step}", step))
             if run.preemption.asked.is_set() and step < experiment.steps:
                 await leave(run, step, run.state(stream))
+
+
+async def measure(run: Run, step: int) -> None:
+    """What is due of the policy after this step, on the way; its start and its end are measured elsewhere."""
+    experiment, sage, stage = run.config.experiment, run.config.experiment.sage, f"rl-{step}"
+    if not 0 < step < experiment.steps:
+        return
+    if experiment.eval_every and step % experiment.eval_every == 0 and stage not in run.evaluations:
+        await run.preemption.unless_asked(run.evaluate(stage, step))
+    if sage.scenarios and sage.every and step % sage.every == 0 and stage not in run.dialogues:
+        await run.preemption.unless_asked(simulate(run, stage, step))
 
 
 async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
@@ -200,7 +209,9 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         stream, start = PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest
     fresh = start.step == 0
     policy = start.path / "policy" if fresh else run.prepared.model_path
-    await trainers.reset(policy, config=run.config.trainer, total_steps=experiment.steps)
+    algorithm = run.config.algorithm
+    updates = experiment.steps * algorithm.epochs * algorithm.minibatches  # the schedule counts the optimiser's steps
+    await trainers.reset(policy, config=run.config.trainer, total_steps=updates)
     if not fresh:
         await trainers.load(start.path)
     if newest is not None:

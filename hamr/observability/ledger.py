@@ -90,10 +90,14 @@ class Ledger:
             return self._db.total_changes - before
 
     def discard_after(self, run: str, step: int) -> int:
-        """Takes back what `run` recorded after `step`: a run that goes on from a checkpoint of that step repeats
-        those steps, and the policy that answered there is gone. Returns how many rows that were."""
+        """Takes back what `run` and its evaluations (`run/eval-...`) recorded after `step`: a run that goes on from a
+        checkpoint of that step repeats those steps, and the policy that answered there is gone. Returns how many rows
+        that were."""
+        mine = "(run = ? OR substr(run, 1, ?) = ?)"
+        within = f"{run}/"
         with self._lock, self._db:
-            return self._db.execute("DELETE FROM records WHERE run = ? AND step > ?", (run, step)).rowcount
+            found = self._db.execute(f"DELETE FROM records WHERE {mine} AND step > ?", (run, len(within), within, step))
+            return found.rowcount
 
     def rows(
         self, *, run: str | None = None, step: int | None = None, since: int | None = None

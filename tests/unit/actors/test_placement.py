@@ -168,7 +168,7 @@ def test_over_nccl_they_may_lie_apart() -> None:
 
 def test_where_they_share_gpus_a_rank_and_an_engine_are_one_bundle() -> None:
     asked = config(
-        trainer={"ranks": 2, "num_cpus": 1, "num_gpus": 0.4},
+        trainer={"ranks": 2, "num_cpus": 1, "num_gpus": 0.4, "backend": "nccl"},
         rollout={"workers": 2, "colocated": True, "engine": {"num_cpus": 1, "num_gpus": 0.6}},
     )
     [together] = learners(asked)
@@ -178,14 +178,19 @@ def test_where_they_share_gpus_a_rank_and_an_engine_are_one_bundle() -> None:
         check_placement(asked, [node("a", 8, 1)])
 
 
+HALF = {"num_gpus": 0.5, "backend": "nccl"}
+
+
 @pytest.mark.parametrize(
     ("trainer", "rollout", "says"),
     [
         ({}, {"colocated": True}, "give each a share, 1 together"),
         ({"num_gpus": 0.6}, {"colocated": True, "engine": {"num_gpus": 0.6}}, "give each a share, 1 together"),
-        ({"num_gpus": 0.5, "ranks": 2}, {"colocated": True, "engine": {"num_gpus": 0.5}}, "make them equal"),
+        (HALF | {"ranks": 2}, {"colocated": True, "engine": {"num_gpus": 0.5}}, "make them equal"),
+        ({"num_gpus": 0.5}, {"colocated": True, "engine": {"num_gpus": 0.5}}, "computes on a CPU"),
+        ({}, {"transfer": "nccl", "engine": {"num_gpus": 1}}, "whose weights lie on a CPU"),
         (
-            {"num_gpus": 0.5},
+            HALF,
             {"colocated": True, "transfer": "nccl", "engine": {"num_gpus": 0.5}},
             "NCCL has no two ends on one GPU",
         ),
@@ -193,6 +198,8 @@ def test_where_they_share_gpus_a_rank_and_an_engine_are_one_bundle() -> None:
         ({"num_gpus": 1.5}, {}, "round it"),
         ({"custom_resources": {"GPU": 1}}, {}, "set num_gpus"),
         ({}, {"engine": {"tensor_parallel_size": 4, "num_gpus": 1}}, "set num_gpus=4"),
+        ({}, {"engine": {"tensor_parallel_size": 4}}, "set num_gpus=4"),
+        ({"schedule": "cosine", "learning_rate": 1e-5, "min_learning_rate": 1e-4}, {}, "lower the minimum"),
     ],
 )
 def test_contradictions_say_what_to_change(trainer: dict, rollout: dict, says: str) -> None:

@@ -40,6 +40,13 @@ def test_files_make_the_scorers_pairs_that_their_generator_makes(tmp_path) -> No
     assert reply_pairs(splits.train, 40, 17) == reply_pairs(made.train, 40, 17)
 
 
+def test_an_id_means_one_sample_in_all_splits() -> None:
+    given = {"validation": SAMPLES[:2], "test": [sample("s3", "elsewhere")]}
+    with pytest.raises(DataError, match="data.test: id: 's3': another sample of data.train has this id"):
+        split_samples(SAMPLES, given, held_out_frac=0.1, seed=0)
+    assert split_samples(SAMPLES, {"validation": SAMPLES[:2], "test": SAMPLES[2:4]}, held_out_frac=0.1, seed=0)
+
+
 def test_too_few_are_refused() -> None:
     with pytest.raises(DataError, match="too few to split off"):
         split_samples(SAMPLES[:1], {}, held_out_frac=0.5, seed=0)

@@ -137,6 +137,7 @@ async def test_where_the_answer_comes_first_generation_may_stop_there_and_figure
             return dataclasses.replace(made, answer_tokens=7)
 
     options = {"run": "r", "stage": "rl", "step": 1, "encode": lambda s: (1,), "max_new_tokens": 4, "formats": formats}
+    options |= {"temperature": 0.7, "top_p": 0.9}
     result = await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), stop_at_answer=True, **options)
     first = {request.keys[0].prompt: request.sampling.stop for request in asked}
     post = [s.id for s in samples if formats.of(s) == "answer_think"]
@@ -149,4 +150,5 @@ async def test_where_the_answer_comes_first_generation_may_stop_there_and_figure
     asked.clear()
     await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), **options)
     assert {request.sampling.stop for request in asked} == {()}
+    assert {(r.sampling.temperature, r.sampling.top_p) for r in asked} == {(0.7, 0.9)}
     assert {request.sampling.mark for request in asked} == {"", "</answer>"}

@@ -12,7 +12,7 @@ from hamr.data.splits import Splits
 from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
 from hamr.jobs import preparation
-from hamr.jobs.preparation import check_room, fit_prompts
+from hamr.jobs.preparation import Codec, check_room, fit_prompts
 
 
 class WordCodec:
@@ -81,3 +81,15 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
     monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shared.get(str(path), free(free=1e12)))
     with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
         check_room(config, tmp_path, tmp_path)
+
+
+def test_prompts_are_remembered_small() -> None:
+    class Letters:
+        def chat_ids(self, messages: object) -> list[int]:
+            return list(range(100_000, 101_000))
+
+    codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke"]))  # type: ignore[arg-type]
+    sample = generate(codec.config.data.sage).train[0]
+    assert codec.prompt(sample) == tuple(range(100_000, 101_000))
+    [kept] = codec._prompts.values()
+    assert len(memoryview(kept).cast("B")) == 4 * 1000

@@ -11,8 +11,8 @@ import pytest
 
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
-from hamr.jobs import train
-from hamr.jobs.stages import Run
+from hamr.jobs import stages, train
+from hamr.jobs.stages import Run, enter_rl, measure
 from hamr.observability.console import Console
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
 
@@ -91,3 +91,48 @@ async def test_without_a_step_nothing_is_measured_twice(
     monkeypatch.setattr(train, "rl_stage", rl_stage)
     await train.run_stages(run, None)
     assert [stage for stage, _ in found] == measured
+
+
+async def test_the_schedule_has_as_many_steps_as_the_optimiser_takes(tmp_path: Path) -> None:
+    overrides = ("experiment.steps=5", "algorithm.epochs=2", "algorithm.minibatches=4")
+    run = a_run(ONE_REPLY, tmp_path, Pool(), *overrides)
+    asked: list[int] = []
+
+    async def reset(policy: Path, *, config: object, total_steps: int) -> None:
+        asked.append(total_steps)
+
+    async def save(step: int, write: object, state: object) -> SimpleNamespace:
+        return SimpleNamespace(step=step, path=tmp_path)
+
+    run.prepared.splits = Splits(train=tuple(ONE_REPLY), validation=(), test=())  # type: ignore[misc]
+    run.world.trainers = SimpleNamespace(reset=reset, save_policy=None)  # type: ignore[assignment]
+    run.checkpoints.save = save  # type: ignore[assignment]
+    await enter_rl(run, None)
+    assert asked == [5 * 2 * 4]
+
+
+async def test_on_the_way_the_policy_is_measured_once_where_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more for a run that was told to end before its evaluation did; never for one that a checkpoint holds."""
+    dialogues = ["experiment.sage.scenarios=[online_shopping]", "experiment.sage.every=3"]
+    run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.steps=6", "experiment.eval_every=2", *dialogues)
+    found: list[str] = []
+
+    async def evaluate(stage: str, step: int) -> None:
+        found.append(stage)
+        run.evaluations[stage] = {}
+
+    async def simulate(run: Run, stage: str, step: int) -> None:
+        found.append(f"dialogues of {stage}")
+        run.dialogues[stage] = {}
+
+    async def unless_asked(work: Any) -> Any:
+        return await work
+
+    monkeypatch.setattr(run, "evaluate", evaluate)
+    monkeypatch.setattr(stages, "simulate", simulate)
+    run.preemption = SimpleNamespace(unless_asked=unless_asked)  # type: ignore[assignment]
+    for step in (0, 1, 2, 2, 3, 4, 5, 6):
+        await measure(run, step)
+    assert found == ["rl-2", "dialogues of rl-3", "rl-4"]

@@ -174,7 +174,9 @@ def test_a_resumed_run_takes_back_what_its_checkpoint_does_not_know(tmp_path: Pa
         return RewardRecord(key=key, total=outcome, components=(), action=None, band="none")
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.add([at("a", 1), at("a", 2), at("a", 3), at("b", 3)])
-        assert ledger.discard_after("a", 1) == 2
-        assert [(r.key.run, r.key.step) for r in ledger.rows()] == [("a", 1), ("b", 3)]
+        others = [at("b", 3), at("ab/eval-rl", 3)]
+        ledger.add([at("a", 1), at("a", 2), at("a", 3), at("a/eval-sft", 0), at("a/eval-rl-2", 2), *others])
+        assert ledger.discard_after("a", 1) == 3
+        left = [("a", 1), ("a/eval-sft", 0), ("b", 3), ("ab/eval-rl", 3)]
+        assert [(r.key.run, r.key.step) for r in ledger.rows()] == left
         assert ledger.add([at("a", 2)]) == 1
