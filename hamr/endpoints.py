@@ -40,7 +40,10 @@ def check_url(
     which is right where the connection will be made from another machine. That a name keeps its addresses is not
     checked.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadInput(where, url, f"is no URL ({error})") from None
     if parts.username is not None or parts.password is not None:
         raise BadInput(
             where, "(a URL with a login)", "put no name or password into a URL; keys come from the environment"

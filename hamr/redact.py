@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -60,12 +60,24 @@ def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """`text`, which is JSON, without the values of secret environment variables. Logins in URLs stay: a customer's
-    words and a policy's are recorded as they were said."""
-    for value in secret_values(environ):
-        for form in (value, json.dumps(value)[1:-1]):
-            text = text.replace(form, REDACTED)
-    return text
+    """`text`, which is JSON, without the values of secret environment variables in its strings: its keys and numbers
+    stay, and it stays JSON. Logins in URLs stay, too, for a customer's words and a policy's are recorded as said."""
+    secrets = secret_values(environ)
+    found = [v for v in secrets if v in text or any(json.dumps(v, ensure_ascii=a)[1:-1] in text for a in (True, False))]
+    if not found:
+        return text
+    return json.dumps(_blotted(json.loads(text), found), ensure_ascii=text.isascii())
+
+
+def _blotted(value: Any, secrets: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _blotted(v, secrets) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_blotted(v, secrets) for v in value]
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, REDACTED)
+    return value
 
 
 def redact(value: Any, environ: Mapping[str, str] | None = None) -> Any:

@@ -120,9 +120,10 @@ def _sum(parts: Iterable[tuple[int, Demand]]) -> dict[str, float]:
 
 
 def pool_demand(name: str, pool: PoolConfig) -> Demand:
-    key = f"pools.{name}.autoscaling.min_replicas" if pool.autoscaling else f"pools.{name}.replicas"
+    scale = pool.autoscaling
+    key = "autoscaling.min_replicas" if scale and scale.min_replicas > pool.replicas else "replicas"
     return Demand(
-        key=key,
+        key=f"pools.{name}.{key}",
         section=f"pools.{name}.engine",
         count=least_replicas(pool),
         resources=replica_resources(pool),
@@ -133,7 +134,7 @@ def pool_demand(name: str, pool: PoolConfig) -> Demand:
 
 def least_replicas(pool: PoolConfig) -> int:
     """Replicas that must run before the pool counts as started."""
-    return pool.autoscaling.min_replicas if pool.autoscaling else pool.replicas
+    return pool.first_replicas
 
 
 def replica_resources(pool: PoolConfig) -> dict[str, float]:

@@ -46,7 +46,8 @@ def resized(
                 f"beyond the bounds of pools.{name}.autoscaling, {bounds.min_replicas} to {bounds.max_replicas}; ask "
                 "for a number within them",
             )
-        changed[name] = pool.model_copy(update={"autoscaling": bounds.model_copy(update={"min_replicas": count})})
+        least = bounds.model_copy(update={"min_replicas": count})
+        changed[name] = pool.model_copy(update={"replicas": count, "autoscaling": least})
     return changed
 
 

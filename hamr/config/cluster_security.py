@@ -46,7 +46,10 @@ def host_of(address: str) -> str:
     >>> host_of("ray://[::1]:10001"), host_of("10.0.0.1:6379")
     ('::1', '10.0.0.1')
     """
-    return urlsplit(address if "://" in address else f"//{address}").hostname or address
+    try:
+        return urlsplit(address if "://" in address else f"//{address}").hostname or address
+    except ValueError:  # a bracket that is not closed
+        return address
 
 
 def has_token(environ: Mapping[str, str]) -> bool:

@@ -175,8 +175,10 @@ def _line_of(node: yaml.Node | None, path: Sequence[str]) -> int | None:
     return line
 
 
-def yaml_error(error: yaml.MarkedYAMLError, file: str | None = None) -> ConfigError:
-    """A YAML syntax error as `file:line`."""
+def yaml_error(error: yaml.YAMLError | UnicodeDecodeError, file: str | None = None) -> ConfigError:
+    """What YAML cannot read, as `file:line` where there is a line."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Contradiction(file or "YAML", None, f"not valid YAML: {_one_line(str(error))}")
     mark = error.problem_mark or error.context_mark
     where = file or (mark.name if mark else "YAML")
     if mark:

@@ -60,7 +60,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(
             "config", str(path), f"cannot be read ({error.strerror}); give a run folder's config.yaml"
         ) from None
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
         raise ConfigError("config", str(path), "holds no configuration; give a run folder's config.yaml")
@@ -116,7 +116,7 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
         raise ConfigError(key, value, f"cannot be read as a value; put it in quotes: {key}=\"'...'\"") from None
     except MissingConfigException as error:
         raise _missing_option(error.missing_cfg_file, error.options, str(error)) from None
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise Contradiction("config", None, _first_lines(error)) from None

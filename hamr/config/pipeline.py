@@ -98,7 +98,7 @@ def read_pipeline(path: Path) -> Source:
         node, raw = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise ConfigError("pipeline", str(path), f"cannot be read ({error.strerror})") from None
-    except yaml.MarkedYAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
         raise ConfigError("pipeline", str(path), "is no pipeline; it has name and stages")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -100,6 +101,7 @@ class PoolConfig(Section):
     """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none, nor has a
     `cross_encoder` or an `embedding`."""
     replicas: PositiveInt = 1
+    """How many it starts with; with `autoscaling`, at least `min_replicas`."""
     max_replicas_per_node: PositiveInt | None = None
     """Spreads the pool: at most so many of its replicas on one node. null: wherever there is room."""
     autoscaling: AutoscalingConfig | None = None
@@ -133,6 +135,15 @@ class PoolConfig(Section):
     """Name of the environment variable that holds the endpoint's key."""
     price_per_1k_tokens: NonNegative = 0.0
     finetune: ScorerTrainingConfig | None = None
+    """How hamr teaches the model before the run; null: it is taken as it is, as an endpoint's always is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _taught_elsewhere(cls, given: Any) -> Any:
+        """`pools.judge.type=openai` is said of pools whose own models would have been fine-tuned, too."""
+        if isinstance(given, Mapping) and given.get("type") == "openai":
+            return {**given, "finetune": None}
+        return given
 
     @model_validator(mode="after")
     def _endpoint(self) -> PoolConfig:
@@ -177,6 +188,20 @@ class PoolConfig(Section):
                 "be hedged; raise the first or lower the second"
             )
         return self
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> PoolConfig:
+        if self.autoscaling and self.replicas > self.autoscaling.max_replicas:
+            raise ValueError(
+                f"replicas={self.replicas} is above autoscaling.max_replicas={self.autoscaling.max_replicas}; lower "
+                "the first or raise the second"
+            )
+        return self
+
+    @property
+    def first_replicas(self) -> int:
+        """With how many the pool starts."""
+        return max(self.replicas, self.autoscaling.min_replicas) if self.autoscaling else self.replicas
 
     @property
     def most_replicas(self) -> int:

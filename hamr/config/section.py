@@ -14,4 +14,4 @@ AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expandu
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)

@@ -303,7 +303,7 @@ def gpus_wanted(config: object) -> float:
     from hamr.config.schema import Config
 
     assert isinstance(config, Config)
-    pools = sum(p.replicas * p.engine.num_gpus for p in config.pools.values() if p.type != "openai")
+    pools = sum(p.first_replicas * p.engine.num_gpus for p in config.pools.values() if p.type != "openai")
     return (
         config.trainer.ranks * config.trainer.num_gpus + config.rollout.workers * config.rollout.engine.num_gpus + pools
     )

@@ -15,6 +15,7 @@ from hamr.backends.tokenizer import Tokenizer, load_tokenizer
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
+from hamr.data.pairs import read_pairs
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
@@ -22,6 +23,7 @@ from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
 from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
+from hamr.rewards.rules import load_rules
 from hamr.rewards.sage_logic import check_gold
 from hamr.types import Action, ServiceSample
 
@@ -78,6 +80,7 @@ def prepare(config: Config) -> Prepared:
     """
     started = time.perf_counter()
     check_prompts(config.rewards)
+    _check_files(config)
     splits = load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
     after_data = time.perf_counter()
@@ -87,6 +90,14 @@ def prepare(config: Config) -> Prepared:
     check_dialogues(config, codec.tokenizer)
     splits, dropped = fit_prompts(splits, codec, config)
     return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds)
+
+
+def _check_files(config: Config) -> None:
+    """Reads what is needed only later, some of it behind hours of training."""
+    if config.rewards.rules.weight:
+        load_rules(config.rewards.rules.file)
+    if config.data.labelled_pairs:
+        read_pairs(config.data.labelled_pairs)
 
 
 def load_splits(data: DataConfig, seed: int) -> Splits:

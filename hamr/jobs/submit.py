@@ -23,7 +23,7 @@ from hamr.config.travelling import refuse_secrets
 from hamr.errors import BadInput, HamrError
 from hamr.jobs.package import pack
 from hamr.jobs.submit_batch import send_batch
-from hamr.jobs.submit_request import Request, run_folder, secret_variables, wandb_place
+from hamr.jobs.submit_request import AS_GIVEN, LEARNING, Request, run_folder, secret_variables, wandb_place
 
 HELP = "sends the same command to a Ray cluster, to Kubernetes or to Slurm"
 
@@ -35,6 +35,7 @@ STARTED_S = 120.0
 POLL_S = 0.5
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 FLAGS = ("--follow", "--dry-run")
+PATHS = ("input", "output", "scores", "pairs", "labels", "run", "compare")
 
 
 def main(args: list[str]) -> int:
@@ -115,17 +116,17 @@ def send(request: Request, *, follow: bool, dry: bool = False) -> int:
 
 
 def located(request: Request) -> tuple[Config, Path | None]:
-    """The configuration as the job is to have it, and the run folder of a training run."""
+    """The configuration as the job is to have it, and the run folder of a run that learns."""
     config, cluster = request.config, request.config.cluster
     here = urlsplit(cluster.dashboard).hostname in ("127.0.0.1", "localhost", "::1")
     joined = cluster.model_copy(update={"address": "auto", "type": "local"})
     if request.resume is not None:
         return config.model_copy(update={"cluster": joined}), request.resume
-    for arg in request.own:
+    for arg in (*request.own, *(s for s in request.settings if request.job == "evaluate" and s.startswith("data="))):
         key, _, value = arg.partition("=")
-        if key in ("input", "output", "scores") and not Path(value).is_absolute():
+        if key in (*PATHS, "data") and not Path(value).is_absolute():
             raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
-    if request.job != "train":
+    if request.job not in LEARNING:
         return config.model_copy(update={"cluster": joined}), None
     if cluster.run_root is None and not here and not Path(request.run_name()).is_absolute():
         raise BadInput("cluster.run_root", None, "name a folder for run folders that this machine and all nodes see")
@@ -138,7 +139,11 @@ def command(request: Request) -> str:
     """What runs in the package's folder. `pools` is taken out of the defaults first: its keys are names, and the
     resolved configuration has all that is wanted."""
     words = ["python", "-m", "hamr", request.job, *request.own]
-    if request.resume is None:
+    if request.job in AS_GIVEN:
+        alone = any(arg.startswith("scores=") for arg in request.own)  # a fit to a file takes no configuration
+        kept = [s for s in request.settings if not s.startswith("cluster" if alone else ("cluster=", "cluster.type="))]
+        words += kept if alone else [*kept, "cluster.address=auto"]
+    elif request.resume is None:
         words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
     return shlex.join(words)
 

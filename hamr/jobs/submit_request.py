@@ -13,6 +13,10 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.observability.run_folder import RunFolder
 
+LEARNING = ("train", "sft")
+"""Jobs that have a run folder and nothing of their own beside the configuration, but `resume`."""
+AS_GIVEN = ("calibrate", "evaluate")
+"""Jobs whose own arguments decide what the configuration is: their command travels as it was typed."""
 OTHERS = ("cluster", "launch")
 """Sections that a resumed run may have anew: they say where it goes on."""
 
@@ -30,10 +34,18 @@ class Request:
     @classmethod
     def read(cls, job: str, args: Sequence[str]) -> Request:
         own, settings = split(args)
-        config = load_config(settings)
-        resumed = [arg.partition("=")[2] for arg in own if arg.startswith("resume=")] if job == "train" else []
+        if job not in LEARNING:
+            readable = [s for s in settings if not (job == "evaluate" and s.startswith("data="))]  # there, a folder
+            return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(readable))
+        for arg in own:
+            if arg.startswith("pipeline="):
+                remedy = "a pipeline is not sent whole; start it on a node of the cluster, with cluster.address=auto"
+                raise BadInput("pipeline", arg.partition("=")[2], remedy)
+        resumed = [arg.partition("=")[2] for arg in own if arg.startswith("resume=")]
+        # What is neither is said to be unknown, as it would be here.
+        config = load_config([*settings, *(arg for arg in own if not arg.startswith("resume="))])
         if not resumed:
-            return cls(job=job, own=tuple(own), settings=tuple(settings), config=config)
+            return cls(job=job, own=(), settings=tuple(settings), config=config)
         others = [s for s in settings if _section(s) not in OTHERS]
         if others:
             raise BadInput("resume", others, "a resumed run keeps its configuration; drop all but cluster settings")
@@ -43,7 +55,7 @@ class Request:
         return cls(job=job, own=(f"resume={folder}",), settings=(), config=config, resume=folder)
 
     def run_name(self) -> str:
-        """Of a new training run: as configured, or the experiment's with the time."""
+        """Of a new run: as configured, or the experiment's with the time."""
         experiment = self.config.experiment
         return experiment.run_dir or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 

@@ -209,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("rollout/truncated_frac", "Share of responses cut off at max_new_tokens", "share", "down"),
     _metric("rollout/policy_age/max", "Most optimiser steps by which a token's policy was behind", "steps", "zero"),
     _metric("rollout/response_tokens/<stat>", "Length of a response", "tokens", "watch"),
-    _metric("rollout/prompts", "Prompts the step trained on", "count", "watch"),
+    _metric("rollout/prompts", "Prompts of the step, those of dropped groups included", "count", "watch"),
     _metric("rollout/responses", "Responses generated in the step, dropped groups included", "count", "watch"),
     _metric("rollout/responses_per_s", "Responses of the step for each second of the whole step", "1/s", "up"),
     _metric("rollout/groups_dropped", "Groups dropped because all their rewards were equal", "count", "down"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from hamr.errors import HamrError
+from hamr.errors import HamrError, RunFolderError
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.redact import blot
 from hamr.types import Failure, RewardRecord
@@ -55,6 +55,15 @@ class Ledger:
         uri = f"{self.path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         self._lock = threading.Lock()
         self._db = sqlite3.connect(uri, uri=True, timeout=30.0, check_same_thread=False, isolation_level=None)
+        try:
+            self._open(readonly)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
+                raise
+            raise RunFolderError("ledger", str(self.path), "no ledger: a run writes one, and SQLite reads it") from None
+
+    def _open(self, readonly: bool) -> None:
         if not readonly:
             # NORMAL flushes at checkpoints only: a killed process loses nothing, a power cut at most the last steps.
             self._db.execute("PRAGMA journal_mode=WAL")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from hamr.config.overrides import nearest_first
 from hamr.errors import RunFolderError
 from hamr.processes import alive
+from hamr.redact import blot
 
 STALE_S = 30.0
 """Without a sign of life for so long, a run counts as gone."""
@@ -41,7 +42,7 @@ class LiveStatus:
     def write(self, folder: Path) -> None:
         # Written anew every few seconds: a reader must see a whole file, a crash of the machine may cost it.
         aside = folder / ".status.json.tmp"
-        aside.write_text(json.dumps(vars(self), allow_nan=False), encoding="utf-8")
+        aside.write_text(blot(json.dumps(vars(self), allow_nan=False)), encoding="utf-8")
         aside.replace(folder / "status.json")
 
     @classmethod

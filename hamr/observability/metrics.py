@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.errors import RunFolderError
 from hamr.observability.glossary import check_names
 from hamr.observability.record_json import failure_kinds
 from hamr.redact import blot
@@ -205,14 +206,24 @@ class MetricsWriter:
 
 
 def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Objects of a file that may still be written: a torn last line is left out. No file, no objects."""
+    """Objects of a file that may still be written: a torn last line is left out. No file, no objects. Raises
+    RunFolderError for any other line that is no object."""
     path = Path(path)
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as f:
-        for line in f:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open("rb") as f:
+        for number, line in enumerate(f, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise RunFolderError(
+                    f"{path}:{number}", line[:60].decode(errors="replace"), "damaged; remove this line"
+                )
+            yield row
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:

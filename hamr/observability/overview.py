@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hamr.observability.console import duration
 from hamr.observability.live import LiveStatus
 from hamr.observability.metrics import read_metrics
 from hamr.observability.pace import PACE_STEPS, left_s
+from hamr.observability.run_folder import read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class Overview:
 
 def overview(folder: Path) -> Overview:
     """Reads the run's own files; nothing else is asked."""
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
+    config = read_config(folder / "config.yaml")
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if not row["stage"].startswith("eval-")]
     live = LiveStatus.read(folder)
     stage = rows[-1]["stage"] if rows else ""

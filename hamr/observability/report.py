@@ -30,7 +30,7 @@ _LEADS = {
     "learning": ("Did it learn?", "Reward over the RL steps; the band holds the step's responses."),
     "held_out": (
         "Before and after",
-        "Decisions that no stage was trained on, answered greedily and scored as in training.",
+        "Decisions that no stage was trained on, answered as experiment.evaluation says and scored as in training.",
     ),
     "scoring": ("The reward system", ""),
     "health": ("Is the training sound?", "Signals that go wrong before the reward does."),

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import read_jsonl, read_metrics
 from hamr.observability.record_json import record_from_json
 from hamr.observability.recorder import show_response
-from hamr.observability.run_folder import RunFolder
+from hamr.observability.run_folder import RunFolder, read_config
 from hamr.observability.summary import STAGES, StageSummary, Summary, read_summary
 
 STAGE_NAMES = {"base": "before", "sft": "after SFT", "rl": "after RL"}
@@ -53,7 +51,7 @@ class ReportData:
     def read(cls, path: Path | str) -> ReportData:
         """Raises RunFolderError if the path is no run folder. What is not there yet is left empty."""
         folder = RunFolder.open(path)
-        text = folder.config.read_text(encoding="utf-8")
+        config = read_config(folder.config)
         steps: dict[str, list[Mapping[str, Any]]] = {}
         evaluations: dict[str, tuple[int, Mapping[str, Any]]] = {}
         for row in read_metrics(folder.metrics):
@@ -73,8 +71,8 @@ class ReportData:
         s_r, responses, comparisons = _from_ledger(folder, samples)
         return cls(
             folder=folder,
-            config_text=text,
-            config=yaml.safe_load(text) or {},
+            config_text=folder.config.read_text(encoding="utf-8"),
+            config=config,
             summary=read_summary(folder),
             steps=steps,
             evaluations=evaluations,

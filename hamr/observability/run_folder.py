@@ -160,6 +160,18 @@ def write_atomic(path: Path, text: str) -> None:
     aside.replace(path)
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The raw values of a run folder's config.yaml. Raises RunFolderError for one that is damaged."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())[:120]
+        raise RunFolderError("config", str(path), f"damaged, not YAML ({said}); give another run folder") from None
+    if not isinstance(raw, dict):
+        raise RunFolderError("config", str(path), "damaged, holds no configuration; give another run folder")
+    return raw
+
+
 def _redacted_yaml(text: str) -> str:
     return yaml.safe_dump(redact(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=120)
 

@@ -51,7 +51,7 @@ def replayed_workers(config: Config) -> Station:
 def replayed_pools(config: Config) -> dict[str, Station]:
     """Stations on which a piece of work is measured in seconds."""
     return {
-        name: Station(replicas=pool.replicas, slots=places(pool), service=Service(fixed_s=1.0))
+        name: Station(replicas=pool.first_replicas, slots=places(pool), service=Service(fixed_s=1.0))
         for name, pool in config.pools.items()
     }
 
@@ -164,7 +164,9 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
     known = past.fit() if past is not None else None
     train_s, sync_s = _train_and_sync(config, workload, past, known)
     pools = {
-        name: Station(replicas=pool.replicas, slots=places(pool), service=_pool_service(config, name, workload, past))
+        name: Station(
+            replicas=pool.first_replicas, slots=places(pool), service=_pool_service(config, name, workload, past)
+        )
         for name, pool in config.pools.items()
         if name in workload.questions()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 from hamr import cli
 from hamr.config.load import load_config
 from hamr.jobs.launch_files import KINDS, render
-from hamr.redact import blot
+from hamr.observability.live import LiveStatus
+from hamr.redact import REDACTED, blot
 
 CANARY = 'canary-4f1d9c"e2'
 """With a character that JSON writes otherwise."""
@@ -145,7 +147,8 @@ def test_no_launch_file_holds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_folder_that_one_is_in_is_no_secret() -> None:
     environ = {"PWD": "/home/me/work", "OLDPWD": "/home/me/before", "DB_PWD": "hunter2!"}
-    assert blot("/home/me/work /home/me/before hunter2!", environ) == "/home/me/work /home/me/before [redacted]"
+    text = '"/home/me/work /home/me/before %s"'
+    assert blot(text % "hunter2!", environ) == text % REDACTED
 
 
 def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
@@ -174,3 +177,26 @@ def test_a_setting_that_holds_it_goes_nowhere(
     assert "logging.wandb.group: '[redacted]': holds the value of a secret environment variable" in said
     assert "canary" not in said
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_blotted_stays_json() -> None:
+    environ = {"DB_PASSWORD": "123456", "APP_SECRET": "sample", "API_KEY": 'k"\u00e9\\key'}
+    row = {
+        "sample": 0.81234567,
+        "n": 1234567,
+        "text": ["a sample of 123456", 'x k"\u00e9\\key'],
+        "none": None,
+        "b": True,
+    }
+    for text in (json.dumps(row), json.dumps(row, ensure_ascii=False)):
+        clean = json.loads(blot(text, environ))
+        assert clean == row | {"text": [f"a {REDACTED} of {REDACTED}", f"x {REDACTED}"]}
+    harmless = '{"a":   1}'
+    assert blot(harmless, environ) == harmless
+
+
+def test_what_a_status_says_of_a_failure_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", CANARY)
+    LiveStatus(run="r", state="failed", phase="rl", started=0.0, time=0.0, detail=f"401 for {CANARY}").write(tmp_path)
+    assert CANARY not in (tmp_path / "status.json").read_text()
+    assert (found := LiveStatus.read(tmp_path)) and found.detail == f"401 for {REDACTED}"

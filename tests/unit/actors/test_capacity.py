@@ -60,10 +60,11 @@ def test_gpus_are_counted_apart() -> None:
         check_capacity(demands(config(pools=judge)), {"CPU": 64.0})
 
 
-def test_an_autoscaled_pool_counts_with_its_minimum() -> None:
-    scaled = config(pools=pools(replicas=50, autoscaling={"min_replicas": 2, "max_replicas": 50}))
+@pytest.mark.parametrize(("replicas", "key", "count"), [(1, "autoscaling.min_replicas", 2), (7, "replicas", 7)])
+def test_an_autoscaled_pool_counts_with_what_it_starts_with(replicas: int, key: str, count: int) -> None:
+    scaled = config(pools=pools(replicas=replicas, autoscaling={"min_replicas": 2, "max_replicas": 50}))
     [judge] = [d for d in demands(scaled) if "judge" in d.key]
-    assert (judge.key, judge.count) == ("pools.judge.autoscaling.min_replicas", 2)
+    assert (judge.key, judge.count) == (f"pools.judge.{key}", count)
 
 
 def test_a_pool_behind_an_endpoint_needs_no_engine() -> None:

@@ -9,9 +9,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from hamr.config.cluster_security import check_cluster_address
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.pools import PoolConfig
-from hamr.errors import ConfigError
+from hamr.errors import BadInput, ConfigError
 
 
 def complaint(*overrides: str, config_dir: Path | None = None) -> str:
@@ -387,3 +388,29 @@ def test_contradictions_of_the_order_of_thought_and_answer() -> None:
     assert "model.response_format='hybrid' but experiment.sft.steps=3" in message and "hamr sft" in message
     message = complaint("model.response_format=think_answer", "experiment.evaluation.stop_at_answer=true")
     assert "stop_at_answer=true but model.response_format='think_answer'" in message
+
+
+def test_an_endpoints_model_is_taken_as_it_is() -> None:
+    there = ["pools=cpu_small", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1"]
+    assert load_config(there).pools["judge"].finetune is None
+    moved = [setting.replace("judge", "reranker") for setting in there]
+    assert "pools.judge.finetune.start_from='reranker'" in complaint(*moved)
+
+
+def test_replicas_stay_within_the_bounds_of_a_pool_that_scales() -> None:
+    scaling = ["pools=paper", "pools.judge.autoscaling={min_replicas: 2, max_replicas: 4}"]
+    assert "replicas=5 is above autoscaling.max_replicas=4" in complaint(*scaling, "pools.judge.replicas=5")
+    firsts = [load_config([*scaling, f"pools.judge.replicas={n}"]).pools["judge"].first_replicas for n in (1, 2, 3)]
+    assert firsts == [2, 2, 3]
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_number_is_a_number(value: str) -> None:
+    assert "trainer.learning_rate" in complaint(f"trainer.learning_rate=.{value}")
+
+
+@pytest.mark.parametrize("key", ["cluster.address", "cluster.dashboard"])
+def test_an_address_with_half_a_bracket_is_no_traceback(key: str) -> None:
+    address = load_config(["experiment=smoke", f"{key}='http://[::1'"]).cluster
+    with pytest.raises(BadInput):
+        check_cluster_address(getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={})

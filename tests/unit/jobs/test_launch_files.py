@@ -45,8 +45,8 @@ def manifests(config: Config) -> dict[str, Any]:
 
 
 def test_nodes_are_as_many_as_hold_every_actor() -> None:
-    # 2 rerankers x 1, 1 judge x 4, 8 workers, 8 ranks: 22 GPUs; at their maxima 8 + 16 + 8 + 8 = 40.
-    assert sum(d.count * d.gpus for d in demands(paper())) == 22
+    # 4 rerankers x 1, 1 judge x 4, 8 workers, 8 ranks: 24 GPUs; at their maxima 8 + 16 + 8 + 8 = 40.
+    assert sum(d.count * d.gpus for d in demands(paper())) == 24
     assert nodes(paper()).least == 3
     assert nodes(paper()).most == 5
 

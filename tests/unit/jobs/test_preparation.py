@@ -83,6 +83,14 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
         check_room(config, tmp_path, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "overrides", [["data.labelled_pairs=nope.jsonl"], ["rewards.rules.file=nope.yaml", "rewards.rules.weight=1"]]
+)
+def test_what_is_needed_later_is_read_before_the_run(overrides: list[str]) -> None:
+    with pytest.raises(BadInput, match="nope"):
+        preparation.prepare(load_config(["experiment=smoke", *overrides]))
+
+
 def test_prompts_are_remembered_small() -> None:
     class Letters:
         def chat_ids(self, messages: object) -> list[int]:

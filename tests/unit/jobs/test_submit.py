@@ -57,6 +57,63 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
         Request.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
 
 
+@pytest.mark.parametrize("to", [CLUSTER, ("cluster=slurm",), ("cluster=kuberay", "launch.claim=c")], ids=str)
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["train", "experimnt=smoke"], "experiment"),
+        (["train", "trainr.ranks=2"], "trainer"),
+        (["train", "foo"], "foo"),
+        (["train", "--folow"], "--folow"),
+        (["sft", "sftt.epochs=1"], "sft"),
+        (["train", "pipeline=olamind_small"], "a pipeline is not sent whole"),
+    ],
+    ids=str,
+)
+def test_what_no_run_would_take_is_not_sent(args: list[str], says: str, to: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        submit.main([*args, *to, "--dry-run"])
+    assert "\n" not in str(refused.value)
+
+
+def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
+    request = Request.read("sft", ["experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
+    config, run = located(request)
+    assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    again = Request.read("sft", [f"resume={tmp_path}", *CLUSTER])
+    assert (command(again), located(again)[1]) == (f"python -m hamr sft resume={tmp_path}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ("calibrate scores=/a.jsonl output=/o", "calibrate scores=/a.jsonl output=/o"),
+        (
+            "calibrate pairs=/a.jsonl output=/o experiment=smoke",
+            "calibrate pairs=/a.jsonl output=/o experiment=smoke cluster.dashboard=http://10.0.0.1:8265 "
+            "cluster.address=auto",
+        ),
+        (
+            "evaluate benchmark=olabench data=/bench output=/o pools=ecs",
+            "evaluate benchmark=olabench output=/o data=/bench pools=ecs cluster.dashboard=http://10.0.0.1:8265 "
+            "cluster.address=auto",
+        ),
+    ],
+)
+def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str, runs: str) -> None:
+    job, *args = given.split()
+    request = Request.read(job, [*args, *CLUSTER])
+    assert command(request) == f"python -m hamr {runs}"
+    assert located(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
+
+
+@pytest.mark.parametrize("path", ["data=bench", "labels=people.jsonl", "run=runs/a"])
+def test_files_of_an_evaluation_are_where_the_nodes_see_them(path: str) -> None:
+    with pytest.raises(BadInput, match="give an absolute path"):
+        located(Request.read("evaluate", ["benchmark=olabench", path, *CLUSTER]))
+
+
 OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
 
 

@@ -323,7 +323,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_long_names_stay_apart() -> None:
     names = set()
     for end in ("a", "b"):
-        request = Request.read("train", [*KUBERAY, f"experiment.run_dir=runs/{'x' * 60}{end}"])
+        request = Request.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
         names.add(name_of(in_pods(request)[0]))
     assert len(names) == 2
     assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"
