@@ -77,7 +77,7 @@ class Ballot:
 
     def __init__(self, folder: Path, judges: Sequence[Judge]) -> None:
         """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
-        self.judges = tuple(judges)
+        self.folder, self.judges = folder, tuple(judges)
         self._lock = locked(folder)
         try:
             self._votes = dict(map(_read, rows_of(folder / FILE)))

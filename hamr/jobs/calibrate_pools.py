@@ -16,7 +16,7 @@ from hamr.data.pairs import ReplyPair
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.scorer_check import pair_question
-from hamr.jobs.pools_up import bounded, capacity
+from hamr.jobs.pools_up import bounded, capacity, pools_of
 from hamr.protocols import Ask
 from hamr.rewards.verdict import LABEL_VALUES, canonical_label, hard_score
 from hamr.routing.asking import failure_of
@@ -46,7 +46,7 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     try:
         if len(found.done) < len(items):
             tell(f"{len(found.done)} of {len(items)} pairs have their scores already")
-            _ask(config, pools, items, found, teachers, tell)
+            _ask(config, pools, items, found, teachers, tell, pools_of(RUN, kept))
     finally:
         found.close()
     return triples_of(found)
@@ -59,6 +59,7 @@ def _ask(
     found: Progress,
     teachers: Sequence[str],
     tell: Tell,
+    run: str,
 ) -> None:
     # Ray and the engines load only here: calibrating from a file needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
@@ -74,15 +75,15 @@ def _ask(
     paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 
     async def ask() -> None:
-        await start_pools(pools, paths, run=RUN, timeout_s=config.cluster.start_timeout_s)
-        clients = {name: PoolClient(name, pool, RUN) for name, pool in pools.items()}
+        await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
+        clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
         try:
             asks = {name: bounded(client.ask, capacity(pools[name])) for name, client in clients.items()}
             named = config.rewards.consistency
             await score_pairs(items, asks, named.reranker, named.judge, teachers, tell, found)
         finally:
             await asyncio.gather(*(client.close() for client in clients.values()))
-            await stop_pools(RUN)
+            await stop_pools(run)
 
     with ray_session(config.cluster):
         check_pool_room(config, pools, router=False)

@@ -25,7 +25,7 @@ from hamr.evaluation.folder import write_aside
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.scorer_check import pair_question
 from hamr.jobs.ecs_request import Policy, Request, check_comparable, read_policy, read_request
-from hamr.jobs.pools_up import capacity, with_pools, with_starts
+from hamr.jobs.pools_up import capacity, pools_of, with_pools, with_starts
 from hamr.jobs.score import SPEED_ONLY
 from hamr.observability.ecs_console import progress, tables
 from hamr.protocols import Ask
@@ -154,7 +154,7 @@ def _ask(config: Config, ballot: Ballot, asked: Sequence[Asked], console: Consol
         from hamr.jobs.preparation import load_splits
 
         splits = load_splits(config.data, config.experiment.seed)
-    with_pools(config, wanted, work, run=RUN, splits=splits)
+    with_pools(config, wanted, work, run=pools_of(RUN, ballot.folder), splits=splits)
 
 
 # --- what follows ------------------------------------------------------------------------------

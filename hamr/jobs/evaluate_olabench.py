@@ -32,7 +32,7 @@ from hamr.evaluation.olabench.run import (
 from hamr.evaluation.olabench.summary import Bench, summarised
 from hamr.jobs.olabench_request import Request, read_request
 from hamr.jobs.policies import is_file, name_of, read_responses, with_policies
-from hamr.jobs.pools_up import capacity, with_pools, writing_pool
+from hamr.jobs.pools_up import capacity, pools_of, with_pools, writing_pool
 from hamr.jobs.score import SPEED_ONLY
 from hamr.observability.olabench_console import progress, tables
 from hamr.protocols import Ask
@@ -144,7 +144,7 @@ def _ask(
         with progress({name: count for name, count in open_now.items() if count}, "judged", console) as report:
             await judge_all(journal, judges, trials, asks, options, report)
 
-    with_pools(config, wanted, work, run=RUN)
+    with_pools(config, wanted, work, run=pools_of(RUN, journal.folder))
 
 
 def _ended(metrics: Mapping[str, Any]) -> int:

@@ -25,7 +25,7 @@ from hamr.evaluation.sage.run import Cast, Evaluated, hold, summarise
 from hamr.evaluation.sage.scripted import KINDS, PREFIX, scripted
 from hamr.evaluation.sage.store import Store, read_settings
 from hamr.evaluation.sage.traces import Plan
-from hamr.jobs.pools_up import capacity, with_pools, writing_pool
+from hamr.jobs.pools_up import capacity, pools_of, with_pools, writing_pool
 from hamr.jobs.sage_request import Request, read_request
 from hamr.observability.sage_console import coverage_table, progress, tables
 from hamr.protocols import Ask
@@ -181,7 +181,7 @@ def _work(
 
     if names:
         assert config is not None
-        with_pools(config, names, work, run=RUN)
+        with_pools(config, names, work, run=pools_of(RUN, request.output))
     else:
         asyncio.run(work({}))
 

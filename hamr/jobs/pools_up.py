@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from hamr.config.pools import PoolConfig
@@ -29,6 +31,12 @@ def writing_pool(config: Config, key: str, name: str) -> str:
     return name
 
 
+def pools_of(name: str, where: Path) -> str:
+    """Under which name a job's pools stand on a cluster that others share. Two jobs of one kind that write to different
+    places have two; a job that goes on finds what a killed try left there."""
+    return f"{name}-{zlib.crc32(str(where.absolute()).encode()):08x}"
+
+
 def with_pools(
     config: Config,
     names: Sequence[str],
@@ -40,9 +48,9 @@ def with_pools(
 ) -> Result:
     """Starts the pools `names` of the configuration (each once), does the work, and takes them down again.
 
-    `run` names their applications on the cluster. `splits` is what pools with a `finetune` section are trained on, if
-    they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model or template will
-    not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
+    `run` names their applications on the cluster (see `pools_of`). `splits` is what pools with a `finetune` section are
+    trained on, if they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model
+    or template will not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
     """
     # Ray and the engines load only here: a command whose work is done already needs neither.
     from hamr.actors.pools import PoolClient, start_pools, stop_pools

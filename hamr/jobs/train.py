@@ -18,6 +18,7 @@ from hamr.errors import Preempted, RunFolderError
 from hamr.jobs.attendant import Attendant
 from hamr.jobs.fleet import LiveFleet
 from hamr.jobs.pool_room import local_node
+from hamr.jobs.pools_up import pools_of
 from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
@@ -138,7 +139,7 @@ async def _train(
         try:
             async with attendant.attending():
                 with console.phase("start"):
-                    world = await started(prepared, paths, attendant.run)
+                    world = await started(prepared, paths, pools_of(attendant.run, folder.path))
                 attendant.fleet = LiveFleet(config, paths, world.run, world.router)
                 run = Run(
                     prepared=prepared,
@@ -146,7 +147,7 @@ async def _train(
                     recorder=recorder,
                     checkpoints=checkpoints,
                     console=console,
-                    run_id=world.run,
+                    run_id=attendant.run,
                     preemption=preemption,
                 )
                 await run_stages(run, newest)
@@ -231,5 +232,5 @@ def _is_resume(args: Sequence[str]) -> bool:
 
 
 def run_id(path: Path) -> str:
-    """A run's name in keys and pool names: its folder's, in characters that all of them take."""
+    """A run's name in keys: its folder's, in characters that all of them take."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"

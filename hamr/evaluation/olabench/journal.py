@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
-        self._lock = locked(folder)
+        self.folder, self._lock = folder, locked(folder)
         try:
             self.responses = dict(_response(where, row) for where, row in rows_of(folder / RESPONSES))
             self.verdicts = dict(_verdict(where, row) for where, row in rows_of(folder / VERDICTS))
