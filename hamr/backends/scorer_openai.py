@@ -4,7 +4,8 @@ The model answers freely (reasoning if it wants, then the template's verdict pre
 in the reply, the score is soft: the labels' probabilities at the token where the verdict begins. A server returns only
 the k most likely tokens there; a label that is not among them has *some* probability, at most that of the k-th. It is
 counted as 0 only when that bound cannot move the score by more than `TOLERANCE`; otherwise the answer is unparsable,
-because guessing would bias the reward. Without log-probabilities the written verdict counts, read strictly.
+because guessing would bias the reward. Without log-probabilities the written verdict counts, read strictly; a pool
+whose endpoint refuses them says `logprobs: false`.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ class OpenAIScorer:
             temperature=temperature(question),
             max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
             seed=question.seed + question.attempt,
-            logprobs=True,
-            top_logprobs=TOP_LOGPROBS,
+            **({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self.config.logprobs else {}),
         )
         if isinstance(reply, Answer):
             return reply
@@ -153,7 +153,9 @@ class OpenAIScorer:
         except openai.RateLimitError as e:
             return Answer(failure="unavailable", detail=_told(e), call=billed(None), retry_in_s=_retry_after(e))
         except openai.APIError as e:
-            return Answer(failure="unavailable", detail=_told(e), call=billed(None))
+            refused = "logprobs" in request and isinstance(e, openai.BadRequestError) and "logprob" in str(e).lower()
+            remedy = f"; it takes no logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
+            return Answer(failure="unavailable", detail=_told(e) + remedy, call=billed(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
             detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
             return Answer(failure="unparsable", detail=detail, call=billed(None))
@@ -190,14 +192,16 @@ def _verdict_position(
     word = template.labels[verdict].token.strip()  # type: ignore[index]
     # Not anywhere: the word may stand in the reasoning, and in what the model adds behind its verdict.
     said = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
-    start = 0
+    # Servers list tokens that the text does not have: a thought before it, the end of the sequence behind it.
+    spoken = "".join(token for token, _ in positions)
+    start = -spoken.rfind(text)
     found = None
     for index, (token, _) in enumerate(positions):
         end = start + len(token)
         if said and start <= said.start() < end:
             found = index
         start = end
-    if found is None or "".join(token for token, _ in positions) != text:
+    if found is None or text not in spoken:
         raise VerdictUnparsable(f"the verdict in {text[-120:]!r} cannot be found among the tokens of the reply")
     return found
 

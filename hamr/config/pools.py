@@ -133,6 +133,9 @@ class PoolConfig(Section):
     """Base URL of an OpenAI-compatible server; `type: openai` only."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the endpoint's key."""
+    logprobs: bool = True
+    """`type: openai` only: ask for log-probabilities, for soft scores. Some endpoints refuse them; without them the
+    written verdict is worth 1, 0.5 or 0."""
     price_per_1k_tokens: NonNegative = 0.0
     finetune: ScorerTrainingConfig | None = None
     """How hamr teaches the model before the run; null: it is taken as it is, as an endpoint's always is."""

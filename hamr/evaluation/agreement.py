@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hamr.evaluation.statistics import Estimate, cohen_kappa, exact_agreement, mean_interval
+from hamr.evaluation.statistics import Estimate, cohen_kappa, exact_agreement, share_interval
 from hamr.rewards.verdict import LABEL_VALUES, Label
 from hamr.routing.ranks import bootstrap_interval, spearman
 
@@ -65,8 +65,8 @@ def with_people(ratings: Sequence[Rating | None], labels: Sequence[Label], *, re
     said, people = [rating[1] for rating, _ in known], [label for _, label in known]
     right = [(score - 0.5) * (LABEL_VALUES[label] - 0.5) > 0 for (score, _), label in known if label != "part"]
     return Agreement(
-        accuracy=_share([ours == theirs for ours, theirs in zip(said, people, strict=True)], resamples, seed),
-        clear_accuracy=_share(right, resamples, seed),
+        accuracy=share_interval([ours == theirs for ours, theirs in zip(said, people, strict=True)]),
+        clear_accuracy=share_interval(right),
         kappa=cohen_kappa(said, people),
         spearman=correlation([s for (s, _), _ in known], [LABEL_VALUES[label] for label in people], resamples, seed),
         missing=len(labels) - len(known),
@@ -78,10 +78,6 @@ def between(a: Sequence[Label | None], b: Sequence[Label | None]) -> Between:
     both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     left, right = [x for x, _ in both], [y for _, y in both]
     return Between(n=len(both), same=exact_agreement(left, right), kappa=cohen_kappa(left, right))
-
-
-def _share(held: Sequence[bool], resamples: int, seed: int) -> Estimate:
-    return mean_interval([float(right) for right in held], resamples=resamples, seed=seed)
 
 
 def correlation(scores: Sequence[float], values: Sequence[float], resamples: int, seed: int) -> Correlation:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from hamr.errors import DataError
 from hamr.evaluation.ecs import Scores
-from hamr.evaluation.statistics import Estimate, mean_interval, sign_flip_p
+from hamr.evaluation.statistics import Estimate, mean_interval, share_interval, sign_flip_p
 
 BySample = Mapping[str, float | None]
 """Sample id -> the mean of its responses that have a score; None where none has."""
@@ -56,9 +56,7 @@ class Comparison:
 def figures(scores: Sequence[Scores], *, resamples: int, seed: int) -> Figures:
     """Responses to one sample are no independent draws: they are averaged first, then the samples."""
     values = {
-        name: mean_interval(
-            [v for v in by_sample(scores, value).values() if v is not None], resamples=resamples, seed=seed
-        )
+        name: _interval([v for v in by_sample(scores, value).values() if v is not None], resamples, seed)
         for name, value in VALUES.items()
     }
     votes = [vote for s in scores for held in s.votes.values() for vote in held]
@@ -81,6 +79,12 @@ def by_sample(scores: Sequence[Scores], value: Value) -> dict[str, float | None]
         if (v := value(s)) is not None:
             known.append(v)
     return {sample: fmean(known) if known else None for sample, known in held.items()}
+
+
+def _interval(values: Sequence[float], resamples: int, seed: int) -> Estimate:
+    if set(values) <= {0.0, 1.0}:  # a bootstrap of 5 of 5 never varies
+        return share_interval([value == 1.0 for value in values])
+    return mean_interval(values, resamples=resamples, seed=seed)
 
 
 def compare(a: BySample, b: BySample, *, resamples: int, seed: int) -> Comparison:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
+from hamr.rewards.matching import match_action
 from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 
@@ -108,7 +109,7 @@ def summarise(
     """Reduces records to the held-out figures; `samples` are theirs, one per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
     exact = [
-        r.band == "tool_match" and _component(r, "consistency") == 1.0
+        r.action is not None and match_action(r.action, s.references).score == 1.0
         for s, r in zip(samples, records, strict=True)
         if _only_tools(s.references)
     ]

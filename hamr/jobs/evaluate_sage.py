@@ -64,7 +64,7 @@ def main(args: list[str]) -> int:
             console.print(table)
         draw_report(request.output, found, store)
         print(f"written: {request.output / 'report.html'}", flush=True)
-    return _ended(found)
+    return _ended(found, judged=bool(request.judges))
 
 
 # --- who takes part ----------------------------------------------------------------------------
@@ -207,10 +207,14 @@ def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
     write_sage_report(folder, found, list(store.traces.values()))
 
 
-def _ended(found: Evaluated) -> int:
-    """0 where every agent finished a dialogue. Raises HamrError else: its pool, or the simulator's, was away."""
+def _ended(found: Evaluated, *, judged: bool) -> int:
+    """0 where every agent finished a dialogue, and a judge said something. Raises HamrError else: a pool was away."""
     for agent, result in found.summary["agents"].items():
         outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
         if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
             raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs, and call again")
+    turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
+    votes = [a.consensus for a in turns if a.consensus is not None]
+    if judged and turns and not any(vote.fields or vote.quality is not None for vote in votes):
+        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns; see the pools' logs, and call again")
     return 0

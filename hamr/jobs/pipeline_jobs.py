@@ -85,8 +85,9 @@ def _sft(args: list[str]) -> Config:
 
 
 def _evaluate(args: list[str]) -> Config | None:
-    from hamr.jobs import ecs_request, sage_request
+    from hamr.jobs import ecs_request, olabench_request, sage_request
     from hamr.jobs.evaluate import BENCHMARKS
+    from hamr.jobs.pools_up import writing_pool
 
     named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
     if not named or named[-1] not in BENCHMARKS:
@@ -97,7 +98,11 @@ def _evaluate(args: list[str]) -> Config | None:
         return load_config(ecs_request.read_request(rest).overrides)
     if named[-1] == "sage":
         return load_config(sage_request.read_request(rest).overrides)
-    return None
+    request = olabench_request.read_request(rest)
+    config = load_config(request.overrides)
+    if request.judge:
+        writing_pool(config, "judge", request.judge)
+    return config
 
 
 def _calibrate(args: list[str]) -> Config | None:

@@ -27,7 +27,7 @@ OWN = ("input", "output", "resume")
 
 SPEED_ONLY = {
     "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
-    "batch_size", "batch_wait_ms", "deadline_s", "attempts", "api_key_env", "price_per_1k_tokens",
+    "batch_size", "batch_wait_ms", "deadline_s", "attempts", "hedge", "breaker", "api_key_env", "price_per_1k_tokens",
 }  # fmt: skip
 """What of a pool says how fast it answers, not what: a resumed file may go on with more replicas."""
 

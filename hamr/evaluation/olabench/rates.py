@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hamr.errors import BadInput
-from hamr.evaluation.statistics import Estimate, mean_interval
+from hamr.evaluation.statistics import Estimate, share_interval
 from hamr.rewards import hallucination, risk
 from hamr.types import Judgement, RewardRecord
 
@@ -23,18 +23,16 @@ class Rates:
     unjudged: int
 
 
-def risk_rates(records: Sequence[RewardRecord], *, resamples: int = 1000, seed: int = 0) -> Rates:
+def risk_rates(records: Sequence[RewardRecord]) -> Rates:
     """Share of responses with a critical business risk, and with each of its four types. A response may have several,
     so that the types' shares add up to the rate or to more."""
-    return _rates(records, risk.name, risk.vetoes, risk.TYPES, resamples=resamples, seed=seed)
+    return _rates(records, risk.name, risk.vetoes, risk.TYPES)
 
 
-def hallucination_rates(records: Sequence[RewardRecord], *, resamples: int = 1000, seed: int = 0) -> Rates:
+def hallucination_rates(records: Sequence[RewardRecord]) -> Rates:
     """Share of responses with a hallucination, and of each of its four types. A response has one label, so that the
     types' shares add up to the rate."""
-    return _rates(
-        records, hallucination.name, hallucination.vetoes, HALLUCINATIONS, resamples=resamples, seed=seed, single=True
-    )
+    return _rates(records, hallucination.name, hallucination.vetoes, HALLUCINATIONS, single=True)
 
 
 def _rates(
@@ -43,8 +41,6 @@ def _rates(
     found: Callable[[Judgement], bool],
     types: Sequence[str],
     *,
-    resamples: int,
-    seed: int,
     single: bool = False,
 ) -> Rates:
     """Raises BadInput for a judgement whose labels the benchmark does not know, or which has several where one is
@@ -61,7 +57,7 @@ def _rates(
             raise BadInput(f"{component} labels", judgement.labels, remedy)
 
     def share(held: Sequence[bool]) -> Estimate:
-        return mean_interval([float(holds) for holds in held], resamples=resamples, seed=seed)
+        return share_interval(held)
 
     return Rates(
         rate=share([found(judgement) for judgement in known]),

@@ -107,7 +107,7 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
         alone={vote.judge: _worth(scenario, trace, reading.output, (vote,), config) for vote in votes},
         grades=_mean_grades(votes),
         truth=_truth(scenario, trace, reading.output, config) if last else None,
-        judges_right=classification(held.fields, _deciding(scenario, trace)) if last and held is not None else None,
+        judges_right=_judges_right(held, _deciding(scenario, trace)) if last and held is not None else None,
         passed=passed,
         departed=departed,
     )
@@ -141,6 +141,12 @@ def _truth(scenario: Scenario, trace: Trace, output: Output | None, config: Sage
     reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
     assert reference is not None, "the deciding fields lead to the end"
     return logic_score(output, reference, scenario, path=config.path, action=config.action)
+
+
+def _judges_right(held: Consensus, deciding: Mapping[str, Value]) -> float | None:
+    """Of the fields that a judge said something on; None where there is none: who does not answer is not wrong."""
+    voted = {name: value for name, value in deciding.items() if name not in held.unvoted}
+    return classification(held.fields, voted) if voted else None
 
 
 def _deciding(scenario: Scenario, trace: Trace) -> dict[str, Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -174,7 +175,8 @@ def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment],
     size = len(sums)
     if not size:
         return np.full((config.resamples, len(VALUES)), np.nan)
-    rng = np.random.default_rng(config.seed)
+    # Each scenario draws for itself: the mean over them is one of independent draws.
+    rng = np.random.default_rng([config.seed, *(zlib.crc32(a.scenario.encode()) for a in assessed[:1])])
     times = rng.multinomial(size, np.full(size, 1 / size), size=config.resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
         found = (times @ sums) / (times @ counts)

@@ -35,6 +35,16 @@ def test_soft_score_at_the_verdict() -> None:
     assert reading.verdict == "yes"
 
 
+@pytest.mark.parametrize(
+    "before", [(), ("<think>", "Both say\n", "Verdict:", " No", "</think>")], ids=["bare", "thought"]
+)
+@pytest.mark.parametrize("behind", [(), ("<|im_end|>",)], ids=["", "end of sequence"])
+def test_a_server_lists_tokens_that_the_text_does_not_have(before: tuple[str, ...], behind: tuple[str, ...]) -> None:
+    text, positions = spoken("Both agree.\n", "Verdict", ":", " Yes", last=top(_Yes=0.5, _Part=0.3, _No=0.1))
+    listed = [*((t, top(_No=0.9)) for t in before), *positions, *((t, {t: -0.01}) for t in behind)]
+    assert read_reply(text, listed, JUDGE).score == pytest.approx(0.65 / 0.9)
+
+
 def test_words_in_the_reasoning_are_not_the_verdict() -> None:
     text, positions = spoken(
         "Yes", ", and", " No", ".\n", "Verdict", ":", " No", last=top(_Yes=0.1, _Part=0.1, _No=0.8)
