@@ -22,6 +22,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal
 
+from hamr.actors.gate import Gate
 from hamr.actors.pool_tally import PoolTally
 from hamr.config.pools import PoolConfig
 from hamr.routing.breaker import Breaker
@@ -90,6 +91,7 @@ class PoolClient:
             DEPLOYMENT, app_name=app_name(run, name), _check_exists=False
         )
         self._by_group = config.most_replicas > 1
+        self._gate = Gate(config.places)
         self._breaker = Breaker(config.breaker, time.monotonic) if config.breaker else None
         self._hedger = Hedger(config.hedge, time.monotonic) if config.hedge else None
         self._tally = PoolTally(breaker=self._breaker, hedger=self._hedger)
@@ -102,8 +104,15 @@ class PoolClient:
     async def ask(self, question: Question) -> Answer:
         """The pool's answer within `deadline_s`, else a failure: `timeout` or, when no replica runs, `unavailable`.
 
-        While the breaker is open that is said at once, and when asking again may help.
+        While the breaker is open that is said at once, and when asking again may help. No more questions are put than
+        the pool works on at a time: the others stand in line, where their deadline does not run. A pool that has more
+        to do than it can is slow, not sick.
         """
+        with self._tally.waiting_one():
+            async with self._gate:
+                return await self._admitted(question)
+
+    async def _admitted(self, question: Question) -> Answer:
         if self._breaker is None:
             return await self._ask(question)
         ticket = self._breaker.admit()
@@ -136,14 +145,14 @@ class PoolClient:
             self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
         if self._hedger:
             self._hedger.asked(1)
-        with self._tally.waiting_one():
-            answer = await waiting.answer
+        answer = await waiting.answer
         self._tally.answered(answer, retried=waiting.attempts > 1, seconds=loop.time() - waiting.asked)
         return answer
 
     def resized(self, replicas: int) -> None:
         """The pool has (at most) so many replicas now: with several, a group's questions keep to one of them."""
         self._by_group = replicas > 1
+        self._gate.widen(self.config.places_of(replicas))
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start: `PoolTally.metrics`."""

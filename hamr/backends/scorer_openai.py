@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hamr.backends.scorer_bill import bill
 from hamr.backends.scorer_prompt import Reading, read_labels
@@ -35,6 +35,8 @@ TOP_LOGPROBS = 20
 VERDICT_TOKENS = 16
 """Room for the verdict's line after the reasoning."""
 TOLERANCE = 0.01
+UNFIT = (400, 413, 422)
+"""HTTP statuses of a request that the endpoint takes for wrong in itself."""
 NO_KEY = "none"
 """What is sent as a key where the configuration names none: the client insists on one, local servers do not."""
 
@@ -73,7 +75,14 @@ class OpenAIScorer:
             )
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._write(q) if q.written else self._answer(q) for q in questions)))
+        return list(await asyncio.gather(*map(self._one, questions)))
+
+    async def _one(self, question: Question) -> Answer:
+        """A reply that lacks what every reply has is the failure of its own question, not of those beside it."""
+        try:
+            return await (self._write(question) if question.written else self._answer(question))
+        except (AttributeError, LookupError, TypeError) as e:
+            return Answer(failure="unparsable", detail=f"the endpoint's reply is malformed ({type(e).__name__}: {e})")
 
     async def check(self) -> None:
         """An endpoint's outages are typed failures of its questions; restarting a replica would not cure them."""
@@ -155,7 +164,10 @@ class OpenAIScorer:
         except openai.APIError as e:
             refused = "logprobs" in request and isinstance(e, openai.BadRequestError) and "logprob" in str(e).lower()
             remedy = f"; it takes no logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
-            return Answer(failure="unavailable", detail=_told(e) + remedy, call=billed(None))
+            # Nobody is away who says that this one request will not do, a too long one for example.
+            unfit = not refused and getattr(e, "status_code", None) in UNFIT
+            failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
+            return Answer(failure=failure, detail=_told(e) + remedy, call=billed(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
             detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
             return Answer(failure="unparsable", detail=detail, call=billed(None))
@@ -226,9 +238,9 @@ def _read_top(top: Mapping[str, float], template: PromptTemplate) -> Reading:
 def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
     """(token, {token: log-probability}) of each position; empty if the server gave none."""
     content = choice.logprobs.content if choice.logprobs else None
-    if not content or not content[-1].top_logprobs:
+    if not content or not any(entry.top_logprobs for entry in content):
         return []
-    return [(entry.token, {top.token: top.logprob for top in entry.top_logprobs}) for entry in content]
+    return [(entry.token, {top.token: top.logprob for top in entry.top_logprobs or ()}) for entry in content]
 
 
 def _told(error: Exception) -> str:

@@ -44,7 +44,7 @@ class ScorerPrompt:
 
     def question_ids(self, variables: Mapping[str, str]) -> list[int]:
         """The rendered question up to where the scorer starts to speak. Raises DataError for a missing variable."""
-        return self.tokenizer.chat_ids(self.template.render(variables))
+        return self.tokenizer.chat_ids(self.template.render(variables), thinks=self.template.thinks)
 
     def thinking_ids(self) -> list[int]:
         return self.tokenizer.encode(self.template.thinking_open)

@@ -49,14 +49,20 @@ class Tokenizer:
         """Text of `ids`, special tokens left out."""
         return self.core.decode(list(ids), skip_special_tokens=True)
 
-    def chat_text(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The chat template filled with `messages` ({"role", "content"}); raises BadInput where the model has none."""
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+    ) -> str:
+        """The chat template filled with `messages` ({"role", "content"}); raises BadInput where the model has none.
+        `thinks=False`: whoever answers is to do so at once; templates such as Qwen3's then write an empty thought."""
+        given = {**self._special, **({} if thinks else {"enable_thinking": False})}
         return self._template.render(
-            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **self._special
+            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
         )
 
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
-        return self.encode(self.chat_text(messages, add_generation_prompt))
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+    ) -> list[int]:
+        return self.encode(self.chat_text(messages, add_generation_prompt, thinks=thinks))
 
     def count(self, text: str) -> int:
         return len(self.encode(text))

@@ -211,6 +211,14 @@ class PoolConfig(Section):
         return self.autoscaling.max_replicas if self.autoscaling else self.replicas
 
     @property
+    def places(self) -> int:
+        """Questions that the pool works on at a time, at most."""
+        return self.places_of(self.most_replicas)
+
+    def places_of(self, replicas: int) -> int:
+        return replicas * self.max_ongoing_requests * self.batch_size
+
+    @property
     def learns_pairs(self) -> bool:
         """Whether it is fine-tuned on pairs of replies, which are made from `data`."""
         return self.finetune is not None and self.role != "grader"

@@ -87,8 +87,7 @@ def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, Po
 
 def capacity(pool: PoolConfig) -> int:
     """Questions that a pool works on at a time. More at once would wait in line while their deadline runs."""
-    replicas = pool.most_replicas
-    return replicas * pool.max_ongoing_requests * pool.batch_size
+    return pool.places
 
 
 def bounded(ask: Ask, most: int) -> Ask:

@@ -12,6 +12,24 @@ _CASCADED = (*_CASCADE_BANDS, "skipped")
 
 
 @dataclass
+class _Times:
+    """Seconds, without keeping each: whoever serves other trainers never reads them."""
+
+    count: int = 0
+    total: float = 0.0
+    longest: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+@dataclass
 class RouterMetrics:
     """Mutable counters; `read` gives the metrics and starts anew."""
 
@@ -27,8 +45,8 @@ class RouterMetrics:
     asked: Counter[str] = field(default_factory=Counter)
     bands: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    queue_s: dict[str, list[float]] = field(default_factory=dict)
-    service_s: dict[str, list[float]] = field(default_factory=dict)
+    queue_s: dict[str, _Times] = field(default_factory=dict)
+    service_s: dict[str, _Times] = field(default_factory=dict)
 
     def question(self, role: str, *, asked: bool, call: ScorerCall | None) -> None:
         """One question that a response needed answered; `asked` if it went to the pool."""
@@ -36,8 +54,8 @@ class RouterMetrics:
         self.asked[role] += asked
         self.cache_hits += not asked
         if asked and call is not None:
-            self.queue_s.setdefault(call.pool, []).append(call.queue_s)
-            self.service_s.setdefault(call.pool, []).append(call.service_s)
+            self.queue_s.setdefault(call.pool, _Times()).add(call.queue_s)
+            self.service_s.setdefault(call.pool, _Times()).add(call.service_s)
 
     def record(self, record: RewardRecord, *, escalated: bool, malformed: bool) -> None:
         """One finished response."""
@@ -96,9 +114,9 @@ class RouterMetrics:
             values["router/cache_hit_frac"] = self.cache_hits / self.questions
         values |= {f"router/failures/{kind}": float(count) for kind, count in self.failures.items()}
         for pool, waits in self.queue_s.items():
-            values[f"router/queue_s/{pool}/mean"] = sum(waits) / len(waits)
-            values[f"router/queue_s/{pool}/max"] = max(waits)
+            values[f"router/queue_s/{pool}/mean"] = waits.mean
+            values[f"router/queue_s/{pool}/max"] = waits.longest
         for pool, times in self.service_s.items():
-            values[f"router/service_s/{pool}/mean"] = sum(times) / len(times)
+            values[f"router/service_s/{pool}/mean"] = times.mean
         vars(self).update(vars(RouterMetrics()))
         return values

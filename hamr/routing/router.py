@@ -75,7 +75,7 @@ class RewardRouter:
         self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
         self._scenarios = load_scenarios(rewards.sage_logic.scenarios) if rewards.sage_logic.weight else {}
-        self._count_tokens = lru_cache(maxsize=cache_size)(count_tokens)
+        self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(_encodable(text)))
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
         self._askers: dict[str, Asker] = {}
@@ -262,3 +262,8 @@ def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] 
     """What Eq. 4 was computed with, for the record."""
     cascade = config.cascade
     return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None
+
+
+def _encodable(text: str) -> str:
+    """Without halves of surrogate pairs, which no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")

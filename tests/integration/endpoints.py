@@ -49,7 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         likely = [
             {"token": t, "logprob": p, "bytes": None} for t, p in ((" Yes", -0.3), (" Part", -2.0), (" No", -2.2))
         ]
-        said = [(t, likely if t == " Yes" else []) for t in ("Verdict", ":", " Yes")]
+        # As vLLM lists them: the end of the turn is among the tokens, and not in the text.
+        said = [(t, likely if t == " Yes" else []) for t in ("Verdict", ":", " Yes", "<|im_end|>")]
         content = [{"token": t, "logprob": -0.1, "bytes": None, "top_logprobs": top} for t, top in said]
         message = {"role": "assistant", "content": "Verdict: Yes"}
         choice = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": content}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -60,15 +60,21 @@ class Endpoint:
                 return web.Response(text="<html>", content_type="text/html")
             case ["empty"]:
                 return web.json_response(_completion([]))
+            case ["null"]:
+                return web.json_response(_completion([None]))
+            case ["soft"] if body.get("logprobs"):
+                return web.json_response({"error": {"message": "logprobs is not supported here"}}, status=400)
             case ["plain", *words]:
                 return web.json_response(_completion([{"role": "assistant", "content": " ".join(words)}]))
         tokens = ["They ", "agree", ".\n", "Verdict", ":", " Yes"]
         top = {" Yes": 0.5, " Part": 0.3, " No": 0.1}
-        return web.json_response(_completion([{"role": "assistant", "content": "".join(tokens)}], tokens, top))
+        return web.json_response(
+            _completion([{"role": "assistant", "content": "".join(tokens)}], [*tokens, "<|im_end|>"], top)
+        )
 
 
 def _completion(
-    messages: list[dict[str, str]], tokens: list[str] | None = None, top: dict[str, float] | None = None
+    messages: Sequence[dict[str, str] | None], tokens: list[str] | None = None, top: dict[str, float] | None = None
 ) -> dict[str, Any]:
     likeliest = [{"token": t, "logprob": math.log(p), "bytes": None} for t, p in (top or {}).items()]
     content = [{"token": t, "logprob": -0.1, "bytes": None, "top_logprobs": likeliest} for t in tokens or []]
@@ -133,14 +139,17 @@ async def test_a_server_without_log_probabilities_gives_hard_scores(endpoint: En
     assert (mumbling.score, mumbling.failure) == (None, "unparsable")
 
 
-@pytest.mark.parametrize("code", [400, 401, 404, 429, 500, 503])
-async def test_an_http_error_is_unavailable_and_tells_no_secret(
-    endpoint: Endpoint, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [(400, "unparsable"), (413, "unparsable"), *((code, "unavailable") for code in (401, 404, 429, 500, 503))],
+)
+async def test_an_http_error_is_a_failure_and_tells_no_secret(
+    endpoint: Endpoint, code: int, failure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
     with caplog.at_level(logging.INFO):
         bad, good = await ask(section(endpoint.url, api_key_env="JUDGE_KEY"), f"status {code}", "fine")
-    assert (bad.score, bad.failure) == (None, "unavailable")
+    assert (bad.score, bad.failure) == (None, failure), "who finds a request unfit is not away"
     assert f"(HTTP {code})" in bad.detail
     assert good.failure is None, "one question's error is its own"
     assert endpoint.keys == [f"Bearer {KEY}"] * 2, "one request each: retries are the pool's"
@@ -152,6 +161,15 @@ async def test_replies_that_are_none_are_failures(endpoint: Endpoint) -> None:
     assert (garbage.score, empty.score) == (None, None)
     assert (garbage.failure, empty.failure) == ("unparsable", "unparsable")
     assert "no chat completion" in garbage.detail
+    null, good = await ask(section(endpoint.url), "null", "fine")
+    assert (null.failure, good.failure) == ("unparsable", None), "one question's reply is its own"
+
+
+async def test_an_endpoint_that_refuses_log_probabilities_can_do_without(endpoint: Endpoint) -> None:
+    [refused] = await ask(section(endpoint.url), "soft")
+    assert refused.failure == "unavailable" and "set pools.judge.logprobs=false" in refused.detail
+    [hard] = await ask(section(endpoint.url, logprobs=False), "plain Part")
+    assert (hard.score, "logprobs" in endpoint.bodies[-1]) == (0.5, False)
 
 
 async def test_a_slow_server_is_a_timeout(endpoint: Endpoint) -> None:

@@ -248,3 +248,17 @@ async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.
     answer = await pool.ask(question())
     assert (answer.failure, answer.retry_in_s) == ("unavailable", None) and len(handle.responses) == 3
     await pool.close()
+
+
+async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None:
+    """All at once they take twice the deadline; each is put when the pool can work on it, and none is late."""
+    free = asyncio.Semaphore(2)
+
+    async def busy(session: str, questions: Sequence[Question]) -> list[Answer]:
+        async with free:
+            await asyncio.sleep(0.02)
+        return answered(questions)
+
+    asked, handle = client(busy, max_ongoing_requests=2, batch_size=2, deadline_s=0.5)
+    answers = await asyncio.gather(*(asked.ask(question(i)) for i in range(200)))
+    assert {answer.failure for answer in answers} == {None}

@@ -47,6 +47,14 @@ def test_chat_follows_the_template(tmp_path: Path) -> None:
     assert tokenizer.chat_ids(messages, add_generation_prompt=False) == [0, 2, 4, 1]
 
 
+def test_who_is_to_answer_at_once_gets_an_empty_thought_where_the_template_has_a_switch(tmp_path: Path) -> None:
+    """Qwen3's: without it the model would open a thought where a label is read."""
+    switch = "{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}"
+    tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS, TEMPLATE + switch))
+    messages = [{"role": "customer", "content": "hello"}]
+    assert tokenizer.chat_ids(messages, thinks=False) == [*tokenizer.chat_ids(messages), 6]
+
+
 @pytest.mark.parametrize(
     "inside", ["{{ bos_token }}yes", [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]]
 )

@@ -1,6 +1,7 @@
 """The router on scripted pools: who is asked, what comes out, what is counted."""
 
 import asyncio
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.routing.metrics import RouterMetrics
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import (
@@ -467,3 +469,25 @@ async def test_seconds_come_from_the_clock_that_was_given():
     record = await router.score(sample(LOOKUP), rollout(CALL_TEXT))
     assert record.seconds == 2.5
     assert (record.response, record.response_tokens, record.versions) == (CALL_TEXT, 3, rollout("").versions)
+
+
+async def test_half_a_surrogate_pair_is_a_malformed_response():
+    """Real tokenizers refuse it; JSON over HTTP can carry it."""
+    counted = []
+    asked = {name: ScriptedPool(name, {}) for name in ("reranker", "judge")}
+    router = RewardRouter(
+        RewardsConfig(), asked, count_tokens=lambda text: counted.append(text.encode()) or 1, deadline_s=5.0
+    )
+    record = await router.score(sample("Why?"), rollout("Well \ud800"))
+    assert counted and record.action is None
+    assert next(c for c in record.components if c.name == "format").value == 0.0
+
+
+def test_metrics_that_nobody_reads_do_not_grow():
+    metrics = RouterMetrics()
+    for seconds in range(10_000):
+        metrics.question("judge", asked=True, call=replace(call("judge"), queue_s=float(seconds), service_s=2.0))
+    assert len(pickle.dumps(metrics)) < 2_000
+    read = metrics.read()
+    assert (read["router/queue_s/judge/mean"], read["router/queue_s/judge/max"]) == (4999.5, 9999.0)
+    assert read["router/service_s/judge/mean"] == 2.0
