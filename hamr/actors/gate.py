@@ -20,6 +20,11 @@ class Gate:
         self._most = most
         self._let_in()
 
+    def turn_away(self) -> None:
+        """Cancels whoever stands in line."""
+        for turn in self._line:
+            turn.cancel()
+
     async def __aenter__(self) -> None:
         if self._inside < self._most and not self._line:
             self._inside += 1

@@ -165,6 +165,7 @@ class PoolClient:
     async def close(self) -> None:
         """Give up on what is under way; whoever still waits is cancelled."""
         self._closed = True
+        self._gate.turn_away()
         for timer in self._timers.values():
             timer.cancel()
         for task in tuple(self._sending):

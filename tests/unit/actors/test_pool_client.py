@@ -262,3 +262,17 @@ async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None
     asked, handle = client(busy, max_ongoing_requests=2, batch_size=2, deadline_s=0.5)
     answers = await asyncio.gather(*(asked.ask(question(i)) for i in range(200)))
     assert {answer.failure for answer in answers} == {None}
+
+
+async def test_a_closed_pool_puts_no_question_that_stood_in_line() -> None:
+    async def hangs(session: str, questions: Sequence[Question]) -> list[Answer]:
+        await asyncio.sleep(60)
+        return answered(questions)
+
+    pool, handle = client(hangs, max_ongoing_requests=1, batch_size=2)
+    asking = [asyncio.create_task(pool.ask(question(i))) for i in range(6)]
+    await asyncio.sleep(0.05)
+    await pool.close()
+    ended = await asyncio.gather(*asking, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+    assert len(handle.responses) == 1
