@@ -188,11 +188,18 @@ async def test_a_pool_that_finds_no_room_is_named_at_the_time_out() -> None:
 
 
 async def test_overload_is_waited_out_or_said() -> None:
-    """One request at a time, one in the queue, eight come at once: those that are turned away ask again."""
-    answers = await ask("patient", *["slow 0.2"] * 8)
+    """One request at a time, one in the queue, eight who ask come at once: those that are turned away ask again. One
+    alone puts no more than the pool can take."""
+
+    async def eight_ask(pool: str) -> list[Answer]:
+        clients = [PoolClient(pool, SECTIONS[pool], RUN) for _ in range(8)]
+        return await asyncio.gather(*(client.ask(do("slow 0.2")) for client in clients))
+
+    assert [a.failure for a in await ask("hasty", *["slow 0.2"] * 4)] == [None] * 4
+    answers = await eight_ask("patient")
     assert [a.score for a in answers] == [0.25] * 8
     assert any(a.call and a.call.attempts > 1 for a in answers)
-    failures = [a for a in await ask("hasty", *["slow 0.2"] * 8) if a.failure]
+    failures = [a for a in await eight_ask("hasty") if a.failure]
     assert failures
     assert {a.failure for a in failures} == {"unavailable"}
     assert all("BackPressureError" in a.detail for a in failures)
