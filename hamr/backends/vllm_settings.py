@@ -72,6 +72,9 @@ def engine_args(
     if engine.num_gpus:
         args["gpu_memory_utilization"] = engine.gpu_memory_utilization
         args["tensor_parallel_size"] = engine.tensor_parallel_size
+        if engine.tensor_parallel_size > 1:
+            # In a placement group vLLM would choose Ray and refuse the group: an engine's GPUs are one bundle of it.
+            args["distributed_executor_backend"] = "mp"
         if nccl:
             args["weight_transfer_config"] = {"backend": "nccl"}
         if sleeps:

@@ -28,6 +28,8 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
     args = engine_args("/m", engine, "bfloat16", 4096, 0, nccl=True)
     assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
+    assert args["distributed_executor_backend"] == "mp"
+    assert "distributed_executor_backend" not in engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 4096, 0)
     assert args["enforce_eager"] is False
     assert args["weight_transfer_config"] == {"backend": "nccl"}
     assert "kv_cache_memory_bytes" not in args

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from hamr.actors.demands import learners
 from hamr.config.load import load_config
 
 FILE = Path(__file__).parents[3] / "launch" / "gpu_check.py"
@@ -99,6 +100,14 @@ def test_the_run_with_nccl_is_a_valid_one_for_two_gpus(gpu_check: ModuleType, tm
     engines = [config.rollout.engine, *(pool.engine for pool in config.pools.values())]
     assert config.trainer.num_gpus + sum(engine.num_gpus for engine in engines) == 2.0
     assert config.rollout.check_logprobs
+
+
+def test_the_engine_over_two_gpus_stands_in_one_bundle_of_a_group(gpu_check: ModuleType) -> None:
+    """What vLLM sees there is what it sees in a run."""
+    config = load_config(gpu_check.rollout_overrides(2))
+    assert config.rollout.engine.tensor_parallel_size == 2
+    [together] = learners(config)
+    assert [bundle.get("GPU", 0) for bundle in together.bundles()] == [0, 2]
 
 
 def test_every_gpu_part_has_a_check(gpu_check: ModuleType) -> None:
