@@ -34,13 +34,13 @@ class TrainerRank:
         self.rank, self.world = rank, world
         self.trainer: Any = None
 
-    def address(self) -> str:
-        """Where the world can meet: this host, at a port that is free now."""
+    def meeting_point(self) -> tuple[str, int]:
+        """Where others can meet this rank: its host, at a port that is free now."""
         import ray
 
         with socket.socket() as probe:
             probe.bind(("", 0))
-            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
 
     def set_up(self, config: TrainerConfig, algorithm: AlgorithmConfig, model_path: Path, **settings: Any) -> int:
         """Builds this rank's trainer; returns the process id."""
@@ -98,8 +98,10 @@ class TrainerGroup:
 
         group = cls(config, model, [spawn(rank) for rank in range(config.ranks)])
         try:
-            [address] = await group._wait([group._actors[0].address.remote()])
-            settings = dict(total_steps=total_steps, seed=seed, temperature=temperature, init_method=address)
+            host, port = await group.meeting_point()
+            settings = dict(
+                total_steps=total_steps, seed=seed, temperature=temperature, init_method=f"tcp://{host}:{port}"
+            )
             group.pids = tuple(
                 await group._wait(
                     [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors]
@@ -154,6 +156,10 @@ class TrainerGroup:
         await self._all("reset", Path(model_path), config=config, total_steps=total_steps)
         self.config = config
 
+    async def meeting_point(self) -> tuple[str, int]:
+        """Host of rank 0 and a port that is free there now."""
+        return await self._first("meeting_point")
+
     async def open_transfer(self, address: NcclAddress, client: Any) -> None:
         """Joins the rollout engines for broadcasts over NCCL."""
         await self._all("open_transfer", address, client)
@@ -172,10 +178,11 @@ class TrainerGroup:
     # --- waiting ---
 
     async def _all(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        results = await self._wait([a.call.remote(method, *args, **kwargs) for a in self._actors])
-        if not results:
-            raise EngineDied("the trainer group was shut down")
-        return results[0]
+        return _rank_0s(await self._wait([a.call.remote(method, *args, **kwargs) for a in self._actors]))
+
+    async def _first(self, method: str, *args: Any) -> Any:
+        """A method of the actor that is rank 0, not of its trainer."""
+        return _rank_0s(await self._wait([getattr(a, method).remote(*args) for a in self._actors[:1]]))
 
     async def _wait(self, refs: Sequence[Any]) -> list[Any]:
         """One result per rank, or the error that explains the others."""
@@ -201,6 +208,12 @@ class TrainerGroup:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _rank_0s(results: Sequence[Any]) -> Any:
+    if not results:
+        raise EngineDied("the trainer group was shut down")
+    return results[0]
 
 
 async def _result(ref: Any) -> Any:

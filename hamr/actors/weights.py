@@ -44,6 +44,8 @@ class FileTrainers(TracedTrainers, Protocol):
 class NcclTrainers(TracedTrainers, Protocol):
     """Trainers whose ranks each hold a hamr.backends.weights.NcclSender."""
 
+    async def meeting_point(self) -> tuple[str, int]: ...
+
     async def open_transfer(self, address: NcclAddress, client: RolloutClient) -> None: ...
 
     async def send_weights(self) -> None: ...
@@ -93,7 +95,9 @@ class NcclSync:
 
     async def open(self) -> None:
         tensor_parallel = self._rollout.config.engine.tensor_parallel_size
-        address = nccl_address(len(self._rollout.handles), tensor_parallel)
+        # Rank 0 listens, so the host and the port are its own: this process may be on another node.
+        meeting_point = await self._trainers.meeting_point()
+        address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
         await self._trainers.open_transfer(address, RolloutClient(self._rollout.handles, tensor_parallel))
         self._opened = True
 

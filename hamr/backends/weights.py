@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,13 +59,10 @@ class NcclAddress(NamedTuple):
     world_size: int
 
 
-def nccl_address(engines: int, tensor_parallel_size: int, host: str | None = None) -> NcclAddress:
-    """A free port on this host (the sender's): rank 0 is the trainer, then `engines` x `tensor_parallel_size`."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    chosen = host or socket.gethostbyname(socket.gethostname())
-    return NcclAddress(chosen, port, 1 + engines * tensor_parallel_size)
+def nccl_address(meeting_point: tuple[str, int], engines: int, tensor_parallel_size: int) -> NcclAddress:
+    """`meeting_point`: host and port of the sender, which listens there. Rank 0 is the trainer, then come `engines` x
+    `tensor_parallel_size` workers."""
+    return NcclAddress(*meeting_point, 1 + engines * tensor_parallel_size)
 
 
 class NcclSender:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from hamr.backends.deepspeed_weights import write_safetensors
-from hamr.backends.weights import NcclAddress, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.backends.weights import engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
 
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
 
@@ -56,15 +56,14 @@ def test_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], shift: flo
 @given(engines=st.integers(1, 6), tensor_parallel=st.integers(1, 4))
 def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> None:
     """The sender is 0; vLLM adds a worker's rank within its engine to the offset."""
-    address = nccl_address(engines, tensor_parallel, host="10.0.0.1")
+    address = nccl_address(("10.0.0.1", 4321), engines, tensor_parallel)
     ranks = [
         engine_init({"rank_offset": 1, "packed": True}, engine, tensor_parallel)["rank_offset"] + within
         for engine in range(engines)
         for within in range(tensor_parallel)
     ]
     assert [0, *ranks] == list(range(address.world_size))
-    assert isinstance(address, NcclAddress)
-    assert 0 < address.port < 65536
+    assert address[:2] == ("10.0.0.1", 4321)
 
 
 @given(
