@@ -98,6 +98,10 @@ def _pod(launch: LaunchConfig, name: str, container: str, resources: Mapping[str
             {"name": "shared-memory", "mountPath": "/dev/shm"},
         ],
     }
+    if launch.claim:
+        # The head downloads and prepares models, and the others' actors read them: at one path.
+        places = {"HF_HOME": f"{CLAIM}/hf", "HAMR_CACHE": f"{CLAIM}/cache"}
+        one["env"] = [{"name": key, "value": value} for key, value in places.items()]
     if launch.secret:
         one["envFrom"] = [{"secretRef": {"name": launch.secret}}]
     return {

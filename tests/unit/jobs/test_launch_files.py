@@ -242,3 +242,27 @@ def test_files_are_written_and_nothing_is_overwritten(tmp_path: Path, capsys: py
     assert (tmp_path / "files" / CONFIG_FILE).is_file()
     assert cli.main(args) == 2
     assert "holds head.sh, worker.sh, train.sh" in capsys.readouterr().err
+
+
+def test_models_lie_where_all_pods_see_them() -> None:
+    """The head fetches them, and has no actors; the others' read them at the path that it found."""
+    wanted = [{"name": "HF_HOME", "value": "/mnt/hamr/hf"}, {"name": "HAMR_CACHE", "value": "/mnt/hamr/cache"}]
+    mine = containers(paper("launch.claim=shared"))
+    assert [c["env"] for c in mine] == [wanted] * len(mine) and len(mine) >= 2
+    assert all("env" not in c for c in containers(paper())), "without a claim there is no such place"
+
+
+def containers(config: Config) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            found.extend(value.get("containers", []))
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(manifests(config))
+    return found
