@@ -540,7 +540,7 @@ def test_the_endpoint_answers_a_pool(grader: Grader) -> None:
     with served(grader, FREE_PORT):
         answers = asyncio.run(OpenAIScorer("engine", config).score([question, lost]))
     assert json.loads(answers[0].text or "") == verdict_json("risk", judged_action(sample, Reply(content=words)))
-    assert answers[1].failure == "unavailable"
+    assert answers[1].failure == "unparsable"
 
 
 def test_the_router_gives_the_rule_engines_reward(grader: Grader, files: dict[str, Path]) -> None:
