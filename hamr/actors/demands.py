@@ -125,16 +125,11 @@ def pool_demand(name: str, pool: PoolConfig) -> Demand:
     return Demand(
         key=f"pools.{name}.{key}",
         section=f"pools.{name}.engine",
-        count=least_replicas(pool),
+        count=pool.first_replicas,
         resources=replica_resources(pool),
         labels=pool.engine.node_labels,
         per_node=pool.max_replicas_per_node,
     )
-
-
-def least_replicas(pool: PoolConfig) -> int:
-    """Replicas that must run before the pool counts as started."""
-    return pool.first_replicas
 
 
 def replica_resources(pool: PoolConfig) -> dict[str, float]:

@@ -15,7 +15,7 @@ class Gate:
         self._inside = 0
         self._line: deque[asyncio.Future[None]] = deque()
 
-    def widen(self, most: int) -> None:
+    def resize(self, most: int) -> None:
         """Lets so many in from now on; who is inside beyond that stays."""
         self._most = most
         self._let_in()

@@ -152,7 +152,7 @@ class PoolClient:
     def resized(self, replicas: int) -> None:
         """The pool has (at most) so many replicas now: with several, a group's questions keep to one of them."""
         self._by_group = replicas > 1
-        self._gate.widen(self.config.places_of(replicas))
+        self._gate.resize(self.config.places_of(replicas))
 
     def metrics(self) -> dict[str, float]:
         """Figures since the start: `PoolTally.metrics`."""

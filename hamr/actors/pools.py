@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hamr.actors.demands import least_replicas, ray_options, replica_resources
+from hamr.actors.demands import ray_options, replica_resources
 from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
 from hamr.config.pools import PoolConfig
@@ -144,14 +144,14 @@ async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, t
         for name, pool in pools.items():
             status = found[name]
             # A pool that goes back is unhealthy for a moment, because of the replicas that were not to be.
-            growing = status["running"] < least_replicas(pool)
+            growing = status["running"] < pool.first_replicas
             if growing and status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
                 reason = _last_line([status["status"], *status["message"].splitlines()])
                 raise ScorerUnavailable(f"pool {name!r}: {reason}")
-            enough = status["running"] >= least_replicas(pool)
+            enough = status["running"] >= pool.first_replicas
             exact = status["running"] == status["replicas"] == pool.replicas and not status["leaving"]
             if status["status"] != "RUNNING" or not (enough if pool.autoscaling else exact):
-                waiting[name] = f"{status['running']} of {least_replicas(pool)} running, {status['leaving']} leaving"
+                waiting[name] = f"{status['running']} of {pool.first_replicas} running, {status['leaving']} leaving"
         if not waiting:
             return
         if time.monotonic() > deadline:
@@ -205,7 +205,7 @@ def _application(
     serve = import_serve()
     scale, labels = config.autoscaling, config.engine.node_labels
     # A pool that runs keeps the replicas that load has given it.
-    start = {"initial_replicas": least_replicas(config)} if fresh else {}
+    start = {"initial_replicas": config.first_replicas} if fresh else {}
     deployment = serve.deployment(
         ScorerReplica,
         name=DEPLOYMENT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hamr.actors.demands import least_replicas, pool_demand
+from hamr.actors.demands import pool_demand
 from hamr.actors.placement import Node, place
 from hamr.config.overrides import nearest_first
 from hamr.config.pools import PoolConfig
@@ -58,8 +58,8 @@ def check_growth(
     have more than its least. Raises CapacityError with the number that there is room for."""
     grown = []
     for name, pool in changed.items():
-        have = max(least_replicas(now[name]), running.get(name, 0))
-        more = least_replicas(pool) - have
+        have = max(now[name].first_replicas, running.get(name, 0))
+        more = pool.first_replicas - have
         if more > 0:
             grown.append((name, have, replace(pool_demand(name, pool), count=more)))
     rows = place([demand for _, _, demand in grown], nodes)

@@ -203,7 +203,7 @@ class PoolConfig(Section):
 
     @property
     def first_replicas(self) -> int:
-        """With how many the pool starts."""
+        """With how many the pool starts, and which must run before it counts as started."""
         return max(self.replicas, self.autoscaling.min_replicas) if self.autoscaling else self.replicas
 
     @property
@@ -212,7 +212,7 @@ class PoolConfig(Section):
 
     @property
     def places(self) -> int:
-        """Questions that the pool works on at a time, at most."""
+        """Questions that the pool works on at a time, at most; more wait in front of it."""
         return self.places_of(self.most_replicas)
 
     def places_of(self, replicas: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import match_action
-from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +175,3 @@ def _decision(action: Action) -> str:
 
 def _only_tools(references: Sequence[Reference]) -> bool:
     return all(isinstance(reference.action, ToolCall) for reference in references)
-
-
-def _component(record: RewardRecord, name: str) -> float | None:
-    for component in record.components:
-        if component.name == name and not isinstance(component.outcome, MalformedResponse):
-            return component.value
-    return None

@@ -16,7 +16,7 @@ from hamr.data.pairs import ReplyPair
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.scorer_check import pair_question
-from hamr.jobs.pools_up import bounded, capacity, pools_of
+from hamr.jobs.pools_up import pools_of
 from hamr.protocols import Ask
 from hamr.rewards.verdict import LABEL_VALUES, canonical_label, hard_score
 from hamr.routing.asking import failure_of
@@ -78,7 +78,7 @@ def _ask(
         await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
         clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
         try:
-            asks = {name: bounded(client.ask, capacity(pools[name])) for name, client in clients.items()}
+            asks = {name: client.ask for name, client in clients.items()}
             named = config.rewards.consistency
             await score_pairs(items, asks, named.reranker, named.judge, teachers, tell, found)
         finally:

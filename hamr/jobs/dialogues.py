@@ -23,7 +23,6 @@ from hamr.evaluation.sage.simulation import Simulation
 from hamr.evaluation.sage.store import Store
 from hamr.evaluation.sage.traces import Plan
 from hamr.jobs.evaluate_sage import digest_of, draw_report, write_figures
-from hamr.jobs.pools_up import bounded, capacity
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
@@ -109,7 +108,7 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[Plan]) -> Cas
     def who(kind: str, name: str) -> Ask:
         if name.startswith(PREFIX):
             return scripted(kind, name.removeprefix(PREFIX), scenarios, by_id)
-        return bounded(run.world.pools[name].ask, capacity(config.pools[name]))
+        return run.world.pools[name].ask
 
     policy = asked_policy(
         run.world.workers,

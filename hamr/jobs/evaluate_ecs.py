@@ -25,7 +25,7 @@ from hamr.evaluation.folder import write_aside
 from hamr.evaluation.sage.rules import nearest
 from hamr.evaluation.scorer_check import pair_question
 from hamr.jobs.ecs_request import Policy, Request, check_comparable, read_policy, read_request
-from hamr.jobs.pools_up import capacity, pools_of, with_pools, with_starts
+from hamr.jobs.pools_up import pools_of, with_pools, with_starts
 from hamr.jobs.score import SPEED_ONLY
 from hamr.observability.ecs_console import progress, tables
 from hamr.protocols import Ask
@@ -95,7 +95,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
     return Judge(
         name=name,
         settings=settings,
-        at_once=capacity(config.pools[name]),
+        at_once=config.pools[name].places,
         attempts=ecs.attempts,
         longest_wait_s=ecs.longest_wait_s,
     )

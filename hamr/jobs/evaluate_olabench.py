@@ -32,7 +32,7 @@ from hamr.evaluation.olabench.run import (
 from hamr.evaluation.olabench.summary import Bench, summarised
 from hamr.jobs.olabench_request import Request, read_request
 from hamr.jobs.policies import is_file, name_of, read_responses, with_policies
-from hamr.jobs.pools_up import capacity, pools_of, with_pools, writing_pool
+from hamr.jobs.pools_up import pools_of, with_pools, writing_pool
 from hamr.jobs.score import SPEED_ONLY
 from hamr.observability.olabench_console import progress, tables
 from hamr.protocols import Ask
@@ -73,7 +73,7 @@ def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Be
         Policy(
             name=name,
             settings=config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY),
-            at_once=capacity(config.pools[pool]),
+            at_once=config.pools[pool].places,
         )
         for name, pool in asked.items()
     ]
@@ -105,7 +105,7 @@ def judge_of(request: Request, config: Config, component: str) -> Judge:
         pool=pool,
         section=section,
         settings=judge_settings(section, component, pools),
-        at_once=capacity(config.pools[pool]),
+        at_once=config.pools[pool].places,
     )
 
 

@@ -25,7 +25,7 @@ from hamr.evaluation.sage.run import Cast, Evaluated, hold, summarise
 from hamr.evaluation.sage.scripted import KINDS, PREFIX, scripted
 from hamr.evaluation.sage.store import Store, read_settings
 from hamr.evaluation.sage.traces import Plan
-from hamr.jobs.pools_up import capacity, pools_of, with_pools, writing_pool
+from hamr.jobs.pools_up import pools_of, with_pools, writing_pool
 from hamr.jobs.sage_request import Request, read_request
 from hamr.observability.sage_console import coverage_table, progress, tables
 from hamr.protocols import Ask
@@ -162,7 +162,7 @@ def _work(
     talking = {name for key, name in _asked(request) if key != "judges" and not name.startswith(PREFIX)}
     at_once = request.sage.at_once or SCRIPTED_AT_ONCE
     if talking and config is not None and request.sage.at_once is None:
-        at_once = sum(capacity(config.pools[name]) for name in talking)
+        at_once = sum(config.pools[name].places for name in talking)
 
     async def work(asks: Mapping[str, Ask]) -> None:
         def who(key: str, name: str) -> Ask:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from hamr.actors.demands import least_replicas
 from hamr.actors.nodes import cluster_nodes
 from hamr.actors.pools import ScorerFactory, pool_status, resize_pools
 from hamr.actors.scaling import check_growth, resized
@@ -74,7 +73,7 @@ class LiveFleet:
             raise HamrError(f"{e}; the pools are as they were") from e
         self.pools.update(changed)
         await self.router.resized({name: pool.most_replicas for name, pool in changed.items()})
-        return {name: (least_replicas(before[name]), least_replicas(pool)) for name, pool in changed.items()}
+        return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}
 
     async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:
         limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values()) + more_s

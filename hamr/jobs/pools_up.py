@@ -13,7 +13,6 @@ from hamr.config.schema import Config
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
 
 Result = TypeVar("Result")
 Work = Callable[[Mapping[str, Ask]], Awaitable[Result]]
@@ -69,7 +68,7 @@ def with_pools(
         await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
         clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
         try:
-            return await work({name: bounded(client.ask, capacity(pools[name])) for name, client in clients.items()})
+            return await work({name: client.ask for name, client in clients.items()})
         finally:
             await asyncio.gather(*(client.close() for client in clients.values()))
             await stop_pools(run)
@@ -83,19 +82,3 @@ def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, Po
     """The pools, and those that their training starts from."""
     starts = [pool.finetune.start_from for pool in pools.values() if pool.finetune and pool.finetune.start_from]
     return {**pools, **{name: config.pools[name] for name in starts}}
-
-
-def capacity(pool: PoolConfig) -> int:
-    """Questions that a pool works on at a time. More at once would wait in line while their deadline runs."""
-    return pool.places
-
-
-def bounded(ask: Ask, most: int) -> Ask:
-    """`ask` with at most so many questions under way."""
-    free = asyncio.Semaphore(most)
-
-    async def ask_in_turn(question: Question) -> Answer:
-        async with free:
-            return await ask(question)
-
-    return ask_in_turn

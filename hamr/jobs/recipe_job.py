@@ -21,7 +21,7 @@ from hamr.config.schema import Config
 from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.jobs.job_options import number
-from hamr.jobs.pools_up import capacity, pools_of, with_pools, writing_pool
+from hamr.jobs.pools_up import pools_of, with_pools, writing_pool
 from hamr.jobs.preparation import load_splits
 from hamr.protocols import Ask
 
@@ -70,13 +70,13 @@ def make_items(
     Raises HamrError where no item got an answer: nothing is written then, and the same command tries again.
     """
     progress = Progress.of(beside(output, "progress"), items)
-    at_once = number(own, "at_once", int, sum(capacity(config.pools[name]) for name in team.names))
+    at_once = number(own, "at_once", int, sum(config.pools[name].places for name in team.names))
     if at_once < 1:
         raise BadInput("at_once", at_once, "must be 1 or more")
     print(f"{run}: {len(items)} items, {len(progress.done)} made already", flush=True)
 
     async def work(asks: Mapping[str, Ask]) -> None:
-        teachers = {name: Teacher(ask=asks[name], capacity=capacity(config.pools[name])) for name in team.teachers}
+        teachers = {name: Teacher(ask=asks[name], capacity=config.pools[name].places) for name in team.teachers}
         judge = asks[team.judge] if team.judge else None
         second = asks[team.second] if team.second else None
         pools = Pools(teachers=Teachers(teachers), judge=judge, second=second)

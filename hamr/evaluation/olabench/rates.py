@@ -56,11 +56,8 @@ def _rates(
             remedy = f"sample {record.key.prompt}: give {expected} {', '.join(sorted(allowed))}"
             raise BadInput(f"{component} labels", judgement.labels, remedy)
 
-    def share(held: Sequence[bool]) -> Estimate:
-        return share_interval(held)
-
     return Rates(
-        rate=share([found(judgement) for judgement in known]),
-        types={kind: share([kind in judgement.labels for judgement in known]) for kind in types},
+        rate=share_interval([found(judgement) for judgement in known]),
+        types={kind: share_interval([kind in judgement.labels for judgement in known]) for kind in types},
         unjudged=len(records) - len(known),
     )

@@ -176,7 +176,7 @@ def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment],
     if not size:
         return np.full((config.resamples, len(VALUES)), np.nan)
     # Each scenario draws for itself: the mean over them is one of independent draws.
-    rng = np.random.default_rng([config.seed, *(zlib.crc32(a.scenario.encode()) for a in assessed[:1])])
+    rng = np.random.default_rng([config.seed, zlib.crc32(assessed[0].scenario.encode())])
     times = rng.multinomial(size, np.full(size, 1 / size), size=config.resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
         found = (times @ sums) / (times @ counts)

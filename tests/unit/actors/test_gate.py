@@ -43,7 +43,7 @@ def test_never_more_than_it_says_and_nobody_is_forgotten(
             if gone:
                 tasks[turn].cancel()
             if turn < len(sizes):
-                gate.widen(sizes[turn])
+                gate.resize(sizes[turn])
         ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
         assert came == sorted(came)
         assert left == sum(end is None for end in ended) and inside == 0

@@ -253,15 +253,21 @@ async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.
 async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None:
     """All at once they take twice the deadline; each is put when the pool can work on it, and none is late."""
     free = asyncio.Semaphore(2)
+    asked_now, most = 0, 0
 
     async def busy(session: str, questions: Sequence[Question]) -> list[Answer]:
+        nonlocal asked_now, most
+        asked_now += len(questions)
+        most = max(most, asked_now)
         async with free:
             await asyncio.sleep(0.02)
+        asked_now -= len(questions)
         return answered(questions)
 
     asked, handle = client(busy, max_ongoing_requests=2, batch_size=2, deadline_s=0.5)
     answers = await asyncio.gather(*(asked.ask(question(i)) for i in range(200)))
     assert {answer.failure for answer in answers} == {None}
+    assert most == 4, "two requests of two questions"
 
 
 async def test_a_closed_pool_puts_no_question_that_stood_in_line() -> None:

@@ -402,6 +402,7 @@ def test_replicas_stay_within_the_bounds_of_a_pool_that_scales() -> None:
     assert "replicas=5 is above autoscaling.max_replicas=4" in complaint(*scaling, "pools.judge.replicas=5")
     firsts = [load_config([*scaling, f"pools.judge.replicas={n}"]).pools["judge"].first_replicas for n in (1, 2, 3)]
     assert firsts == [2, 2, 3]
+    assert load_config(["pools=paper", "pools.reranker.batch_size=2"]).pools["reranker"].places == 8 * 16 * 2
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

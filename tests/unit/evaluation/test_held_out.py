@@ -56,6 +56,8 @@ def test_figures() -> None:
     assert result.action_accuracy == 0.75 and result.tool_exact_match == 0.5 and result.format_error_rate == 0.25
     assert result.reward["total"] == (0.8 + 1.0) / 4 and result.by_act == {"ask": 0.5, "call": 1.0}
     assert result.failed_frac == 0.0
+    bare = [dataclasses.replace(r, components=()) for r in records]
+    assert summarise(samples, bare).tool_exact_match == 0.5, "whatever the reward is made of"
 
 
 def test_a_failed_score_is_left_out_of_the_means() -> None:

@@ -136,6 +136,12 @@ def test_hallucination_types_add_up_to_the_rate():
     }
 
 
+def test_none_of_twenty_is_no_certainty():
+    found = risk_rates([record(str(i), Judgement(component="risk")) for i in range(20)])
+    assert found.rate.mean == found.rate.low == 0.0
+    assert 0.1 < found.rate.high < 0.2
+
+
 def test_nothing_judged_is_no_rate():
     found = risk_rates([record("a")])
     assert (found.rate.mean, found.rate.n, found.unjudged) == (None, 0, 1)

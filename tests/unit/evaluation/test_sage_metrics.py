@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from hamr.config.sage import SageConfig
@@ -119,3 +121,21 @@ def test_a_dimension_that_moves_with_the_whole_has_r2_1_and_one_that_does_not_no
     assert found["linguistic_quality"]["slope"] == pytest.approx(60 / 45)  # content's quarter stays at 60
     assert found["content_utility"] == {"mean": 60.0, "r2": None, "slope": None}
     assert metrics.correlation([])["content_utility"] == {"mean": None, "r2": None, "slope": None}
+
+
+def test_scenarios_draw_for_themselves():
+    """The same values in the same places of every scenario are no reason for a wider interval of their mean."""
+    values = [100.0 * (i < 30) for i in range(60)]
+
+    def width(places):
+        turns = {
+            name: [turn(dialogue=str(i), scenario=name, logic=values[place], chat=0.0) for i, place in enumerate(order)]
+            for name, order in places.items()
+        }
+        found = metrics.averaged(turns, CONFIG)["overall"]
+        return found["high"] - found["low"]
+
+    names = [f"s{k}" for k in range(6)]
+    aligned = width({name: range(60) for name in names})
+    shuffled = width({name: random.Random(name).sample(range(60), 60) for name in names})
+    assert aligned == pytest.approx(shuffled, rel=0.25)

@@ -24,7 +24,6 @@ from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
 from hamr.jobs import calibrate_pools
 from hamr.jobs.calibrate_pools import score_pairs, triples_of, wanted_pools
-from hamr.jobs.pools_up import bounded, capacity
 from hamr.routing import calibration
 from hamr.routing.calibration import calibrate
 from hamr.routing.cascade_search import Effort
@@ -249,23 +248,6 @@ def test_a_failed_scorer_costs_the_pair_and_is_counted() -> None:
     dead = scripted(*[Answer(failure="unavailable")] * 4)
     with pytest.raises(HamrError, match=r"no pair got all its scores \(judge: judge_unavailable 4\)"):
         asked({"reranker": scored(0, 0, 0, 0), "judge": dead}, ())
-
-
-async def test_a_pool_is_never_asked_more_than_it_works_on() -> None:
-    open_, most = 0, 0
-
-    async def ask(question: Question) -> Answer:
-        nonlocal open_, most
-        open_ += 1
-        most = max(most, open_)
-        await asyncio.sleep(0)
-        open_ -= 1
-        return Answer(score=1.0)
-
-    limited = bounded(ask, 3)
-    await asyncio.gather(*(limited(Question(variables={})) for _ in range(20)))
-    assert most == 3
-    assert capacity(load_config(["pools=paper", "pools.reranker.batch_size=2"]).pools["reranker"]) == 8 * 16 * 2
 
 
 def test_only_the_pools_that_are_asked_start() -> None:

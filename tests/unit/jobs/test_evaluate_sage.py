@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
@@ -170,3 +171,16 @@ def test_all_names_every_scenario(tmp_path):
     given = {**ARGS, "scenario": "all", "output": str(tmp_path / "out")}
     request = read_request([f"{key}={value}" for key, value in given.items() if key != "benchmark"])
     assert set(request.scenarios) == set(scenario_names())
+
+
+def test_judges_who_never_answer_are_no_success(tmp_path, capsys, monkeypatch):
+    async def gone(question):
+        return Answer(failure="unavailable", detail="connection refused")
+
+    def with_pools(config, names, work, *, run):
+        asyncio.run(work(dict.fromkeys(names, gone)))
+
+    monkeypatch.setattr("hamr.jobs.evaluate_sage.with_pools", with_pools)
+    assert evaluate(tmp_path, judges="talk", pools="sage_small", attempts="1") == 1
+    assert "no judge gave a vote on any of" in capsys.readouterr().err
+    assert metrics(tmp_path)["agents"]["scripted:perfect"]["average"]["judges_right"]["mean"] is None

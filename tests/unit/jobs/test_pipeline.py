@@ -119,6 +119,17 @@ def test_every_shipped_pipeline_is_whole(name: str, tmp_path: Path) -> None:
         assert all(c.trainer.num_gpus == c.rollout.engine.num_gpus == 0 for c in plan.configs.values())
 
 
+def test_held_out_samples_have_further_references_too(tmp_path: Path) -> None:
+    """The first paper's Table 3; with one reference a sample, Multi-ECS is Single-ECS."""
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    command = read_command(["pipeline=hrm"])
+    inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in command.source.pipeline.inputs]
+    plan = read_command(["pipeline=hrm", *inputs, f"experiment.run_dir={tmp_path}/run"]).plan()
+    data = plan.configs["rl"].data
+    made = [Path(str(path)).parent.name.partition("-")[2] for path in (data.train, data.validation, data.test)]
+    assert made == ["multigt", "multigt_validation", "multigt_test"]
+
+
 def test_the_second_paper_s_stages_have_the_values_of_its_tables() -> None:
     command = read_command(["pipeline=olamind"])
     empty = str(command.source.file)
@@ -205,6 +216,24 @@ def test_any_mistake_in_any_stage_starts_none(given: list[str], tmp_path: Path, 
         main(given, runs)
     assert says in str(caught.value) and "\n" not in str(caught.value) and "hamr-plan" not in str(caught.value)
     assert runs.seen == [] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ("dta=bench, policy=judge", "dta"),
+        ("data=bench, policy=judge, judge=nobody", "nobody"),
+        ("data=bench", "policy"),
+        ("data=bench, policy=judge, rewards.risk.weigth=1", "weigth"),
+    ],
+)
+def test_an_evaluation_at_the_end_is_checked_first(given: list[str], tmp_path: Path, args: str, says: str) -> None:
+    last = f"  - name: bench\n    job: evaluate\n    args: [benchmark=olabench, {args}]\n"
+    (tmp_path / "mine.yaml").write_text(TEXT + last)
+    runs = Runs()
+    with pytest.raises(BadInput, match=r"mine\.yaml:1[68]: stages\.bench.*" + says):
+        main(given, runs)
+    assert runs.seen == []
 
 
 @pytest.mark.parametrize(
