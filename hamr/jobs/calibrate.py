@@ -16,6 +16,7 @@ from rich.table import Table
 
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError
+from hamr.jobs.job_options import no_file_above
 from hamr.routing.calibration import (
     FEWEST_ROWS,
     Calibration,
@@ -224,9 +225,7 @@ def _output(own: Mapping[str, str]) -> Output:
         raise BadInput("output", own["output"], "would not be found by hamr train; end it in .yaml")
     output = Output.of(own["output"])
     for folder in (output.rewards.parent, output.plot.parent):
-        existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
-        if not existing.is_dir():
-            raise DataError("output", str(existing), "is a file; give a folder")
+        no_file_above(folder)
     written = [output.rewards, output.plot, output.figures, *([] if "scores" in own else [output.scores])]
     held = [file for file in written if file.exists()]
     if held and own.get("overwrite") != "true":

@@ -51,8 +51,7 @@ def output_folder(own: Mapping[str, str], names: Sequence[str]) -> Path:
         raise BadInput("output", None, "missing; give output=<folder>")
     may_replace = one_of(own, "overwrite", ("true", "false"), "false") == "true"
     folder = Path(own["output"]).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise DataError("output", str(folder), "is a file; give a folder")
+    no_file_above(folder)
     held = [name for name in names if (folder / name).exists()]
     if held and not may_replace:
         raise DataError("output", str(folder), f"holds {held[0]} already; give another folder or overwrite=true")
@@ -67,9 +66,17 @@ def output_file(own: Mapping[str, str]) -> Path:
     path = Path(own["output"]).expanduser()
     if path.is_dir():
         raise DataError("output", str(path), "is a folder; give a file")
+    no_file_above(path.parent)
     if path.exists() and not may_replace:
         raise DataError("output", str(path), "exists already; give another file or overwrite=true")
     return path
+
+
+def no_file_above(folder: Path) -> None:
+    """Raises DataError where `folder` cannot be made because it, or what it would lie in, is a file."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if existing and not existing.is_dir():
+        raise DataError("output", str(existing), "is a file; give a folder")
 
 
 def required(own: Mapping[str, str], files: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from hamr.config.plan import PlanConfig
 from hamr.config.schema import Config
 from hamr.config.travelling import refuse_secrets
 from hamr.errors import BadInput
+from hamr.jobs.job_options import no_file_above
 
 HELP = """\
 hamr plan: from model sizes and latencies, assumed or measured, to the replicas that keep the reward off a step's
@@ -91,6 +92,7 @@ def write_files(config: Config, folder: Path) -> int:
 
     if config.launch.kind is None:
         raise BadInput("output", str(folder), f"nothing to write; choose launch={'|'.join(KINDS)}")
+    no_file_above(folder)
     refuse_secrets(config)
     files = render(config, config.launch.kind)
     there = [name for name in files if (folder / name).exists()]

@@ -1,0 +1,38 @@
+"""Where a job cannot write is said before it starts anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hamr.errors import HamrError
+from hamr.jobs.build_data import main as data
+from hamr.jobs.job_options import output_file, output_folder
+from hamr.jobs.plan import main as plan
+
+
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+@pytest.mark.parametrize(
+    ("job", "args"),
+    [
+        (data, ["sage"]),
+        (data, ["olabench", "scenario=telecom_package"]),
+        (plan, ["experiment=paper_hrm", "launch=slurm"]),
+    ],
+)
+def test_a_file_is_no_folder(job: Callable[[list[str]], int], args: list[str], below: str, tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(HamrError, match="afile': is a file; give a folder") as refused:
+        job([*args, f"output={tmp_path / 'afile'}{below}"])
+    assert refused.value.exit_code == 2
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(HamrError, match="is a file; give a folder"):
+        output_file({"output": str(tmp_path / "afile" / "kept.jsonl")})
+    assert output_file({"output": str(tmp_path / "new" / "kept.jsonl")}) == tmp_path / "new" / "kept.jsonl"
+    assert output_folder({"output": str(tmp_path / "new" / "folder")}, []) == tmp_path / "new" / "folder"
