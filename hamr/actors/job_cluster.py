@@ -106,7 +106,10 @@ def _only_this_address() -> Iterator[None]:
 
 
 def _check_reachable(dashboard: str) -> None:
-    parts = urlsplit(dashboard)
+    try:
+        parts = urlsplit(dashboard)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(KEY, dashboard, "is no URL of a dashboard; write http://<head>:8265")
     try:

@@ -11,11 +11,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from hamr.actors.job_cluster import JobCluster
 from hamr.actors.placement import planned
-from hamr.config.cluster_security import check_cluster_address
+from hamr.config.cluster_security import check_cluster_address, host_of
 from hamr.config.load import dump_config
 from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first
 from hamr.config.schema import Config
@@ -118,7 +117,7 @@ def send(request: Request, *, follow: bool, dry: bool = False) -> int:
 def located(request: Request) -> tuple[Config, Path | None]:
     """The configuration as the job is to have it, and the run folder of a run that learns."""
     config, cluster = request.config, request.config.cluster
-    here = urlsplit(cluster.dashboard).hostname in ("127.0.0.1", "localhost", "::1")
+    here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
     joined = cluster.model_copy(update={"address": "auto", "type": "local"})
     if request.resume is not None:
         return config.model_copy(update={"cluster": joined}), request.resume

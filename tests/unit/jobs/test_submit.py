@@ -127,6 +127,17 @@ OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this mach
             ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp", OPEN],
             "is no URL of a dashboard",
         ),
+        (
+            [
+                "train",
+                "experiment=smoke",
+                "cluster=ray",
+                "cluster.dashboard='http://[::1'",
+                "cluster.run_root=/tmp",
+                OPEN,
+            ],
+            "is no URL of a dashboard",
+        ),
         (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "nobody answers there"),
         (["train", "experiment=smoke", "cluster=ry"], "no such choice"),
     ],
