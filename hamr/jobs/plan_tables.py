@@ -53,7 +53,7 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
         each, why = _engine_gpus(config, f"pools.{name}.model", pool.model, pool.engine, tokens, at_once)
         busy = f"{need.questions:.0f} questions x {need.service_s:.2f} s, {need.slots} at a time"
         keep_up = f"{need.busy:.1f} replicas to keep up with the rollouts"
-        row(f"pools.{name}", pool.replicas, need.replicas, each, f"{busy}: {keep_up}; {why}")
+        row(f"pools.{name}", pool.first_replicas, need.replicas, each, f"{busy}: {keep_up}; {why}")
     rollout, trainer = config.rollout, config.trainer
     at_once = min(rollout.engine.max_num_seqs, at_least(workload.rounds[0] * workload.samples / rollout.workers))
     each, why = _engine_gpus(config, "model.path", config.model.path, rollout.engine, prompt + mean, at_once)

@@ -168,6 +168,7 @@ async def test_dynamic_sampling_refills_with_further_prompts() -> None:
     prompts = [r.keys[0].prompt for r in engine.requests]
     assert len(trainer.batches[0].groups) == 3
     assert metrics["rollout/groups_dropped"] == len({"s0", "s1"} & set(prompts))
+    assert metrics["rollout/prompts"] == len(prompts), "as its glossary says: those of dropped groups included"
     assert len(prompts) == len(set(prompts)) == 3 + metrics["rollout/groups_dropped"]
 
 

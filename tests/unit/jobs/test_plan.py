@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from hamr import cli
+from hamr.actors.demands import demands
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError
+from hamr.jobs.doctor import gpus_wanted
 from hamr.jobs.plan import configuration
 from hamr.jobs.plan_run import read_past, rounds
 from hamr.observability.ledger import Ledger
@@ -134,6 +136,19 @@ def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert "per GPU 15.3 GiB weights" in out
     assert re.search(r"without limit +\d", out)
     assert "what would shorten the configured step: more of pools.judge" in out
+
+
+@pytest.mark.parametrize(("bounds", "now"), [("{min_replicas: 2, max_replicas: 4}", 2), ("null", 1)])
+def test_now_is_what_a_run_reserves_and_doctor_counts(
+    bounds: str, now: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    overrides = [*PAPER, "pools.judge.replicas=1", f"pools.judge.autoscaling={bounds}"]
+    config = load_config(overrides)
+    assert sum(d.count for d in demands(config) if d.key.startswith("pools.judge.")) == now
+    assert sum(d.count * d.gpus for d in demands(config)) == gpus_wanted(config)
+    assert cli.main(["plan", *overrides, "plan.draws=1"]) == 0
+    assert re.search(rf"pools\.judge +{now} +\d+ +4 +{4 * now} ", capsys.readouterr().out)
 
 
 def test_a_run_is_compared_with_what_is_predicted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
