@@ -152,6 +152,11 @@ def read_command(args: Sequence[str]) -> Command:
     return Command(own=own, overrides=tuple(overrides), output=output, numbers=numbers)
 
 
+def overrides_of(args: Sequence[str]) -> list[str]:
+    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    return _options(args)[1]
+
+
 def _triples(command: Command) -> tuple[Triples, str, dict[Path, bytes]]:
     """(the triples, where they are from, files to keep of how they were had)."""
     own, output, teachers = command.own, command.output, command.teachers

@@ -72,6 +72,12 @@ def read_request(args: Sequence[str]) -> Request:
     )
 
 
+def overrides_of(args: Sequence[str]) -> list[str]:
+    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    own, _, overrides = _split(args)
+    return overrides if own.get("judges", "").strip(" ,") else _with_judges(overrides)
+
+
 def _with_judges(overrides: Sequence[str]) -> list[str]:
     """The paper's ensemble is four judges: the ones of `pools=ecs` where nobody chose any pools."""
     chosen = any(arg.startswith(("pools=", "experiment=", "--")) for arg in overrides)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 from hamr.errors import BadInput
 
@@ -70,10 +72,23 @@ BENCHMARKS = {
     "sage": "hamr.jobs.evaluate_sage",
 }
 """Name -> module with a `main` that takes the other arguments."""
+REQUESTS = {name: f"hamr.jobs.{name}_request" for name in BENCHMARKS}
 
 
 def main(args: list[str]) -> int:
     """Raises BadInput where no known benchmark is named, and as the benchmark's job does."""
+    job, rest = _named(args, BENCHMARKS)
+    return int(job.main(rest))
+
+
+def overrides_of(args: Sequence[str]) -> list[str]:
+    """What of `args` makes the configuration, as the benchmark's job has it."""
+    request, rest = _named(args, REQUESTS)
+    return list(request.overrides_of(rest))
+
+
+def _named(args: Sequence[str], modules: Mapping[str, str]) -> tuple[ModuleType, list[str]]:
+    """(the benchmark's module, the other arguments)."""
     named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
     known = ", ".join(sorted(BENCHMARKS))
     if not named:
@@ -83,4 +98,4 @@ def main(args: list[str]) -> int:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise BadInput("benchmark", named[-1], f"no such benchmark; {hint}there are: {known}")
     rest = [arg for arg in args if not arg.startswith("benchmark=")]
-    return int(importlib.import_module(BENCHMARKS[named[-1]]).main(rest))
+    return importlib.import_module(modules[named[-1]]), rest

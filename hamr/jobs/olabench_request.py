@@ -59,6 +59,11 @@ def read_request(args: Sequence[str]) -> Request:
     )
 
 
+def overrides_of(args: Sequence[str]) -> list[str]:
+    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    return _split(args)[2]
+
+
 def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
     """(the job's own options, those of OlabenchConfig, overrides of the configuration)."""
     own: dict[str, str] = {}

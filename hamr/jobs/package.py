@@ -29,6 +29,12 @@ class Package:
     megabytes: float
     kept_back: tuple[str, ...]
     """Files that look like keys."""
+    names: tuple[str, ...]
+
+    def has(self, path: str) -> bool:
+        """Whether a file, or something of a folder, is in it; `path` is named from the packed folder."""
+        name = os.path.normpath(path)
+        return any(n == name or n.startswith(f"{name}/") for n in self.names)
 
 
 def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) -> Package:
@@ -65,7 +71,8 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) 
             _add(archive, str(file), data, mode)
         for name, text in extra.items():
             _add(archive, name, text.encode(), 0o644)
-    return Package(path=target, files=len(files) + len(extra), megabytes=total, kept_back=kept_back)
+    names = (*map(str, files), *extra)
+    return Package(path=target, files=len(names), megabytes=total, kept_back=kept_back, names=names)
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:

@@ -20,8 +20,8 @@ from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first
 from hamr.config.schema import Config
 from hamr.config.travelling import refuse_secrets
 from hamr.errors import BadInput, HamrError
-from hamr.jobs.package import pack
-from hamr.jobs.submit_batch import send_batch
+from hamr.jobs.package import Package, pack
+from hamr.jobs.submit_batch import relative_files, send_batch
 from hamr.jobs.submit_request import AS_GIVEN, LEARNING, Request, run_folder, secret_variables, wandb_place
 
 HELP = "sends the same command to a Ray cluster, to Kubernetes or to Slurm"
@@ -34,7 +34,9 @@ STARTED_S = 120.0
 POLL_S = 0.5
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 FLAGS = ("--follow", "--dry-run")
-PATHS = ("input", "output", "scores", "pairs", "labels", "run", "compare")
+PATHS = ("input", "output", "pairs", "samples", "labels", "run", "compare", "data")
+MAYBE_PATHS = ("policy", "scenario")
+"""Lists of names, of which some may be files or folders."""
 
 
 def main(args: list[str]) -> int:
@@ -81,7 +83,7 @@ def main(args: list[str]) -> int:
 def send(request: Request, *, follow: bool, dry: bool = False) -> int:
     """Checks, packs, submits; then says where to look."""
     config, run = located(request)
-    refuse_secrets(config, request.own)
+    refuse_secrets(config, (*request.own, *request.settings))
     there = config.cluster
     check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
     cluster = JobCluster(config.cluster.dashboard)
@@ -96,6 +98,7 @@ def send(request: Request, *, follow: bool, dry: bool = False) -> int:
         print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
         if package.kept_back:
             print(f"kept back, as they look like keys: {', '.join(package.kept_back)}")
+        refuse_left_behind(config, package)
         if dry:
             print(f"nothing was sent; there it would run: {command(request)}")
             return 0
@@ -103,7 +106,7 @@ def send(request: Request, *, follow: bool, dry: bool = False) -> int:
     print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
     if run is not None:
         print(f"run:       {run} (hamr status {run})")
-    print(f"W&B:       {wandb_place(config, run)}", flush=True)
+    print(f"W&B:       {wandb_place(config, None if request.job == 'scorer' else run)}", flush=True)
     if not follow:
         return begun(cluster, job)
     try:
@@ -123,7 +126,7 @@ def located(request: Request) -> tuple[Config, Path | None]:
         return config.model_copy(update={"cluster": joined}), request.resume
     for arg in (*request.own, *(s for s in request.settings if request.job == "evaluate" and s.startswith("data="))):
         key, _, value = arg.partition("=")
-        if key in (*PATHS, "data") and not Path(value).is_absolute():
+        if not all(Path(file).is_absolute() for file in _files(request.job, key, value)):
             raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
     if request.job not in LEARNING:
         return config.model_copy(update={"cluster": joined}), None
@@ -134,17 +137,36 @@ def located(request: Request) -> tuple[Config, Path | None]:
     return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
 
 
+def refuse_left_behind(config: Config, package: Package) -> None:
+    """Raises BadInput for a file of the configuration that is named from the working folder and does not travel."""
+    for key, file in relative_files(config).items():
+        if not package.has(file):
+            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
+            raise BadInput(key, file, remedy)
+
+
 def command(request: Request) -> str:
     """What runs in the package's folder. `pools` is taken out of the defaults first: its keys are names, and the
     resolved configuration has all that is wanted."""
     words = ["python", "-m", "hamr", request.job, *request.own]
     if request.job in AS_GIVEN:
-        alone = any(arg.startswith("scores=") for arg in request.own)  # a fit to a file takes no configuration
-        kept = [s for s in request.settings if not s.startswith("cluster" if alone else ("cluster=", "cluster.type="))]
-        words += kept if alone else [*kept, "cluster.address=auto"]
+        fitted = request.job == "calibrate" and any(arg.startswith("scores=") for arg in request.own)
+        if not fitted:  # a fit to a file takes no configuration
+            kept = [s for s in request.settings if not s.startswith(("cluster=", "cluster.type="))]
+            words += [*kept, "cluster.address=auto"]
     elif request.resume is None:
         words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
     return shlex.join(words)
+
+
+def _files(job: str, key: str, value: str) -> list[str]:
+    """The files and folders that an argument names."""
+    if key in MAYBE_PATHS:
+        parts = [part.strip() for part in value.split(",")]
+        return [part for part in parts if "/" in part or part.endswith((".jsonl", ".yaml"))]
+    if key == "labels":
+        return [part.strip() for part in value.split(",")]
+    return [value] if key in PATHS or (job, key) == ("calibrate", "scores") else []  # ECS has scores=hard|soft
 
 
 def begun(cluster: JobCluster, job: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.observability.run_folder import RunFolder
 
-LEARNING = ("train", "sft")
-"""Jobs that have a run folder and nothing of their own beside the configuration, but `resume`."""
+LEARNING = ("train", "sft", "scorer")
+"""Jobs that have a run folder and nothing of their own beside the configuration."""
+RESUMED = ("train", "sft")
+"""Those that also take `resume`."""
 AS_GIVEN = ("calibrate", "evaluate")
 """Jobs whose own arguments decide what the configuration is: their command travels as it was typed."""
 OTHERS = ("cluster", "launch")
@@ -34,16 +37,21 @@ class Request:
     @classmethod
     def read(cls, job: str, args: Sequence[str]) -> Request:
         own, settings = split(args)
+        if job in AS_GIVEN:
+            where = [s for s in settings if _says_where(s)]
+            overrides = importlib.import_module(f"hamr.jobs.{job}").overrides_of([a for a in args if a not in where])
+            config = load_config([*overrides, *where])
+            return cls(job=job, own=tuple(own), settings=tuple(settings), config=config)
         if job not in LEARNING:
-            readable = [s for s in settings if not (job == "evaluate" and s.startswith("data="))]  # there, a folder
-            return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(readable))
+            return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(settings))
         for arg in own:
             if arg.startswith("pipeline="):
                 remedy = "a pipeline is not sent whole; start it on a node of the cluster, with cluster.address=auto"
                 raise BadInput("pipeline", arg.partition("=")[2], remedy)
-        resumed = [arg.partition("=")[2] for arg in own if arg.startswith("resume=")]
+        resumes = [arg for arg in own if job in RESUMED and arg.startswith("resume=")]
+        resumed = [arg.partition("=")[2] for arg in resumes]
         # What is neither is said to be unknown, as it would be here.
-        config = load_config([*settings, *(arg for arg in own if not arg.startswith("resume="))])
+        config = load_config([*settings, *(arg for arg in own if arg not in resumes)])
         if not resumed:
             return cls(job=job, own=(), settings=tuple(settings), config=config)
         others = [s for s in settings if _section(s) not in OTHERS]
@@ -72,6 +80,10 @@ def split(args: Sequence[str]) -> tuple[list[str], list[str]]:
         known = _section(arg) in Config.model_fields or arg.startswith(CONFIG_DIR_FLAG)
         (settings if known else own).append(arg)
     return own, settings
+
+
+def _says_where(setting: str) -> bool:
+    return "=" in setting and _section(setting) in OTHERS
 
 
 def _section(setting: str) -> str:

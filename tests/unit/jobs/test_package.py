@@ -43,6 +43,10 @@ def test_what_git_would_keep_and_no_key(tree: Path, tmp_path: Path) -> None:
     assert names(package.path) == {".gitignore", "code.py", "deep/.gitignore", "deep/this", ".hamr-job/x.yaml"}
     assert package.kept_back == (".env", "keys/server.pem")
     assert package.files == 5
+    assert [package.has(p) for p in ("deep/this", "./deep", "code.py/", "dee", "deep/not_this", "../tree")] == [
+        *[True] * 3,
+        *[False] * 3,
+    ]
     assert not (tree / ".git").exists(), "listing leaves nothing behind"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from hamr.actors.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
-from hamr.jobs import submit
-from hamr.jobs.submit import command, located
-from hamr.jobs.submit_request import Request, secret_variables, split
+from hamr.jobs import calibrate, evaluate, submit
+from hamr.jobs.package import pack
+from hamr.jobs.submit import FOLDER, command, located, refuse_left_behind
+from hamr.jobs.submit_request import AS_GIVEN, Request, secret_variables, split
 from hamr.jobs.train import Job
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
+OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
 
 
 def test_what_the_job_takes_and_what_the_configuration_is_made_of() -> None:
@@ -95,8 +98,13 @@ def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
             "cluster.address=auto",
         ),
         (
-            "evaluate benchmark=olabench data=/bench output=/o pools=ecs",
-            "evaluate benchmark=olabench output=/o data=/bench pools=ecs cluster.dashboard=http://10.0.0.1:8265 "
+            "evaluate benchmark=olabench data=/bench policy=judge output=/o pools=ecs",
+            "evaluate benchmark=olabench policy=judge output=/o data=/bench pools=ecs "
+            "cluster.dashboard=http://10.0.0.1:8265 cluster.address=auto",
+        ),
+        (
+            "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o",
+            "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o cluster.dashboard=http://10.0.0.1:8265 "
             "cluster.address=auto",
         ),
     ],
@@ -108,13 +116,92 @@ def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str
     assert located(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
 
 
-@pytest.mark.parametrize("path", ["data=bench", "labels=people.jsonl", "run=runs/a"])
-def test_files_of_an_evaluation_are_where_the_nodes_see_them(path: str) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        "evaluate benchmark=olabench data=bench",
+        "evaluate benchmark=olabench labels=/people.jsonl,more.jsonl",
+        "evaluate benchmark=olabench data=/bench policy=judge,runs/a",
+        "evaluate benchmark=ecs run=runs/a",
+        "evaluate benchmark=sage scenario=telecom_package,mine.yaml",
+        "calibrate samples=a.jsonl",
+        "calibrate scores=a.jsonl",
+    ],
+)
+def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
+    job, *args = given.split()
     with pytest.raises(BadInput, match="give an absolute path"):
-        located(Request.read("evaluate", ["benchmark=olabench", path, *CLUSTER]))
+        located(Request.read(job, [*args, *CLUSTER]))
 
 
-OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
+@pytest.mark.parametrize(
+    ("given", "pools"),
+    [
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o", 5),
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o judges=judge", 2),
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o experiment=smoke", 2),
+        ("evaluate benchmark=olabench data=/bench policy=judge output=/o pools=ecs", 5),
+        ("evaluate benchmark=sage scenario=all agent=judge output=/o rejudge=true", 2),
+        ("calibrate pairs=/a.jsonl output=/o pools=ecs", 5),
+        ("score input=/a.jsonl output=/o pools=ecs", 5),
+        ("scorer pools=ecs cluster.run_root=/runs", 5),
+        ("sft experiment=smoke cluster.run_root=/runs", 2),
+    ],
+)
+def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int, tmp_path: Path) -> None:
+    job, *args = given.split()
+    request = Request.read(job, [*args, *CLUSTER])
+    config, _ = located(request)
+    assert len(config.pools) == pools
+    experiment = tmp_path / FOLDER / "experiment"
+    experiment.mkdir(parents=True)
+    (experiment / "submitted.yaml").write_text(f"# @package _global_\n{dump_config(config)}")
+    sent = [str(tmp_path / FOLDER) if word == FOLDER else word for word in shlex.split(command(request))[4:]]
+    if job in AS_GIVEN:
+        read = {"calibrate": calibrate, "evaluate": evaluate}[job].overrides_of(sent)
+    else:
+        read = [word for word in sent if not word.startswith(("input=", "output="))]
+    assert load_config(read).model_copy(update={"cluster": config.cluster}) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("evaluate benchmark=ecs input=/a.jsonl outptu=/o", "did you mean 'output'"),
+        ("evaluate benchmark=sgae", "did you mean 'sage'"),
+        ("calibrate pairs=/a.jsonl outptu=/o", "outptu: unknown key"),
+        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "no option beside scores="),
+        ("scorer resume=/runs/a", "resume: unknown key"),
+    ],
+)
+def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None:
+    job, *args = given.split()
+    with pytest.raises(BadInput, match=re.escape(says)):
+        Request.read(job, [*args, *CLUSTER])
+
+
+def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {".gitignore": "data/\n", "data/train.jsonl": "{}", "kept/train.jsonl": "{}"}.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    package = pack(tmp_path, tmp_path.with_suffix(".zip"), {}, most_mb=1)
+    for folder in ("kept", str(tmp_path / "data")):
+        refuse_left_behind(load_config([f"data.train={folder}/train.jsonl", "data.type=jsonl"]), package)
+    with pytest.raises(BadInput, match=r"data\.train: 'data/train\.jsonl': is not in the package"):
+        refuse_left_behind(load_config(["data.train=data/train.jsonl", "data.type=jsonl"]), package)
+
+
+def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789abcdef")
+    given = ["evaluate", "benchmark=olabench", "policy=judge", "data=/b/sk-0123456789abcdef", "output=/o"]
+    with pytest.raises(BadInput, match="argument: .* would travel with the job"):
+        submit.main([*given, *CLUSTER, OPEN])
+
+
+def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
+    config, run = located(Request.read("scorer", [f"cluster.run_root={tmp_path}", *CLUSTER]))
+    assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
 
 
 @pytest.mark.parametrize(
