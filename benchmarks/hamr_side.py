@@ -181,11 +181,9 @@ async def world(work: Work) -> AsyncIterator[tuple[Controller, Prompts, PythonRe
     try:
         yield controller, prompts, rewarder
     finally:
-        weights.close()
-        for part in (workers, trainers):
-            stopping = part.shutdown()
-            if asyncio.iscoroutine(stopping):
-                await stopping
+        workers.shutdown()
+        await trainers.shutdown()
+        await weights.close()
 
 
 async def step(controller: Controller, number: int, prompts: Prompts, rewarder: PythonReward) -> dict[str, Any]:

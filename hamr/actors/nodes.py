@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hamr import __version__
 from hamr.actors.demands import Demand, learners
 from hamr.actors.placement import Node
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +139,30 @@ def check_alike(timeout_s: float) -> None:
     A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = _names([node for node in ray.nodes() if node["Alive"]])
-    look = ray.remote(num_cpus=0, max_retries=0)(_versions)
-    asked = {look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(n, soft=False)).remote(): n for n in nodes}
-    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
-    found: dict[str, Versions | str] = {nodes[asked[ref]]: f"no answer in {timeout_s:g} s" for ref in silent}
+    found = asked(list(nodes), timeout_s, _versions)
+    refuse_unlike(Versions.here(), {nodes[node]: said for node, said in found.items()})
+
+
+def asked(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
+    """By node id the answer of a process there to `question(*args)`, or why there is none within `timeout_s`."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(question)
+    refs = {
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args): node
+        for node in nodes
+    }
+    answered, silent = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)
+    found: dict[str, T | str] = {refs[ref]: f"no answer in {timeout_s:g} s" for ref in silent}
     for ref in answered:
         try:
-            found[nodes[asked[ref]]] = ray.get(ref)
+            found[refs[ref]] = ray.get(ref)
         except ray.exceptions.RayError as e:
-            found[nodes[asked[ref]]] = str(e).strip().splitlines()[-1]
-    refuse_unlike(Versions.here(), found)
+            found[refs[ref]] = str(e).strip().splitlines()[-1]
+    return found
 
 
 def _versions() -> Versions:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import socket
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.actors.demands import amounts, ray_options
-from hamr.actors.nodes import Place, at
+from hamr.actors.nodes import Place, asked, at
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.backends.weights import check_shared_room, sweep_stale, weight_file
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
 from hamr.protocols import Metrics
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 GRACE_S = 5.0
 """After one rank's error, how long to wait for the others': a rank that lost its peer complains of a closed
 connection, and the peer's death, which is the reason, may be reported a moment later."""
+
+REMOVE_S = 10.0
+"""Longest wait for rank 0's host to remove a file; what stays is swept by the next run there."""
 
 
 class TrainerRank:
@@ -49,6 +55,17 @@ class TrainerRank:
         self.trainer = DeepSpeedTrainer(config, algorithm, model_path, rank=self.rank, world=self.world, **settings)
         return os.getpid()
 
+    def share_weights(self, directory: Path, wanted: int) -> tuple[Path, str]:
+        """A file for this process's weights in this host's shared memory, and the node's id. What dead runs left there
+        is swept first."""
+        import ray
+
+        sweep_stale(directory)
+        check_shared_room(directory, wanted)
+        path = weight_file(directory, uuid.uuid4().hex[:8])
+        atexit.register(path.unlink, missing_ok=True)
+        return path, ray.get_runtime_context().get_node_id()
+
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Runs a method of the trainer. All ranks run it; rank 0 alone sends the result back."""
         result = getattr(self.trainer, method)(*args, **kwargs)
@@ -65,6 +82,7 @@ class TrainerGroup:
     def __init__(self, config: TrainerConfig, model: ModelConfig, actors: Sequence[ActorHandle]) -> None:
         self.config = config
         self.pids: tuple[int, ...] = ()
+        self._shared: tuple[Path, str] | None = None
         self._model = model
         self._actors = list(actors)
 
@@ -144,6 +162,18 @@ class TrainerGroup:
         """Every weight in the engines' type as one safetensors file, the tied head included."""
         await self._all("write_weights", Path(path).absolute(), self._model.dtype)
 
+    async def share_weights(self, directory: Path, wanted: int) -> Path:
+        """A file for `write_weights` in the shared memory of rank 0's host. Raises BadInput where less than `wanted`
+        bytes are free there."""
+        self._shared = await self._first("share_weights", directory, wanted)
+        return self._shared[0]
+
+    async def remove_weights(self) -> None:
+        """Removes that file from rank 0's host, whether the rank still lives or not."""
+        if self._shared is not None:
+            (path, node), self._shared = self._shared, None
+            await asyncio.to_thread(asked, [node], REMOVE_S, _unlink, path)
+
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
         """A new stage from the model in `model_path`, in the same processes.
 
@@ -208,6 +238,10 @@ class TrainerGroup:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _rank_0s(results: Sequence[Any]) -> Any:

@@ -7,14 +7,12 @@ compare what trainer and engine think of the same tokens afterwards: the one che
 
 from __future__ import annotations
 
-import atexit
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hamr.backends.weights import NcclAddress, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.backends.weights import NcclAddress, engine_init, logprob_gap, nccl_address
 from hamr.protocols import GenerationRequest, Metrics, SamplingConfig
 from hamr.types import SampleKey, TrainGroup, TrainSequence
 
@@ -36,9 +34,13 @@ class TracedTrainers(Protocol):
 
 class FileTrainers(TracedTrainers, Protocol):
     """Trainers that can write their weights, every key included (`lm_head.weight` too), as one safetensors file, over
-    one that is already there."""
+    one that is already there. The file is theirs: named, and removed, on the host where they write it."""
+
+    async def share_weights(self, directory: Path, wanted: int) -> Path: ...
 
     async def write_weights(self, path: Path) -> None: ...
+
+    async def remove_weights(self) -> None: ...
 
 
 class NcclTrainers(TracedTrainers, Protocol):
@@ -52,38 +54,38 @@ class NcclTrainers(TracedTrainers, Protocol):
 
 
 class SharedMemorySync:
-    """One safetensors file through shared memory, written over at each sync.
+    """One safetensors file through the shared memory of the trainers' host, written over at each sync.
 
     It stays until `close`, since a worker that has to be replaced starts from it; a worker that read it just then is
-    brought to the new weights by the same sync. Files of runs that died are swept at the start.
+    brought to the new weights by the same sync. Files of runs that died are swept at the start. This process touches
+    none of them: it may be on another node.
     """
 
     def __init__(self, trainers: FileTrainers, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
-        self._trainers, self._rollout = trainers, rollout
-        self._path = weight_file(directory, uuid.uuid4().hex[:8])
-        sweep_stale(directory)
-        atexit.register(self.close)
+        self._trainers, self._rollout, self._directory = trainers, rollout, Path(directory)
+        self._path: Path | None = None
+
+    async def open(self, wanted: int = 0) -> Path:
+        """Where the weights will pass. Raises BadInput where less than `wanted` bytes are free there."""
+        self._path = await self._trainers.share_weights(self._directory, wanted)
+        return self._path
 
     async def sync(self, version: int) -> Metrics:
         """`timing/sync/write` and `timing/sync/load` in seconds, and `rollout/logprob_diff/*` if it is asked for."""
+        path = self._path or await self.open()
         start = time.perf_counter()
-        try:
-            await self._trainers.write_weights(self._path)
-            written = time.perf_counter()
-            await self._rollout.load_weights(self._path, version)
-        except BaseException:
-            self._path.unlink(missing_ok=True)
-            raise
+        await self._trainers.write_weights(path)
+        written = time.perf_counter()
+        await self._rollout.load_weights(path, version)
         return {
             "timing/sync/write": written - start,
             "timing/sync/load": time.perf_counter() - written,
             **await _compare(self._trainers, self._rollout, version),
         }
 
-    def close(self) -> None:
-        """Removes what is left in shared memory."""
-        self._path.unlink(missing_ok=True)
-        atexit.unregister(self.close)
+    async def close(self) -> None:
+        """Removes what is left in shared memory. To be called when nobody writes any more."""
+        await self._trainers.remove_weights()
 
 
 class NcclSync:

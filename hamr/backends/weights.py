@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hamr.errors import BadInput
 from hamr.processes import alive
 
 PREFIX = "hamr-weights-"
@@ -28,6 +31,14 @@ def sweep_stale(directory: str | Path) -> list[Path]:
             file.unlink(missing_ok=True)
             removed.append(file)
     return removed
+
+
+def check_shared_room(directory: str | Path, wanted: int) -> None:
+    """Refuses shared memory of this host that cannot hold `wanted` bytes. Raises BadInput."""
+    free = shutil.disk_usage(directory).free if Path(directory).is_dir() else 0
+    if free < wanted:
+        room = f"{free / 1e9:.1f} GB free on {socket.gethostname()}, {wanted / 1e9:.1f} GB needed"
+        raise BadInput("rollout.transfer", str(directory), f"{room} for weights on their way; enlarge it")
 
 
 class LogprobGap(NamedTuple):

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from hamr.actors.weights import SHARED_MEMORY
 from hamr.backends.models import describe, resolve_model
 from hamr.backends.tokenizer import Tokenizer, load_tokenizer
+from hamr.backends.weights import check_shared_room
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
@@ -143,33 +145,38 @@ def run_path(experiment: ExperimentConfig) -> Path:
 
 
 def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
-    """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights.
-    Raises BadInput.
+    """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights; that of
+    another host is looked at when the trainers stand there. Raises BadInput.
     """
-    policy = check_checkpoint_room(config, model_path, run_dir)
-    if config.rollout.transfer == "shared_memory":
-        _refuse_small("rollout.transfer", Path("/dev/shm"), 2 * policy, "weights on their way; enlarge it")
+    check_checkpoint_room(config, model_path, run_dir)
+    if config.rollout.transfer == "shared_memory" and config.cluster.address is None:
+        check_shared_room(SHARED_MEMORY, shared_bytes(config, model_path))
 
 
-def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> int:
-    """Refuses a disk that cannot hold the run's checkpoints; returns the bytes of the policy's weights.
+def shared_bytes(config: Config, model_path: Path) -> int:
+    """Shared memory that the policy's weights want on their way to the engines."""
+    return 2 * _policy_bytes(config, describe(model_path)["parameters"])
+
+
+def _policy_bytes(config: Config, parameters: int) -> int:
+    return parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
+
+
+def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> None:
+    """Refuses a disk that cannot hold the run's checkpoints.
 
     A checkpoint has the weights twice (the policy, and what resumption needs) and AdamW's two moments; one more than
     `experiment.checkpoint.keep` exist while the next is written. Those that a resumed run has already count as room.
     Raises BadInput.
     """
     parameters = describe(model_path)["parameters"]
-    policy = parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
+    policy = _policy_bytes(config, parameters)
     optimizer = 0 if config.trainer.lora else 12 * parameters
     checkpoints = (config.experiment.checkpoint.keep + 1) * (policy + optimizer)
     present = sum(file.stat().st_size for file in (run_dir / "checkpoints").rglob("*") if file.is_file())
     remedy = "checkpoints; free some space, lower experiment.checkpoint.keep, or choose another folder"
-    _refuse_small("experiment.run_dir", run_dir, checkpoints - present, remedy)
-    return policy
-
-
-def _refuse_small(key: str, folder: Path, wanted: int, purpose: str) -> None:
-    existing = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
+    existing = next(parent for parent in (run_dir.resolve(), *run_dir.resolve().parents) if parent.exists())
+    free, wanted = shutil.disk_usage(existing).free, checkpoints - present
     if free < wanted:
-        raise BadInput(key, str(folder), f"{free / 1e9:.1f} GB free there, {wanted / 1e9:.1f} GB needed for {purpose}")
+        room = f"{free / 1e9:.1f} GB free there, {wanted / 1e9:.1f} GB needed"
+        raise BadInput("experiment.run_dir", str(run_dir), f"{room} for {remedy}")

@@ -15,7 +15,7 @@ from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.router import RouterClient
 from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import NcclSync, SharedMemorySync
-from hamr.jobs.preparation import Prepared
+from hamr.jobs.preparation import Prepared, shared_bytes
 from hamr.protocols import Trainer
 
 
@@ -38,10 +38,10 @@ class World:
 
     async def stop(self) -> None:
         """Ends every actor and pool; one that is already dead is no error."""
-        if isinstance(self.weights, SharedMemorySync):
-            self.weights.close()
         self.workers.shutdown()
         await self.trainers.shutdown()
+        if isinstance(self.weights, SharedMemorySync):
+            await self.weights.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
         await self.router.shutdown()
         await stop_pools(self.run)
@@ -80,6 +80,11 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
     )
     try:
         await asyncio.gather(trainers, workers, pools)
+        sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
+        weights = sync(trainers.result(), workers.result())
+        if isinstance(weights, SharedMemorySync):
+            elsewhere = config.cluster.address is not None
+            await weights.open(shared_bytes(config, prepared.model_path) if elsewhere else 0)
         router = await RouterClient.start(
             config.rewards, config.pools, config.router, prepared.model_path, prepared.codec.formats, run
         )
@@ -88,13 +93,12 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
         release(for_trainers)
         release(for_workers)
         raise
-    sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
     return World(
         run=run,
         trainers=trainers.result(),
         workers=workers.result(),
         router=router,
-        weights=sync(trainers.result(), workers.result()),
+        weights=weights,
         pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
         places=(for_trainers, for_workers),
     )

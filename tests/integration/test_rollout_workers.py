@@ -12,6 +12,7 @@ import pytest
 
 from hamr.actors.rollout import RolloutWorkers, _check_capacity, _rest
 from hamr.actors.weights import SharedMemorySync
+from hamr.backends.weights import weight_file
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import BadInput, CapacityError, EngineDied
@@ -36,6 +37,13 @@ class HostedTrainers:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+
+    async def share_weights(self, directory: Path, wanted: int) -> Path:
+        self.shared = weight_file(directory, "hosted")
+        return self.shared
+
+    async def remove_weights(self) -> None:
+        self.shared.unlink()
 
     async def write_weights(self, path: Path) -> None:
         self.model.save(path)
@@ -104,14 +112,14 @@ async def test_stream_death_and_sync(
     assert len(list(tmp_path.glob("hamr-weights-*"))) == 1
     both = [request_of(prompt_ids, f"v{i}", 2, 4) for i in range(2)]
     assert {s.version async for r in workers.generate(both) for s in r.versions} == {3}
-    sync.close()
+    await sync.close()
     assert not list(tmp_path.glob("hamr-weights-*"))
 
     # The check would notice trainers that disagree with the engines.
     stale = SharedMemorySync(HostedTrainers(newer), workers, directory=tmp_path)
     stale._trainers.logprobs = HostedTrainers(new).logprobs  # type: ignore[method-assign]
     assert (await stale.sync(4))["rollout/logprob_diff/max"] > 1e-2
-    stale.close()
+    await stale.close()
 
     # A request that cannot be served is refused with the reason, and takes nothing down.
     with pytest.raises(BadInput, match=r"^prompt: '512 tokens': must have 1 to 511 tokens"):

@@ -15,7 +15,7 @@ import pytest
 
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, KlConfig, LoraConfig, ModelConfig, TrainerConfig
-from hamr.errors import EngineDied, RunFolderError, TrainingDiverged
+from hamr.errors import BadInput, EngineDied, RunFolderError, TrainingDiverged
 from hamr.types import TrainBatch, TrainGroup, TrainSequence
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -252,6 +252,23 @@ def test_written_weights_are_the_trained_policy(
     assert AutoTokenizer.from_pretrained(tmp_path / "saved" / "policy").chat_template
 
 
+def test_shared_weights_are_named_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    """After a sweep; a host without the room is refused."""
+    reset(one, tiny, CONFIG)
+    dead = tmp_path / "hamr-weights-999999999-ab.safetensors"
+    dead.write_text("w")
+    with pytest.raises(BadInput, match=r"rollout\.transfer"):
+        asyncio.run(one.share_weights(tmp_path, 10**18))
+    path = asyncio.run(one.share_weights(tmp_path, 0))
+    assert path.name.startswith(f"hamr-weights-{one.pids[0]}-")
+    assert not dead.exists()
+    asyncio.run(one.write_weights(path))
+    assert path.is_file()
+    asyncio.run(one.remove_weights())
+    asyncio.run(one.remove_weights())
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"lora": LoraConfig(rank=4)})
     reset(one, tiny, config)
@@ -332,8 +349,11 @@ def test_a_rank_that_died_is_named(lost: tuple[Path, dict[int, Any], str]) -> No
     assert "rank 1 died" in lost[2]
 
 
-def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path) -> None:
+def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path, tmp_path: Path) -> None:
+    """The file that rank 0 named goes all the same, when all ranks are dead."""
     group = started(tiny, CONFIG.model_copy(update={"ranks": 2}), AlgorithmConfig())
+    path = asyncio.run(group.share_weights(tmp_path, 0))
+    path.write_text("w")
     try:
         os.kill(group.pids[1], signal.SIGSTOP)
         group.config = group.config.model_copy(update={"deadline_s": 3.0})
@@ -341,6 +361,8 @@ def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path) -> None:
             train(group)
     finally:
         asyncio.run(group.shutdown())
+    asyncio.run(group.remove_weights())
+    assert not path.exists()
 
 
 def test_nothing_is_left_in_shared_memory(two: TrainerGroup) -> None:

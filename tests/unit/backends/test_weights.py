@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from hamr.backends.deepspeed_weights import write_safetensors
-from hamr.backends.weights import engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.backends.weights import check_shared_room, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.errors import BadInput
 
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
 
@@ -34,6 +35,14 @@ def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
 
 def test_file_says_whose_and_which_it_is(tmp_path: Path) -> None:
     assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
+
+
+def test_shared_memory_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    check_shared_room(tmp_path, 1)
+    with pytest.raises(BadInput, match=rf"rollout.transfer: '{tmp_path}': .* GB free on .*1000000000.0 GB needed"):
+        check_shared_room(tmp_path, 10**18)
+    with pytest.raises(BadInput, match="0.0 GB free"):
+        check_shared_room(tmp_path / "none", 1)
 
 
 def test_gap_by_hand() -> None:

@@ -81,6 +81,7 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
     monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shared.get(str(path), free(free=1e12)))
     with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
         check_room(config, tmp_path, tmp_path)
+    check_room(load_config(["experiment=smoke", "cluster.address=auto"]), tmp_path, tmp_path)  # it is another host's
 
 
 @pytest.mark.parametrize(
