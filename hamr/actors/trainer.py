@@ -152,6 +152,10 @@ class TrainerGroup:
 
     # --- beyond the protocol ---
 
+    async def release_memory(self) -> None:
+        """Every rank gives its GPU what its allocator keeps for later."""
+        await self._all("release_memory")
+
     async def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
         """log p of every completion token, by group, sequence and token."""
         import ray

@@ -286,6 +286,13 @@ class DeepSpeedTrainer:
         dist.all_reduce(values)
         return dict(zip(names, values.tolist(), strict=True))
 
+    def release_memory(self) -> None:
+        """Gives the GPU what this process's allocator keeps of it for later. A CPU is nobody's to give back."""
+        if self.device == "cpu":
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+
     # --- log-probabilities ---
 
     def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:

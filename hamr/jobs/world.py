@@ -50,7 +50,8 @@ class World:
 
 
 async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
-    """Places for trainers and rollout workers; then these and the pools at once; then the router, which asks the pools.
+    """Places for trainers and rollout workers; then these and the pools at once, but for workers on the trainers' GPUs,
+    which come behind them; then the router, which asks the pools.
 
     Whatever started is stopped again when a part cannot start.
     """
@@ -70,11 +71,16 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
             place=for_trainers,
         )
     )
-    workers = asyncio.create_task(
-        RolloutWorkers.start(
+
+    async def start_workers() -> RolloutWorkers:
+        if config.rollout.colocated:
+            # An engine measures its GPU as it starts, and dies of a trainer that frees some of it meanwhile.
+            await trainers
+        return await RolloutWorkers.start(
             config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
         )
-    )
+
+    workers = asyncio.create_task(start_workers())
     pools = asyncio.create_task(
         start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
     )

@@ -333,6 +333,22 @@ def test_bad_gradients_are_skipped_counted_and_end_the_run(
         train(two, make_batch(0, advantage=float("nan")))
 
 
+def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from hamr.backends.deepspeed_trainer import DeepSpeedTrainer
+
+    reset(one, tiny, CONFIG)
+    asyncio.run(one.release_memory())
+    train(one)
+    emptied: list[str] = []
+    trainer = object.__new__(DeepSpeedTrainer)
+    for trainer.device in ("cpu", "cuda:0"):
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda device=trainer.device: emptied.append(device))
+        trainer.release_memory()
+    assert emptied == ["cuda:0"]
+
+
 def test_an_empty_batch_is_refused_and_the_world_lives_on(one: TrainerGroup, tiny: Path) -> None:
     reset(one, tiny, CONFIG)
     with pytest.raises(ValueError, match="at least one group"):

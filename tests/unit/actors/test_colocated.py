@@ -32,6 +32,9 @@ class Both:
             raise EngineDied("rank 0 died")
         return {"policy/loss": 1.0}
 
+    async def release_memory(self) -> None:
+        self.log.append("release")
+
     async def save(self, folder: Path) -> None:
         self.log.append(f"save {folder}")
 
@@ -45,7 +48,7 @@ async def test_the_engines_sleep_for_the_length_of_a_training_step() -> None:
     assert await turns.train(BATCH) == {"policy/loss": 1.0}
     await turns.save(Path("a"))
     await turns.load(Path("b"))
-    assert both.log == ["sleep", "train", "wake up", "save a", "load b"]
+    assert both.log == ["sleep", "train", "release", "wake up", "save a", "load b"]
 
 
 async def test_they_wake_up_whatever_came_of_it() -> None:
