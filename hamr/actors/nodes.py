@@ -45,6 +45,13 @@ def cluster_nodes(*, free_only: bool = True) -> list[Node]:
     return sorted(found, key=lambda node: node.name)
 
 
+def node_ids() -> dict[str, str]:
+    """The id of every live node, by its name."""
+    import ray
+
+    return {name: node for node, name in _names([node for node in ray.nodes() if node["Alive"]]).items()}
+
+
 def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """A name for people for each node's id."""
     addresses = [node["NodeManagerAddress"] for node in nodes]
@@ -138,11 +145,9 @@ def check_alike(timeout_s: float) -> None:
 
     A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
     """
-    import ray
-
-    nodes = _names([node for node in ray.nodes() if node["Alive"]])
-    found = asked(list(nodes), timeout_s, _versions)
-    refuse_unlike(Versions.here(), {nodes[node]: said for node, said in found.items()})
+    nodes = node_ids()
+    found = asked(list(nodes.values()), timeout_s, _versions)
+    refuse_unlike(Versions.here(), {name: found[node] for name, node in nodes.items()})
 
 
 def asked(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:

@@ -62,6 +62,7 @@ def _ask(
     run: str,
 ) -> None:
     # Ray and the engines load only here: calibrating from a file needs neither.
+    from hamr.actors.model_folders import pool_model
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
     from hamr.jobs.pool_room import check_pool_room
@@ -86,7 +87,8 @@ def _ask(
             await stop_pools(run)
 
     with ray_session(config.cluster):
-        check_pool_room(config, pools, router=False)
+        models = {pool_model(name): path for name, path in paths.items()}
+        check_pool_room(config, pools, router=False, models=models)
         asyncio.run(ask())
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hamr.actors.demands import pool_demand, router_demand
+from hamr.actors.model_folders import check_models
 from hamr.actors.nodes import cluster_nodes
-from hamr.actors.placement import Node, check_demands
+from hamr.actors.placement import Node, check_demands, place
 from hamr.actors.session import local_cpus
 from hamr.config.schema import Config
 
 
-def check_pool_room(config: Config, names: Iterable[str], *, router: bool) -> None:
+def check_pool_room(
+    config: Config, names: Iterable[str], *, router: bool, models: Mapping[str, Path] | None = None
+) -> None:
     """Raises CapacityError where the pools `names` (and the router, if one is started) do not fit: the key, its value
-    and what would fit.
+    and what would fit; BadInput where a node that they would lie on lacks one of `models` (folders by setting).
 
     On the nodes of the Ray that runs in this process, all that they have (what is taken may be on its way out); before
     one runs, on the one that will be started here. A cluster elsewhere has to be joined first, and an elastic one is
@@ -25,11 +28,12 @@ def check_pool_room(config: Config, names: Iterable[str], *, router: bool) -> No
     wanted = [pool_demand(name, config.pools[name]) for name in names]
     if router:
         wanted.append(router_demand(config.router))
-    if config.cluster.elastic:
-        return
     if ray.is_initialized():
-        check_demands(wanted, cluster_nodes(free_only=False))
-    elif config.cluster.address is None:
+        nodes = cluster_nodes(free_only=False)
+        if not config.cluster.elastic:
+            check_demands(wanted, nodes)
+        check_models(place(wanted, nodes), models or {})
+    elif config.cluster.address is None and not config.cluster.elastic:
         check_demands(wanted, [local_node(config)])
 
 

@@ -52,6 +52,7 @@ def with_pools(
     or template will not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
     """
     # Ray and the engines load only here: a command whose work is done already needs neither.
+    from hamr.actors.model_folders import pool_model
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
     from hamr.jobs.pool_room import check_pool_room
@@ -74,7 +75,8 @@ def with_pools(
             await stop_pools(run)
 
     with ray_session(config.cluster):
-        check_pool_room(config, pools, router=False)
+        models = {pool_model(name): path for name, path in paths.items()}
+        check_pool_room(config, pools, router=False, models=models)
         return asyncio.run(ask())
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from hamr.actors.model_folders import POLICY, pool_model
 from hamr.actors.pool_client import app_name, import_serve
 from hamr.actors.pools import pool_status, start_pools, stop_pools
 from hamr.actors.router import RouterClient
@@ -186,7 +187,9 @@ class RewardSystem:
         if not ray.is_initialized():
             self._note("starting Ray")
             stack.enter_context(ray_session(config.cluster))
-            check_pool_room(config, config.pools, router=True)
+        models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
+        models[POLICY] = resolve_model(config.model.path)
+        check_pool_room(config, config.pools, router=True, models=models)
         loop = BackgroundLoop("hamr-reward-system")
         stack.callback(loop.close)
         self._note(f"starting the pools {', '.join(config.pools)}")

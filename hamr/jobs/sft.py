@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hamr.actors.demands import trainer_demand
+from hamr.actors.model_folders import POLICY, check_models
 from hamr.actors.nodes import cluster_nodes
-from hamr.actors.placement import check_demands
+from hamr.actors.placement import check_demands, place
 from hamr.actors.session import check_cluster, ray_session
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, Config
@@ -77,6 +78,7 @@ def main(args: list[str]) -> int:
             with ray_session(config.cluster, logs=folder.path / "logs"):
                 if not config.cluster.elastic:  # which is never full
                     check_demands(wanted, cluster_nodes())
+                check_models(place(wanted, cluster_nodes()), {POLICY: prepared.model_path})
                 run = asyncio.run(train(prepared, folder, console))
             write_summary(folder, summarise(run, console.seconds, memory.peak))
             report = write_report(folder.path)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamr.actors.model_folders import POLICY, check_models, pool_model
 from hamr.actors.nodes import cluster_nodes
-from hamr.actors.placement import check_placement, planned
+from hamr.actors.placement import check_placement, plan, planned
 from hamr.actors.session import SIGTERM_EXIT, check_cluster, ray_session, sigterm_as_exit
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
@@ -86,9 +87,12 @@ def run_job(job: Job) -> int:
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
             with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
-                plan = planned(job.used, cluster_nodes())
-                for line in () if session.local else plan:
+                nodes = cluster_nodes()
+                lines = planned(job.used, nodes)
+                for line in () if session.local else lines:
                     console.note(line)
+                models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
+                check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
                 finished = asyncio.run(train(prepared, scorers, folder, console))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)

@@ -14,8 +14,9 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from hamr.actors.model_folders import POLICY, check_models, pool_model
 from hamr.actors.nodes import check_alike, cluster_nodes, release, reserve_learners
-from hamr.actors.placement import check_placement
+from hamr.actors.placement import check_placement, plan
 from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
@@ -91,6 +92,7 @@ async def main(cluster: Cluster) -> None:
     check_alike(60)
     rows = {row.demand.key: row.placed for row in check_placement(CONFIG, cluster_nodes())}
     assert sorted(rows["pools.judge.replicas"].values()) == [1, 1, 1], "one on each node"
+    _nodes_look_for_models()
     trainers, workers = await reserve_learners(CONFIG, 60)
     await start_pools(CONFIG.pools, {}, run=RUN, timeout_s=100, scorer_factory=Placed)
     try:
@@ -102,6 +104,17 @@ async def main(cluster: Cluster) -> None:
         await stop_pools(RUN)
         release(trainers)
         release(workers)
+
+
+def _nodes_look_for_models() -> None:
+    """The judges lie on all nodes, of which this process sees one anyway."""
+    rows = plan(CONFIG, cluster_nodes())
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder)
+        with pytest.raises(BadInput, match=r"pools\.judge\.model: .* node .* has no such folder; set HF_HOME"):
+            check_models(rows, {pool_model("judge"): there})
+        (there / "config.json").write_text("{}")
+        check_models(rows, {pool_model("judge"): there, POLICY: there})
 
 
 async def _through_thick_and_thin(cluster: Cluster) -> None:
