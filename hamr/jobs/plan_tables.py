@@ -8,7 +8,15 @@ from rich.table import Table
 
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
-from hamr.planning.build import Past, first_of, output_tokens, replayed_pools, replayed_workers, response_tokens
+from hamr.planning.build import (
+    Past,
+    first_of,
+    output_tokens,
+    replayed_pools,
+    replayed_workers,
+    response_tokens,
+    scaled_out,
+)
 from hamr.planning.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
 from hamr.planning.measured import compare, mean_errors, pool_times
 from hamr.planning.models import model_size
@@ -64,9 +72,13 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
 
 
 def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table:
-    """The step, in seconds, for three sizes of the pools."""
+    """The step, in seconds, for pools as they start, as far as they may scale, as needed, and without limit."""
     table = _table("seconds of a step", "step", "rollouts", "waiting for rewards", "training", "sync", "late responses")
-    rows = {"pools as configured": study.play(study.cluster), "as needed": study.play(needed), "without limit": ideal}
+    rows = {"pools as configured": study.play(study.cluster)}
+    most = scaled_out(config, study.cluster)
+    if most != study.cluster:
+        rows["scaled to their most"] = study.play(most)
+    rows |= {"as needed": study.play(needed), "without limit": ideal}
     for label, played in rows.items():
         figures = (played.step_s, played.rollout_s, played.tail_s, study.cluster.train_s, study.cluster.sync_s)
         table.add_row(label, *(f"{f:.1f}" for f in figures), f"{played.late:g} (> {config.router.deadline_s:g} s)")
@@ -105,6 +117,15 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> st
     what = {ROLLOUT: "twice the rollout workers", "training": "training in no time", "sync": "sync in no time"}
     told = [f"{what.get(n, f'more of pools.{n} than it can use')} {s:.1f} s" for n, s in saved if s > 0.05]
     lines = [f"what would shorten the configured step: {'; '.join(told) or 'nothing by a tenth of a second'}"]
+    late = study.play(study.cluster).late
+    if late:
+        sizes = (study.cluster, scaled_out(config, study.cluster), needed)
+        as_it_is, at_most, enough = (f"{study.slowest_s(cluster):.0f} s" for cluster in sizes)
+        lines.append(
+            f"{late:.0f} of {study.workload.responses} rewards would be given up at router.deadline_s="
+            f"{config.router.deadline_s:g}: the slowest takes {as_it_is}, {at_most} with pools scaled to their most, "
+            f"{enough} with as many as needed"
+        )
     wanted, step = config.plan.step_s, ideal.step_s
     if ideal.tail_s > 0.05:
         lines.append(f"{ideal.tail_s:.1f} s of waiting stay however many replicas: the last answers' own time")

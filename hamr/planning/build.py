@@ -178,6 +178,11 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
     return Cluster(rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s, deadline_s=config.router.deadline_s)
 
 
+def scaled_out(config: Config, cluster: Cluster) -> Cluster:
+    """Every pool with as many replicas as its autoscaling allows."""
+    return cluster.sized(**{name: config.pools[name].most_replicas for name in cluster.pools})
+
+
 def output_tokens(config: Config, name: str, workload: Workload) -> float:
     """Mean tokens of an answer: reasoning and a verdict for the cascade, a written answer for a side reward."""
     pool, asked = config.pools[name], workload.questions().get(name, 0.0)

@@ -69,13 +69,15 @@ class Usage:
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
     """Seconds of a step. `rollout_s`: from the start of each round to its last response's end, summed over the rounds;
-    `tail_s`: what scoring added. `late`: responses whose reward was not there at the router's deadline."""
+    `tail_s`: what scoring added. `slowest_s`: the longest that a reward took, from its response's end on; `late`:
+    responses whose reward was not there at the router's deadline, which bounds the former."""
 
     step_s: float
     rollout_s: float
     tail_s: float
     train_s: float
     sync_s: float
+    slowest_s: float
     late: int
     stations: Mapping[str, Usage]
 
@@ -103,6 +105,7 @@ def simulate(
         tail_s=play.now - rollout_s,
         train_s=train_s,
         sync_s=sync_s,
+        slowest_s=play.slowest,
         late=play.late,
         stations={name: line.usage(play.now) for name, line in play.lines.items()},
     )
@@ -110,12 +113,13 @@ def simulate(
 
 @dataclass(slots=True, eq=False)
 class _Scoring:
-    """Where a response stands: `stage` and questions still `left` in it, per chain; chains still `open`."""
+    """Where a response stands: `stage` and questions still `left` in it, per chain; chains still `open`; its end."""
 
     response: Response
     open: int
     stage: list[int]
     left: list[int]
+    since: float = 0.0
     closed: bool = False
 
 
@@ -226,7 +230,8 @@ class _Play:
     """The clock, what will happen, and who has to be told."""
 
     def __init__(self, stations: Mapping[str, Station], deadline_s: float) -> None:
-        self.now, self.late, self._deadline_s, self._serial, self._open = 0.0, 0, deadline_s, 0, 0
+        self.now, self.late, self.slowest = 0.0, 0, 0.0
+        self._deadline_s, self._serial, self._open = deadline_s, 0, 0
         self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
         """(time, order, line, replica, stamp): a piece ends; (time, order, scoring, 0, 0): a response's deadline."""
         self.lines = {name: _Line(station, self) for name, station in stations.items()}
@@ -263,6 +268,7 @@ class _Play:
         if scoring.closed:
             return
         if chain < 0:
+            scoring.since = self.now
             if not scoring.open:
                 self._close(scoring)
                 return
@@ -293,6 +299,7 @@ class _Play:
 
     def _close(self, scoring: _Scoring) -> None:
         scoring.closed = True
+        self.slowest = max(self.slowest, self.now - scoring.since)
         self._open -= 1
 
 

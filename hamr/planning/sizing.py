@@ -42,11 +42,12 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """Means over several simulated steps."""
+    """Means over several simulated steps; `slowest_s` is of the slowest."""
 
     step_s: float
     rollout_s: float
     tail_s: float
+    slowest_s: float
     late: float
     stations: Mapping[str, Usage]
 
@@ -83,6 +84,10 @@ class Study:
         if sizes not in self._played:
             self._played[sizes] = _mean([cluster.play(step) for step in self.steps])
         return self._played[sizes]
+
+    def slowest_s(self, cluster: Cluster) -> float:
+        """The longest that a reward would take if none were given up at the router's deadline."""
+        return _mean([replace(cluster, deadline_s=math.inf).play(step) for step in self.steps]).slowest_s
 
     def ideal(self) -> Played:
         """With unlimited pools."""
@@ -175,6 +180,7 @@ def _mean(steps: Sequence[Simulated]) -> Played:
         step_s=sum(s.step_s for s in steps) / n,
         rollout_s=sum(s.rollout_s for s in steps) / n,
         tail_s=sum(s.tail_s for s in steps) / n,
+        slowest_s=max(s.slowest_s for s in steps),
         late=sum(s.late for s in steps) / n,
         stations=stations,
     )

@@ -19,6 +19,7 @@ from hamr.observability.metrics import MetricsWriter
 from hamr.observability.run_folder import RunFolder
 from hamr.planning.build import build_cluster, build_workload
 from hamr.planning.simulation import Service
+from hamr.planning.sizing import Study
 from hamr.types import Component, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
 
 PAPER = ["experiment=paper_hrm"]
@@ -149,6 +150,32 @@ def test_now_is_what_a_run_reserves_and_doctor_counts(
     assert sum(d.count * d.gpus for d in demands(config)) == gpus_wanted(config)
     assert cli.main(["plan", *overrides, "plan.draws=1"]) == 0
     assert re.search(rf"pools\.judge +{now} +\d+ +4 +{4 * now} ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("experiment", ["paper_hrm", "olamind_stage1", "olamind_stage2"])
+def test_no_shipped_experiment_gives_up_a_reward_with_the_pools_it_starts(experiment: str) -> None:
+    config = load_config([f"experiment={experiment}", "data=sage"])
+    workload = build_workload(config, None)
+    study = Study(workload, build_cluster(config, workload, None), draws=1)
+    assert study.play(study.cluster).late == 0
+
+
+def test_rewards_that_would_come_too_late_are_counted_with_the_deadline_they_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    overrides = [*PAPER, "plan.draws=1", "router.deadline_s=30", "pools.judge.autoscaling={max_replicas: 8}"]
+    assert cli.main(["plan", *overrides]) == 0
+    told = re.search(
+        r"(\d+) of 128 rewards would be given up at router\.deadline_s=30: the slowest takes (\d+) s, (\d+) s with "
+        r"pools scaled to their most, (\d+) s with as many as needed",
+        capsys.readouterr().out,
+    )
+    assert told is not None
+    late, slowest, scaled, _ = map(int, told.groups())
+    assert 0 < late < 128
+    assert slowest > max(30, scaled)
+    assert cli.main(["plan", *overrides, f"router.deadline_s={slowest + 1}"]) == 0
+    assert "given up" not in capsys.readouterr().out
 
 
 def test_a_run_is_compared_with_what_is_predicted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

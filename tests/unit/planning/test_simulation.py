@@ -66,7 +66,8 @@ def test_after_the_router_s_deadline_nobody_waits_for_a_reward() -> None:
     responses = [asked(0, 1.0, (("judge", 4.0),)), asked(0, 1.0, (("judge", 10.0),)), asked(0, 1.0, (("judge", 1.0),))]
     pools = {"judge": station()}
     step = simulate([responses], rollout=station(replicas=1, slots=3), pools=pools, deadline_s=5.0)
-    assert (step.late, step.step_s) == (2, 6.0)
+    assert (step.late, step.step_s, step.slowest_s) == (2, 6.0, 5.0)
+    assert simulate([responses], rollout=station(replicas=1, slots=3), pools=pools).slowest_s == 15.0
     assert step.stations["judge"].questions == 2
 
 
