@@ -18,6 +18,7 @@ number: use one that hands `reward_kwargs` on, as all later ones do.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -40,11 +41,20 @@ def compute_score(
     url: str | None = None,
     missing: Missing = "refuse",
     asks: int = 3,
+    pause_s: float = 5.0,
     **_: Any,
 ) -> dict[str, float]:
-    """{"score": the whole reward, "malformed", "escalated": 0 or 1}. Raises RewardMissing after `asks` failures."""
+    """{"score": the whole reward, "malformed", "escalated": 0 or 1}. Raises RewardMissing after `asks` failures; before
+    each further try it waits `pause_s`, doubled each time."""
     [scored] = compute_score_batch(
-        [data_source], [solution_str], [ground_truth], [extra_info or {}], url=url, missing=missing, asks=asks
+        [data_source],
+        [solution_str],
+        [ground_truth],
+        [extra_info or {}],
+        url=url,
+        missing=missing,
+        asks=asks,
+        pause_s=pause_s,
     )
     return scored
 
@@ -58,6 +68,7 @@ def compute_score_batch(
     url: str | None = None,
     missing: Missing = "refuse",
     asks: int = 3,
+    pause_s: float = 5.0,
     group_size: int | None = None,
     **_: Any,
 ) -> list[dict[str, float]]:
@@ -68,10 +79,11 @@ def compute_score_batch(
         raise BadInput("missing", missing, f"verl takes numbers only; use one of {', '.join(_MISSING)}")
     client = _client(url)
     answers = client.groups(groups)
-    for _again in range(1, asks):
+    for again in range(asks - 1):
         failed = [i for i, answer in enumerate(answers) if None in answer["rewards"]]
         if not failed:
             break
+        time.sleep(pause_s * 2**again)
         # Whole groups, since judges compare; what the scorers said before is remembered by the server.
         for i, answer in zip(failed, client.groups([groups[i] for i in failed]), strict=True):
             answers[i] = answer

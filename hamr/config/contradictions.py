@@ -38,12 +38,8 @@ def check_consistent(c: Config) -> None:
                     f"rewards.consistency.{key}={name!r} but pools.{name}.role={c.pools[name].role!r}; "
                     f"point it at a pool with role {role!r}"
                 )
-            if wanted.fallback == "wait" and c.pools[name].deadline_s >= c.router.deadline_s:
-                raise ValueError(
-                    f"rewards.consistency.fallback='wait' but pools.{name}.deadline_s={c.pools[name].deadline_s:g} is "
-                    f"not below router.deadline_s={c.router.deadline_s:g}, so nothing could be asked again; lower the "
-                    "first or raise the second"
-                )
+            if wanted.fallback == "wait":
+                _check_patience(c, "rewards.consistency", name)
     _check_formats(c)
     _check_judges(c)
     _check_dialogues(c)
@@ -158,6 +154,18 @@ def _check_judges(c: Config) -> None:
                 f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
                 "point it at a pool with role 'judge' or 'grader'"
             )
+        if c.rewards.fallback == "wait":
+            _check_patience(c, "rewards", section.pool)
+
+
+def _check_patience(c: Config, section: str, pool: str) -> None:
+    """Who waits for a pool that is away has the time to ask it twice."""
+    if c.pools[pool].deadline_s >= c.router.deadline_s:
+        raise ValueError(
+            f"{section}.fallback='wait' but pools.{pool}.deadline_s={c.pools[pool].deadline_s:g} is not below "
+            f"router.deadline_s={c.router.deadline_s:g}, so nothing could be asked again; lower the first or raise the "
+            "second"
+        )
 
 
 def _check_dialogues(c: Config) -> None:

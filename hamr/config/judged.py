@@ -69,6 +69,9 @@ class JudgedRewards(Section):
     rubric: RubricConfig = RubricConfig()
     risk: RiskConfig = RiskConfig()
     hallucination: HallucinationConfig = HallucinationConfig()
+    fallback: Literal["exclude", "wait"] = "exclude"
+    """When a judged reward's pool is away: `exclude`, a typed failure; `wait`, asked again until the response's
+    deadline (`router.deadline_s`). The consistency reward has a `fallback` of its own."""
     veto_first: bool = False
     """Ask about risk and hallucination first, and spare the other four judges a response that one of them vetoes."""
 

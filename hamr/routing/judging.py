@@ -16,6 +16,7 @@ from hamr.rewards.questions import Said
 from hamr.routing.asking import Asker, written_failure
 from hamr.routing.metrics import RouterMetrics
 from hamr.routing.panel import Asked, GroupKey, Panel, Verdict
+from hamr.routing.patience import ask_until
 from hamr.types import (
     Absent,
     Answer,
@@ -62,6 +63,7 @@ class Bench:
     ) -> None:
         """`askers` by the names of pools."""
         self._sections, self._veto_first = rewards.judged, rewards.veto_first
+        self._put = ask_until if rewards.fallback == "wait" else Asker.ask
         self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
         self._metrics = metrics
         self._panels = {
@@ -136,7 +138,7 @@ class Bench:
         for attempt in range(1 + section.max_reasks):
             places = order(len(responses), *group, name, attempt)
             question = JUDGED[name].question(sample, [responses[i] for i in places], section, attempt)
-            heard = await self._askers[name].ask(question, until=until)
+            heard = await self._put(self._askers[name], question, until=until)
             calls += [heard.answer.call] if heard.answer.call else []
             if heard.answer.retry_in_s is None:  # a refused question was put to nobody
                 self._metrics.question("side", asked=heard.asked, call=heard.answer.call)

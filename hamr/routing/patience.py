@@ -1,4 +1,4 @@
-"""Waiting for a scorer that is away, as long as the response has time (`rewards.consistency.fallback: wait`)."""
+"""Waiting for a scorer that is away, as long as the response has time (`fallback: wait`)."""
 
 from __future__ import annotations
 

@@ -221,10 +221,14 @@ def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.Mo
     assert [len(groups) for groups in server.seen] == [2, 1, 1], "only the group with the failure is asked again"
 
 
-def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(server: Server) -> None:
+def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(verl.time, "sleep", pauses.append)
     with pytest.raises(RewardMissing, match="failure: stuck"):
         verl.compute_score("x", "hang", A, None, url=server.url)
-    assert len(server.seen) == 3
+    assert (len(server.seen), pauses) == (3, [5.0, 10.0])
     assert math.isnan(verl.compute_score("x", "hang", A, None, url=server.url, missing="nan")["score"])
     server.seen.clear()
     server.heals = True

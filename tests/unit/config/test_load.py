@@ -201,6 +201,10 @@ def test_a_grader_brings_no_prompt_and_everybody_else_does() -> None:
             ["rewards.consistency.fallback=wait", "pools.judge.deadline_s=180"],
             ["pools.judge.deadline_s=180", "router.deadline_s=180"],
         ),
+        (
+            ["rewards.dialogue.weight=1", "rewards.fallback=wait", "pools.judge.deadline_s=200"],
+            ["rewards.fallback='wait' but pools.judge.deadline_s=200", "router.deadline_s=180"],
+        ),
         (["pools.judge.breaker.failure_frac=0"], ["pools.judge.breaker.failure_frac: 0: must be greater than 0"]),
         (["pools.judge.hedge.quantil=0.5"], ["quantile"]),
     ],

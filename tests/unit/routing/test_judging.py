@@ -236,6 +236,22 @@ async def test_nobody_there_is_not_asked_again(kind, failure):
     same_again(record, config)
 
 
+@pytest.mark.parametrize("judging", ["single", "comparative"])
+async def test_a_judge_that_is_away_is_waited_for_where_that_is_wanted(judging):
+    """A breaker that is open twice; a comparing judge is waited for by all of the group, and asked once."""
+    away = Answer(failure="unavailable", detail="open", retry_in_s=0.0)
+    script = [away, away]
+    pool = judge(compare=lambda entries: {entry["name"]: 5 for entry in entries})
+    answer = pool.script
+    pool.script = lambda question: script.pop(0) if script else answer(question)
+    rewards = {"policy": {"weight": 1.0, "judging": judging}, "fallback": "wait"}
+    router, _ = build(pool, rewards)
+    said = [replace(rollout(text, i), siblings=2) for i, text in enumerate(["So?", "Why so?"])]
+    records = await asyncio.gather(*(router.score(sample("Why?"), one) for one in said))
+    assert [r.total for r in records] == [Scored(value=1.0)] * 2
+    assert router.metrics()["router/side_calls"] == (1 if judging == "comparative" else 2)
+
+
 async def test_a_hung_judge_ends_at_the_deadline():
     pool = judge()
     pool.hold = asyncio.Event()
