@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hamr.jobs.score_file import check_input, progress, score_file
 from hamr.observability.ledger import Ledger
 from hamr.observability.score_output import ScoreOutput
 from hamr.observability.score_summary import Tally, plot, render
+from hamr.rewards.prompting import is_path, read_template
 from hamr.routing.replay import replay
 
 HELP = "scores finished responses with the whole reward system, or replays a run's ledger"
@@ -102,7 +104,24 @@ def score_settings(config: Config) -> dict[str, Any]:
         "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
         # Scorers that are fine-tuned before the run depend on what they are trained with.
         "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
+        "files": _own_files(config),
     }
+
+
+def _own_files(config: Config) -> dict[str, str]:
+    """Digests of the user's own prompts, rules and procedures: their words decide a score as the settings do, and may
+    change where their names do not. Shipped ones are hamr's version. Raises ConfigError for one that cannot be read."""
+    rewards = config.rewards
+    prompts = [pool.prompt for pool in config.pools.values()]
+    for section in rewards.judged.values():
+        prompts += [section.prompt or "", getattr(section, "prompt_compared", None) or ""]
+    found = {prompt: read_template(prompt)[2] for prompt in prompts if is_path(prompt)}
+    others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]
+    for file in filter(None, others):
+        # One that is missing is named by whoever needs it.
+        content = Path(file).read_bytes() if Path(file).is_file() else b""
+        found[file] = hashlib.sha256(content).hexdigest()[:12]
+    return found
 
 
 def replay_run(folder: Path) -> int:

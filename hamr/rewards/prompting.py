@@ -105,12 +105,17 @@ class PromptTemplate:
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
 
+def is_path(name: str) -> bool:
+    """Whether a template's name is the place of the user's own file."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
+
+
 def read_template(name: str) -> tuple[Any, str, str]:
     """(content, path, digest) of a shipped template by its name, or of the user's own by its path. Raises ConfigError
     for a file that is missing or no YAML."""
-    is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    path = Path(name) if is_path else resource("prompts", f"{name}.yaml")
-    if is_path and not path.is_file() and path.with_name(path.name + ".yaml").is_file():
+    own = is_path(name)
+    path = Path(name) if own else resource("prompts", f"{name}.yaml")
+    if own and not path.is_file() and path.with_name(path.name + ".yaml").is_file():
         path = path.with_name(path.name + ".yaml")
     try:
         text = path.read_text(encoding="utf-8")

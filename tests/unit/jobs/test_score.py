@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hamr.config.load import dump_config, load_config
+from hamr.config.resources import resource
 from hamr.data.responses import stream_groups
 from hamr.errors import BadInput, DataError, MissingScore
 from hamr.jobs.score import main, replay_run, score_settings
@@ -150,3 +151,20 @@ def test_what_decides_a_score_is_what_a_resumed_output_must_share() -> None:
         assert settings(change) != same
     trained = "pools.reranker.finetune.epochs=2"
     assert settings(trained, "experiment.seed=9") != settings(trained)
+
+
+def test_an_edited_file_of_one_s_own_is_another_setting(tmp_path: Path) -> None:
+    for name, shipped in (("mine.yaml", "judge_short.en.yaml"), ("rules.yaml", "rules.default.yaml")):
+        (tmp_path / name).write_bytes(resource("prompts", shipped).read_bytes())
+    overrides = [f"pools.judge.prompt={tmp_path / 'mine'}", f"rewards.rules.file={tmp_path / 'rules.yaml'}"]
+
+    def files() -> dict[str, str]:
+        return score_settings(load_config(["experiment=smoke", *overrides]))["files"]
+
+    before = files()
+    assert list(before) == [str(tmp_path / "mine"), str(tmp_path / "rules.yaml")]
+    for name in before:
+        file = next(tmp_path.glob(f"{Path(name).stem}.yaml"))
+        file.write_bytes(file.read_bytes() + b"# edited\n")
+        assert [key for key, digest in files().items() if digest != before[key]] == [name]
+        before = files()
