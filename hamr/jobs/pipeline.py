@@ -1,5 +1,5 @@
 """`hamr train pipeline=...`: the stages of a pipeline one after the other, each the very command that a user would
-type, in a process of its own and in a folder of its own.
+type, in a process of its own and in a folder of its own. The runs of `--multirun` are stages that need no other.
 
     <folder>/pipeline.json    what is run: the stages with their arguments, and what the user gave
     <folder>/events.jsonl     a row when a stage begins, and one when it ends
@@ -32,6 +32,8 @@ from hamr.observability.pipeline_log import PipelineLog
 from hamr.observability.pipeline_report import write_pipeline_report
 
 PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
+"""Exit code behind Ctrl-C."""
 PATIENCE_S = 30.0
 """Longest wait for a stage that Ctrl-C reached too."""
 
@@ -54,6 +56,11 @@ def main(args: Sequence[str], run: Run | None = None) -> int:
             return 0
         plan.check_places()
         plan.create()
+    return work_off(plan, run)
+
+
+def work_off(plan: Plan, run: Run | None = None) -> int:
+    """Runs what of a created plan has not finished, with nobody else at work in its folder."""
     with _locked(plan.folder), sigterm_as_exit():
         return run_stages(plan, run or _run)
 
@@ -69,12 +76,14 @@ def described(plan: Plan) -> list[str]:
 
 
 def run_stages(plan: Plan, run: Run) -> int:
-    """0, or the exit code of the first stage that fails."""
+    """0, or the exit code of the first stage that fails: no other is begun behind it, unless none needs another."""
     log = PipelineLog(plan.folder)
     go_on = f"go on with: hamr train resume={plan.folder}"
-    print(f"pipeline {plan.name}: {len(plan.stages)} stages, folder {plan.folder}", flush=True)
+    kind, whole_thing = ("run", "multirun") if plan.independent else ("stage", "pipeline")
+    print(f"{whole_thing} {plan.name}: {len(plan.stages)} {kind}s, folder {plan.folder}", flush=True)
+    failures: list[int] = []
     for stage in plan.stages:
-        title = f"stage {stage.number} of {len(plan.stages)}, {stage.name}"
+        title = f"{kind} {stage.number} of {len(plan.stages)}, {stage.name}"
         if log.finished(stage.name):
             print(f"{title}: finished earlier", flush=True)
             continue
@@ -100,11 +109,15 @@ def run_stages(plan: Plan, run: Run) -> int:
         write_pipeline_report(plan.folder)
         if code:
             print(f"{title} failed with exit code {code}; {go_on}", file=sys.stderr, flush=True)
-            return code if code > 0 else 128 - code  # as a shell says it of one that a signal ended
-        if not whole:
+            failures.append(code if code > 0 else 128 - code)  # as a shell says it of one that a signal ended
+            if not plan.independent or failures[-1] == INTERRUPTED:
+                return failures[-1]
+        elif not whole:
             raise Preempted(f"{title} was stopped before its end; {go_on}")
+    if plan.independent:
+        print(f"{len(plan.stages) - len(failures)} of {len(plan.stages)} runs finished")
     print(f"report: {plan.folder / 'report.html'}")
-    return 0
+    return failures[0] if failures else 0
 
 
 def prepared(stage: Stage, plan: Plan) -> list[str]:

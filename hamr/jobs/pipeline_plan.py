@@ -27,7 +27,7 @@ from hamr.config.pipeline import (
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.jobs.pipeline_jobs import JOBS, POLICY, in_override, policy_of, stand_in, takes_override
-from hamr.jobs.train import local_node
+from hamr.jobs.pool_room import local_node
 from hamr.observability.pipeline_log import PLAN
 from hamr.observability.run_folder import write_atomic
 
@@ -73,7 +73,8 @@ def _filled(arg: str, path_of: PathOf) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A pipeline with its place. `configs`: what its stages compose, as far as they do; empty for a resumed one."""
+    """A pipeline with its place. `configs`: what its stages compose, as far as they do; empty for a resumed one.
+    `independent`: no stage needs another, so that one that fails does not end the others."""
 
     name: str
     folder: Path
@@ -81,6 +82,7 @@ class Plan:
     inputs: Mapping[str, str]
     stages: tuple[Stage, ...]
     configs: Mapping[str, Config] = field(default_factory=dict)
+    independent: bool = False
 
     def paths(self, *, planned: bool = False) -> PathOf:
         """Where each output lies. Which policy is a run's newest is known when it has ended; a plan says `<last>`."""
@@ -117,7 +119,13 @@ class Plan:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stages = [{**asdict(stage), "folder": stage.folder.name} for stage in self.stages]
-            kept = {"name": self.name, "keep": self.keep, "inputs": dict(self.inputs), "stages": stages}
+            kept = {
+                "name": self.name,
+                "keep": self.keep,
+                "inputs": dict(self.inputs),
+                "independent": self.independent,
+                "stages": stages,
+            }
             write_atomic(self.folder / PLAN, json.dumps(kept, indent=1) + "\n")
         except OSError as error:
             raise RunFolderError("experiment.run_dir", str(self.folder), f"cannot be made ({error.strerror})") from None
@@ -131,7 +139,14 @@ class Plan:
             stages = [
                 Stage(**{**row, "args": tuple(row["args"]), "folder": folder / row["folder"]}) for row in kept["stages"]
             ]
-            return cls(name=kept["name"], folder=folder, keep=kept["keep"], inputs=kept["inputs"], stages=tuple(stages))
+            return cls(
+                name=kept["name"],
+                folder=folder,
+                keep=kept["keep"],
+                inputs=kept["inputs"],
+                stages=tuple(stages),
+                independent=kept.get("independent", False),
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError("resume", str(folder), f"its {PLAN} cannot be read ({error})") from None
 

@@ -23,7 +23,7 @@ from hamr.jobs.sft_preview import mix_table, preview
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
 from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.summary import machine, versions
-from hamr.jobs.train import Job, run_id
+from hamr.jobs.train import MULTIRUN, Job, run_id
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.memory import MemoryWatch
@@ -40,6 +40,8 @@ usage:
       trains and writes a run folder; its checkpoints' policy/ is a model for `hamr train model.path=...`
   hamr sft resume=RUN_FOLDER
       goes on after the newest checkpoint
+  hamr sft --multirun trainer.learning_rate=1e-5,1e-4 [overrides]
+      every combination, one run after the other, as `hamr train --multirun` does it
   hamr sft preview 'sft.sets=[...]' [n=3] [overrides]
       shows n items of every set: what is the prompt, which tokens carry loss, which do not; trains nothing
 
@@ -60,6 +62,10 @@ def main(args: list[str]) -> int:
     """Checks everything, then trains, or shows what it would train on."""
     if args[:1] == ["preview"]:
         return preview(args[1:])
+    if MULTIRUN in args:
+        from hamr.jobs.sweep import sweep
+
+        return sweep(args, "sft")
     job = Job.of(args)
     config = job.config
     check_sinks(config.logging)

@@ -1,50 +1,57 @@
-"""`hamr train --multirun`: one run after the other for every combination of the values that are named."""
+"""`--multirun` of `hamr train` and `hamr sft`: one run after the other for every combination of the values that are
+named."""
 
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
-from hamr.config.load import load_config
 from hamr.errors import BadInput
+from hamr.jobs.pipeline import Run, work_off
+from hamr.jobs.pipeline_jobs import JOBS
+from hamr.jobs.pipeline_plan import Plan, Stage
+from hamr.jobs.train import MULTIRUN
 
-FLAG = "--multirun"
 MOST = 500
 """Combinations that nobody means."""
 
-Run = Callable[[list[str]], int]
-"""The arguments of one `hamr train` -> its exit code."""
 
+def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
+    """Every combination in a process and a run folder of its own, all in one folder and one group of W&B. One that
+    fails does not end the others; the first failure's exit code is returned. All configurations are checked before
+    the first run starts. Killed at any moment, `resume=<folder>` goes on with what has not finished."""
+    given = [arg for arg in args if arg != MULTIRUN]
+    if any(arg.startswith("resume=") for arg in given):
+        from hamr.jobs.pipeline import main
 
-def sweep(args: Sequence[str], run: Run | None = None) -> int:
-    """Every combination in a process of its own, all in one group of W&B. One that fails does not end the others; the
-    highest exit code is returned. All configurations are checked before the first run starts."""
-    given = [arg for arg in args if arg != FLAG]
+        return main(given, run)
     names = {arg.partition("=")[0].lstrip("+") for arg in given}
-    refused = {"resume", "experiment.run_dir"} & names
-    if refused:
-        raise BadInput(sorted(refused)[0], FLAG, "names one run, and these are several; leave it out")
+    if "experiment.run_dir" in names:
+        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, and these are several; leave it out")
+    plan = planned(given, names, job)
+    plan.check_places()
+    plan.create()
+    return work_off(plan, run)
+
+
+def planned(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> Plan:
+    """The runs as stages of which none needs another. Raises BadInput, ConfigError as one of them would."""
     combinations = expand(given)
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    group = [] if "logging.wandb.group" in names else [f"logging.wandb.group=sweep-{stamp}"]
-    runs = []
-    for index, chosen in enumerate(combinations):
-        config = load_config(chosen)
-        folder = Path("runs") / f"{config.experiment.name}-{stamp}" / str(index)
-        runs.append([*chosen, *group, f"experiment.run_dir={folder}"])
-    codes = []
-    for index, (chosen, wanted) in enumerate(zip(combinations, runs, strict=True)):
-        print(f"run {index + 1} of {len(runs)}: {' '.join(chosen)}", flush=True)
-        codes.append((run or _run)(wanted))
-        if codes[-1] == 130:
-            break
-    failed = sum(code != 0 for code in codes)
-    print(f"{len(codes) - failed} of {len(runs)} runs finished, in runs/*-{stamp}/")
-    return max(codes)
+    configs = [JOBS[job].check(chosen) for chosen in combinations]
+    name = next(config.experiment.name for config in configs if config is not None)
+    folder = (Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    group = () if "logging.wandb.group" in names else (f"logging.wandb.group=sweep-{folder.name}",)
+    varied = {arg for chosen in combinations for arg in chosen if any(arg not in other for other in combinations)}
+    titles = [" ".join(arg for arg in chosen if arg in varied) for chosen in combinations]
+    stages = tuple(
+        Stage(number=number, name=title, job=job, args=(*chosen, *group), folder=folder / str(number - 1))
+        for number, (title, chosen) in enumerate(zip(titles, combinations, strict=True), start=1)
+    )
+    checked = {title: config for title, config in zip(titles, configs, strict=True) if config is not None}
+    return Plan(name=name, folder=folder, keep="all", inputs={}, stages=stages, configs=checked, independent=True)
 
 
 def expand(args: Sequence[str]) -> list[list[str]]:
@@ -56,10 +63,10 @@ def expand(args: Sequence[str]) -> list[list[str]]:
     """
     choices = [_values(arg) for arg in args]
     if all(len(values) == 1 for values in choices):
-        raise BadInput(FLAG, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
-    found = [list(combination) for combination in itertools.islice(itertools.product(*choices), MOST + 1)]
+        raise BadInput(MULTIRUN, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
+    found = [list(c) for c in dict.fromkeys(itertools.islice(itertools.product(*choices), MOST + 1))]
     if len(found) > MOST:
-        raise BadInput(FLAG, " ".join(args), f"these are more than {MOST} runs; name fewer values")
+        raise BadInput(MULTIRUN, " ".join(args), f"these are more than {MOST} runs; name fewer values")
     return found
 
 
@@ -79,7 +86,3 @@ def _values(arg: str) -> list[str]:
     if not parsed.is_discrete_sweep():
         raise BadInput(key, arg.partition("=")[2], "has no end of values; write a list or range(...)")
     return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
-
-
-def _run(args: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", "hamr", "train", *args], check=False).returncode

@@ -26,7 +26,6 @@ from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
-from hamr.jobs.sweep import FLAG, sweep
 from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
@@ -40,16 +39,22 @@ from hamr.observability.summary import write_summary
 HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
+MULTIRUN = "--multirun"
+
+
 def main(args: list[str]) -> int:
     """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
 
-    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other.
+    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other, each in a
+    folder of its own; `resume=<the folder of all>` goes on with them.
 
     `pipeline=olamind|hrm|olamind_small|hrm_small|FILE.yaml [inputs.<name>=<file>] [stages.<stage>.<override>]
     [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline one after the
     other, each in a folder of its own; `dry_run=true` prints their commands, `resume=<its folder>` goes on with it.
     """
-    if FLAG in args:
+    if MULTIRUN in args:
+        from hamr.jobs.sweep import sweep
+
         return sweep(args)
     if is_pipeline_command(args):
         from hamr.jobs.pipeline import main as run_pipeline

@@ -59,12 +59,15 @@ class StageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineData:
+    """`independent`: the stages are the runs of a multirun."""
+
     name: str
     folder: Path
     stages: Sequence[StageFacts]
     points: Sequence[Point]
     losses: Sequence[SftLoss]
     data: Sequence[DataCounts]
+    independent: bool = False
 
     @classmethod
     def read(cls, folder: Path) -> PipelineData:
@@ -77,6 +80,7 @@ class PipelineData:
             points=[point for stage in stages for point in _points(stage)],
             losses=[loss for stage in stages for loss in _losses(stage)],
             data=[counts for stage in stages for counts in _counts(stage)],
+            independent=plan.get("independent", False),
         )
 
 

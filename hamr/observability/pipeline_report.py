@@ -1,4 +1,5 @@
-"""report.html of a pipeline: what each stage produced, the figures across stages, and where the time went."""
+"""report.html of a pipeline or a multirun: what each stage produced, the figures across them, and where the time
+went."""
 
 from __future__ import annotations
 
@@ -43,6 +44,7 @@ def write_pipeline_report(folder: Path) -> Path:
     html = page.render(
         style=STYLE,
         name=data.name,
+        kind=_kind(data),
         folder=str(folder),
         verdict=verdict(data),
         facts=_facts(data),
@@ -64,12 +66,16 @@ def write_pipeline_report(folder: Path) -> Path:
 def verdict(data: PipelineData) -> str:
     """How far it came, and what it made of the policy; only what was measured."""
     done = sum(stage.attempts.state == "finished" for stage in data.stages)
-    said = f"{done} of {len(data.stages)} stages finished."
+    said = f"{done} of {len(data.stages)} {_kind(data)}s finished."
     unfinished = next((s for s in data.stages if s.attempts.state in ("failed", "stopped", "begun")), None)
     if unfinished is not None:
         state = unfinished.attempts.state
         said += f" {unfinished.name} {'is not done' if state == 'begun' else state}."
     known = [(point, value) for point in data.points if (value := _value(point, "action_accuracy")) is not None]
+    if data.independent:
+        ends = {point.stage: value for point, value in known if point.when == "rl"}
+        best = max(ends, key=lambda name: ends[name], default=None)
+        return said if best is None else f"{said} The most right actions at its end, {ends[best]:.0%}, has {best}."
     if len(known) > 1:
         (first, old), (last, new) = known[0], known[-1]
         said += (
@@ -81,7 +87,11 @@ def verdict(data: PipelineData) -> str:
 
 def _facts(data: PipelineData) -> list[str]:
     seconds = sum(stage.attempts.seconds for stage in data.stages)
-    return [f"{len(data.stages)} stages", f"{duration(seconds)} in all"]
+    return [f"{len(data.stages)} {_kind(data)}s", f"{duration(seconds)} in all"]
+
+
+def _kind(data: PipelineData) -> str:
+    return "run" if data.independent else "stage"
 
 
 def _stage(stage: StageFacts) -> dict[str, Any]:
@@ -138,7 +148,8 @@ def _number(value: float | None, form: str = "{:.3f}") -> str:
 
 
 def _plots(data: PipelineData) -> Iterator[dict[str, str]]:
-    drawn = {"Held-out figures across stages": _across(data), "Time per stage": _times(data)}
+    kind = _kind(data)
+    drawn = {f"Held-out figures across {kind}s": _across(data), f"Time per {kind}": _times(data)}
     for title, figure in drawn.items():
         if figure is not None:
             picture = io.BytesIO()
@@ -157,9 +168,10 @@ def _across(data: PipelineData) -> Figure | None:
             if (value := _value(point, FIGURES[name][0])) is not None
         ]
         if values:
-            ax.plot(
-                [at for at, _ in values], [value for _, value in values], color=colour, label=name, marker="o", ms=5
-            )
+            places, heights = zip(*values, strict=True)
+            # Runs beside each other are no course of anything.
+            line = "none" if data.independent else "-"
+            ax.plot(places, heights, color=colour, label=name, marker="o", ms=5, linestyle=line)
     ax.set_xticks(range(len(data.points)), [f"{p.stage}\n{WHEN.get(p.when, p.when)}" for p in data.points])
     legend(ax)
     return figure

@@ -4,7 +4,7 @@ PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ name }} · hamr pipeline</title>
+<title>{{ name }} · hamr {{ 'multirun' if kind == 'run' else 'pipeline' }}</title>
 <style>{{ style|safe }}</style>
 </head>
 <body><main>
@@ -14,10 +14,10 @@ PAGE = """<!doctype html>
 <p class="facts">{{ facts|join(' · ') }}</p>
 </header>
 
-<h2>Stages</h2>
+<h2>{{ kind|title }}s</h2>
 <p class="lead">Each is a command of its own, in a folder of its own.</p>
 <div class="panel"><table>
-<tr><th></th><th>stage</th><th>command</th><th>takes</th><th>state</th><th>time</th><th>produced</th></tr>
+<tr><th></th><th>{{ kind }}</th><th>command</th><th>takes</th><th>state</th><th>time</th><th>produced</th></tr>
 {% for s in stages %}<tr><td class="number">{{ s.number }}</td>
 <td><b>{% if s.link %}<a href="{{ s.link }}">{{ s.name }}</a>{% else %}{{ s.name }}{% endif %}</b></td>
 <td>{{ s.job }}</td><td>{{ s.takes }}</td><td>{{ s.state }}</td><td class="number">{{ s.time }}</td>
@@ -25,11 +25,11 @@ PAGE = """<!doctype html>
 {% endfor %}</table></div>
 
 {% if points %}
-<h2>Held-out figures across stages</h2>
-<p class="lead">Of the stages that train by reward: the policy as it enters, and as it leaves. Rewards of stages with
-other weights are not one scale; the shares are.</p>
+<h2>Held-out figures across {{ kind }}s</h2>
+<p class="lead">Of the {{ kind }}s that train by reward: the policy as it enters, and as it leaves. Rewards of
+{{ kind }}s with other weights are not one scale; the shares are.</p>
 <div class="panel"><table>
-<tr><th>stage</th><th>policy</th><th>n</th>{% for f in figures %}<th>{{ f }}</th>{% endfor %}</tr>
+<tr><th>{{ kind }}</th><th>policy</th><th>n</th>{% for f in figures %}<th>{{ f }}</th>{% endfor %}</tr>
 {% for p in points %}<tr><td><b>{{ p.stage }}</b></td><td>{{ p.when }}</td><td class="number">{{ p.n }}</td>
 {% for value in p['values'] %}<td class="number">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
@@ -39,17 +39,17 @@ other weights are not one scale; the shares are.</p>
 <h2>By the order of thought and answer</h2>
 <p class="lead">Tokens and seconds go to the end of the answer: in post-CoT the rationale comes behind it.</p>
 <div class="panel"><table>
-<tr><th>stage</th><th>policy</th><th>prompt</th><th>n</th><th>right action</th><th>reward</th><th>tokens to the answer's
-end</th><th>seconds</th></tr>
+<tr><th>{{ kind }}</th><th>policy</th><th>prompt</th><th>n</th><th>right action</th><th>reward</th><th>tokens to the
+answer's end</th><th>seconds</th></tr>
 {% for row in forms %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
 {% endif %}
 
 {% if losses %}
-<h2>Supervised stages</h2>
+<h2>Supervised {{ kind }}s</h2>
 <p class="lead">Loss on items that were not trained on, nats per token.</p>
 <div class="panel"><table>
-<tr><th>stage</th><th>set</th><th>items</th><th>before</th><th>after</th></tr>
+<tr><th>{{ kind }}</th><th>set</th><th>items</th><th>before</th><th>after</th></tr>
 {% for row in losses %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
 {% endif %}
