@@ -17,6 +17,8 @@ MARKERS = ("unit", "integration", "e2e")
 settings.register_profile(
     "hamr", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
+# What `make check` asks for: enough examples to find a slip while one works; `make test` looks harder.
+settings.register_profile("quick", settings.get_profile("hamr"), max_examples=20)
 settings.load_profile("hamr")
 
 

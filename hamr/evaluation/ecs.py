@@ -73,8 +73,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """A response's scores. `multi` and `single` are None where they are not known. `call` says of a response to a
-    logged tool call whether it is exactly one of the references; None elsewhere. `logged`: whether the sample has a
+    """A response's scores. `multi` and `single` are None where they are not known. `call` says, where a tool call
+    is due, whether the response is exactly one of the references; None elsewhere. `logged`: whether the sample has a
     logged reference, without which there is no `single`."""
 
     id: str
@@ -116,20 +116,23 @@ def score_response(plan: Plan, votes: Mapping[int, Votes]) -> Scores:
     held = {reference: tuple(votes[reference]) for reference in plan.ask}
     multi = ecs([list(held.values())])[0] if plan.ask else plan.exact
     single = None if plan.logged is None else _against(plan, plan.logged, held)
-    logged = None if plan.logged is None else plan.sample.references[plan.logged].action
-    call = None
-    if isinstance(logged, ToolCall):
-        call = plan.kind == "tool_call" and plan.exact == 1.0
     return Scores(
         id=plan.sample.id,
         index=plan.index,
         kind=plan.kind,
         multi=multi,
         single=single,
-        call=call,
-        logged=logged is not None,
+        call=plan.kind == "tool_call" and plan.exact == 1.0 if _call_due(plan) else None,
+        logged=plan.logged is not None,
         votes=held,
     )
+
+
+def _call_due(plan: Plan) -> bool:
+    """A tool call was logged, or, where nothing was, all references are tool calls."""
+    references = plan.sample.references
+    due = references if plan.logged is None else [references[plan.logged]]
+    return all(isinstance(reference.action, ToolCall) for reference in due)
 
 
 def _against(plan: Plan, reference: int, votes: Mapping[int, Votes]) -> float | None:

@@ -20,8 +20,8 @@ VALUES: Mapping[str, Value] = {
     "single_ecs": lambda s: s.single,
     "call_tool_accuracy": lambda s: None if s.call is None else float(s.call),
 }
-"""All in [0, 1]. Call-tool accuracy is over the responses to samples whose logged action is a tool call; the paper does
-not say what it counts."""
+"""All in [0, 1]. Call-tool accuracy is over the responses to samples whose logged action is a tool call, or, where none
+was logged, whose references all are; the paper does not say what it counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 PAGE = """
 <h2>Scores</h2>
 <p class="lead">Per response the mean of the judges' votes on each reference, then the highest of them: over all
-references (Multi), and on the logged one alone (Single). Call-tool accuracy: responses to logged tool calls that are
-exactly one of the references. Means of samples, with the middle 95 % of a bootstrap over them.</p>
+references (Multi), and on the logged one alone (Single). Call-tool accuracy: of the responses where a tool call was
+logged (or, where nothing was, all references are tool calls) those that are exactly one of the references. Means of
+samples, with the middle 95 % of a bootstrap over them.</p>
 <div class="panel"><table>
 <tr><th>policy</th>{% for name in names %}<th>{{ name }}</th>{% endfor %}
 <th>samples</th><th>responses</th><th>unscored</th><th>without a logged reference</th>

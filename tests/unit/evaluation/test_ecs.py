@@ -116,6 +116,13 @@ def test_a_tool_call_is_right_or_wrong():
     assert said(s, call(order=7, more=1)).multi == 0.0
 
 
+def test_without_a_logged_reference_a_call_is_due_where_nothing_else_would_do():
+    added = [({"order": 7}, "generated"), ({"order": 8}, "consistency")]
+    assert [said(sample(*added), call(order=n)).call for n in (7, 8, 9)] == [True, True, False]
+    assert said(sample(*added), "Hello.").call is False
+    assert said(sample(*added, ("Which order?", "utility")), call(order=7)).call is None
+
+
 def test_a_reply_where_a_tool_was_called_may_meet_an_added_reply():
     s = sample({"order": 7}, ("Which order?", "utility"))
     found = said(s, "What is the number?", {1: [1.0, 0.5]})
