@@ -197,6 +197,14 @@ def test_a_dataset_without_samples_is_refused() -> None:
 # --- verl ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What verl's function would have slept, in seconds."""
+    slept: list[float] = []
+    monkeypatch.setattr(verl.time, "sleep", slept.append)
+    return slept
+
+
 def test_verl_s_score_is_a_dict_of_numbers(server: Server) -> None:
     """`compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **reward_kwargs)`, all by keyword."""
     scored = verl.compute_score(
@@ -209,7 +217,7 @@ def test_verl_s_score_is_a_dict_of_numbers(server: Server) -> None:
     assert server.seen[-1] == [{"sample": A, "responses": ["{ no"]}]
 
 
-def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
     monkeypatch.setenv(verl.URL, server.url)
     truths = [json.dumps(A)] * 3 + [json.dumps(B)]
     scored = verl.compute_score_batch(
@@ -222,10 +230,8 @@ def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.Mo
 
 
 def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, pauses: list[float]
 ) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(verl.time, "sleep", pauses.append)
     with pytest.raises(RewardMissing, match="failure: stuck"):
         verl.compute_score("x", "hang", A, None, url=server.url)
     assert (len(server.seen), pauses) == (3, [5.0, 10.0])
