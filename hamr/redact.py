@@ -6,6 +6,7 @@ environment variable holds is blotted out wherever it turns up, whatever the key
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -52,21 +53,37 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     return tuple(sorted(found, key=len, reverse=True))
 
 
+@cache
+def spellings(secret: str) -> tuple[str, ...]:
+    """A secret as it stands in a text, in a page of HTML, in a string of JSON, and in JSON that is a string of JSON;
+    longest first. One without quotes, backslashes and the like is spelled one way only.
+
+    >>> spellings("sk-0123"), spellings("a&b")
+    (('sk-0123',), ('a&amp;b', 'a&b'))
+    """
+    forms = {secret}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=a)[1:-1] for form in forms for a in (True, False)}
+    # As templates write it: & < > by name, quotes by number.
+    forms.add(html.escape(secret).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))
+    return tuple(sorted(forms, key=lambda form: (-len(form), form)))
+
+
 def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
     """`text` without the values of secret environment variables and without logins inside URLs."""
     for value in secret_values(environ):
-        text = text.replace(value, REDACTED)
+        for spelling in spellings(value):
+            text = text.replace(spelling, REDACTED)
     return _URL_LOGIN.sub(rf"\g<scheme>{REDACTED}@", text)
 
 
 def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
     """`text`, which is JSON, without the values of secret environment variables in its strings: its keys and numbers
     stay, and it stays JSON. Logins in URLs stay, too, for a customer's words and a policy's are recorded as said."""
-    secrets = secret_values(environ)
-    found = [v for v in secrets if v in text or any(json.dumps(v, ensure_ascii=a)[1:-1] in text for a in (True, False))]
-    if not found:
+    forms = [form for secret in secret_values(environ) for form in spellings(secret)]
+    if not any(form in text for form in forms):
         return text
-    return json.dumps(_blotted(json.loads(text), found), ensure_ascii=text.isascii())
+    return json.dumps(_blotted(json.loads(text), forms), ensure_ascii=text.isascii())
 
 
 def _blotted(value: Any, secrets: Sequence[str]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hamr.config.schema import Config
 from hamr.errors import BadInput
-from hamr.redact import REDACTED, secret_values
+from hamr.redact import REDACTED, secret_values, spellings
 
 
 def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
@@ -17,7 +17,7 @@ def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
     what the job is to get.
     """
     texts = [("argument", argument) for argument in arguments]
-    secrets = secret_values()
+    secrets = [form for secret in secret_values() for form in spellings(secret)]
     for key, text in [*_texts(config.model_dump(mode="json")), *texts]:
         if any(secret in text for secret in secrets):
             raise BadInput(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hamr.errors import BadInput
-from hamr.redact import secret_values
+from hamr.redact import secret_values, spellings
 
 SECRET_FILES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", "auth_token")
 """Files that hold keys by custom; they stay here whatever .gitignore says."""
@@ -59,7 +59,7 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) 
             f"{root} has {total:.1f} MB in {len(files)} files, the largest are {named}; add what the job does not need "
             "to .gitignore, or raise it",
         )
-    secrets = [value.encode() for value in secret_values()]
+    secrets = [form.encode() for value in secret_values() for form in spellings(value)]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             data = (root / file).read_bytes()

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
 
 from hamr import cli
 from hamr.config.load import load_config
 from hamr.jobs.launch_files import KINDS, render
 from hamr.observability.live import LiveStatus
-from hamr.redact import REDACTED, blot
+from hamr.redact import REDACTED, blot, redact_text
 
 CANARY = 'canary-4f1d9c"e2'
 """With a character that JSON writes otherwise."""
@@ -193,6 +196,17 @@ def test_what_is_blotted_stays_json() -> None:
         assert clean == row | {"text": [f"a {REDACTED} of {REDACTED}", f"x {REDACTED}"]}
     harmless = '{"a":   1}'
     assert blot(harmless, environ) == harmless
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=6, max_size=12))
+def test_however_it_is_spelled_it_is_blotted_out(secret: str) -> None:
+    """In a string of JSON that is a string of JSON, as an argument of a tool call is; in a page."""
+    environ = {"APP_PASSWORD": secret}
+    for ascii_only in (True, False):
+        inner = json.dumps({"argument": f"<{secret}>"}, ensure_ascii=ascii_only)
+        clean = blot(json.dumps({"call": inner}, ensure_ascii=ascii_only), environ)
+        assert json.loads(json.loads(clean)["call"]) == {"argument": f"<{REDACTED}>"}
+    assert redact_text(f"<p>{escape('(' + secret + ')')}</p>", environ) == f"<p>({REDACTED})</p>"
 
 
 def test_what_a_status_says_of_a_failure_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
