@@ -13,10 +13,12 @@ from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_
 
 
 def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
-    """A trajectory's row with aliases for every private value, calls included: the policy copies from the dialogue what
-    it calls a tool with, and must find it there. `privileged["pii"]` has {alias: value} of what stands in a call. What
-    a tool's schema lists stays as it is: a call has to name it."""
+    """A trajectory's row with aliases for every private value, the policy's text and the calls included: what an agent
+    says and calls a tool with it copies from policy and dialogue, and must find it there. `privileged["pii"]` has
+    {alias: value} of what stands in a call. What a tool's schema lists stays as it is: a call has to name it."""
     aliases.public = public_values(row.get("tools") or ())
+    policy = row.get("policy", "")
+    aliases.learn(policy)  # first, so that tickets under one policy show the same text
     calls = [turn["parameters"] for turn in row["turns"] if turn.get("action") == "call_tool"]
     for parameters in calls:
         aliases.learn_value("", parameters)
@@ -32,7 +34,7 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
     needed = aliases.named_in([turn["parameters"] for turn in turns if turn.get("action") == "call_tool"])
     if needed:
         hidden["privileged"]["pii"] = needed
-    return {**row, **hidden, "turns": turns}
+    return {**row, **hidden, "policy": aliases.hide(policy), "turns": turns}
 
 
 def hide_in(trajectories: Iterable[Trajectory], hidden: Counter[str]) -> Iterator[Trajectory]:

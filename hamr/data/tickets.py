@@ -5,10 +5,13 @@ A fault of the mapping ends the import; a fault of a ticket leaves that ticket o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any
 
@@ -252,11 +255,23 @@ def _later(time: Any, before: Any, place: str) -> Any:
     if time in (None, ""):
         return before
     try:
-        if before is not None and time < before:
+        if before is not None and _moment(time, place) < _moment(before, place):
             raise DataError(place, time, f"is earlier than the turn before it ({before}); put the turns in their order")
     except TypeError as error:
         raise DataError(place, time, f"cannot be compared with the time before it ({before!r})") from error
     return time
+
+
+def _moment(time: Any, place: str) -> Any:
+    """What can be compared. As texts, which is all that a CSV has, 10 would come before 9."""
+    if not isinstance(time, str):
+        return time
+    text = time.strip()
+    for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):
+        with contextlib.suppress(ValueError):
+            return read(text.replace("/", "-"))
+    remedy = "cannot be compared: no number, no time in ISO 8601 (2026-01-31 09:05); write one or leave turn.time out"
+    raise DataError(place, time, remedy)
 
 
 def _role(given: Any, columns: TurnColumns, place: str) -> str:

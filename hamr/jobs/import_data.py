@@ -18,6 +18,7 @@ from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
+from hamr.data.tables import Fault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput
@@ -56,12 +57,15 @@ def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
         mapping = read_mapping(paths["mapping"])
         tickets = read_tickets(paths["input"], mapping, beside=paths["mapping"].parent, hide=hide)
         hidden.update(tickets.hidden)
-        _left_out(folder, tickets)
         imported = from_trajectories(tickets.trajectories)
     else:
         imported = IMPORTERS[name](paths)
         if hide:
+            alike = imported.duplicates
             imported = from_trajectories(list(hide_in(imported.trajectories, hidden)))
+            imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates))
+    faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
+    _left_out(folder, faults, duplicates)
     splits = split_samples(imported.samples, {}, held_out_frac=fraction, seed=seed)
     _write(folder, splits, imported, tickets, hidden)
     return folder, splits
@@ -78,17 +82,19 @@ def _write(
     Console().print(_table(told))
 
 
-def _left_out(folder: Path, tickets: Tickets) -> None:
+def _left_out(folder: Path, faults: Sequence[Fault], duplicates: Sequence[str]) -> None:
     """Said and written down before anything can still go wrong with the rest."""
-    if tickets.duplicates:
-        print(f"left out: {len(tickets.duplicates)} duplicates of other tickets, such as {tickets.duplicates[0]}")
-    if not tickets.faults:
+    if duplicates:
+        print(f"left out: {len(duplicates)} duplicates of other tickets, such as {duplicates[0]}")
+    rejected = folder / "rejected.jsonl"
+    if not faults:
+        rejected.unlink(missing_ok=True)  # an earlier import's, which is being replaced
         return
-    write_rows(folder / "rejected.jsonl", (dataclasses.asdict(fault) for fault in tickets.faults))
-    for fault in tickets.faults[:_SHOWN_FAULTS]:
+    write_rows(rejected, (dataclasses.asdict(fault) for fault in faults))
+    for fault in faults[:_SHOWN_FAULTS]:
         print(f"left out: {fault.message}")
-    rest = len(tickets.faults) - _SHOWN_FAULTS
-    print(f"{f'and {rest} more; ' if rest > 0 else ''}all with their rows: {folder / 'rejected.jsonl'}")
+    rest = len(faults) - _SHOWN_FAULTS
+    print(f"{f'and {rest} more; ' if rest > 0 else ''}all with their rows: {rejected}")
 
 
 def _placed(trajectories: Sequence[Trajectory], splits: Splits) -> list[Trajectory]:
@@ -126,8 +132,9 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
         "languages": dict(Counter(_language(t) for t in imported.trajectories)),
         "planning windows": dict(cut.most_common()),
     }
+    faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
+    told["left out"] = {"faulty": len(faults), "duplicates": len(duplicates)}
     if tickets is not None:
-        told["left out"] = {"faulty": len(tickets.faults), "duplicates": len(tickets.duplicates)}
         told["blank turns left out"] = tickets.blank
     told["private values hidden"] = dict(hidden)
     return told

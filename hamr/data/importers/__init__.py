@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +13,18 @@ from hamr.data.importers.messages import import_messages
 from hamr.data.importers.star import import_star
 from hamr.data.importers.steps import trajectories_of
 from hamr.data.importers.tau import import_tau
-from hamr.data.trajectories import Trajectory, decision_points
+from hamr.data.trajectories import Trajectory, decision_points, trajectory_to_json
 from hamr.types import ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A corpus as decision points and as whole tickets; a ticket's points have its dialogue in their `meta`."""
+    """A corpus as decision points and as whole tickets; a ticket's points have its dialogue in their `meta`.
+    `duplicates` are the ids of tickets that were left out because an earlier one says the same."""
 
     samples: Sequence[ServiceSample]
     trajectories: Sequence[Trajectory]
+    duplicates: tuple[str, ...] = ()
 
 
 def from_samples(samples: Sequence[ServiceSample]) -> Imported:
@@ -28,8 +32,16 @@ def from_samples(samples: Sequence[ServiceSample]) -> Imported:
 
 
 def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
-    samples = [sample for trajectory in trajectories for _, sample in decision_points(trajectory)]
-    return Imported(samples=samples, trajectories=trajectories)
+    """Each dialogue once: under two ids the same one could be trained on and tested with."""
+    kept: dict[bytes, Trajectory] = {}
+    duplicates = []
+    for trajectory in trajectories:
+        row = trajectory_to_json(trajectory)
+        told = json.dumps([row[name] for name in ("ticket", "policy", "turns")], sort_keys=True)
+        if kept.setdefault(hashlib.sha256(told.encode("utf-8", "replace")).digest(), trajectory) is not trajectory:
+            duplicates.append(trajectory.id)
+    samples = [sample for trajectory in kept.values() for _, sample in decision_points(trajectory)]
+    return Imported(samples=samples, trajectories=tuple(kept.values()), duplicates=tuple(duplicates))
 
 
 @dataclass(frozen=True, kw_only=True)

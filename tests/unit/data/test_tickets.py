@@ -127,6 +127,47 @@ def test_a_line_of_a_csv_with_more_fields_than_its_header_is_named(tmp_path: Pat
         read_tickets(path, mapping, beside=tmp_path)
 
 
+def test_the_policys_private_values_have_the_dialogues_aliases(tmp_path: Path) -> None:
+    """What the agent says from its policy it has to find there under the same name."""
+    mapping = MAPPING.replace("Look the order up before you promise anything.", "Hotline: 977-625-2661. Be kind.")
+    first, second = ({"from": "client", "text": f"Hi {i}, I am on {PHONE[:-1]}{i}"} for i in range(2))
+    said = {"from": "staff", "text": "Call 977-625-2661.", "tool": "", "args": "", "at": 9}
+    found = read(tmp_path, ticket("A", [first, said]), ticket("B", [second, said]), mapping=mapping)
+    for made in found.trajectories:
+        assert made.policy == "Hotline: [PHONE_1]. Be kind.", "the same text for all tickets"
+        assert made.turns[0].content.endswith("I am on [PHONE_2]")
+        assert made.turns[1].content == "Call [PHONE_1]."
+    assert read(tmp_path, ticket("A", [first, said]), mapping=mapping, hide=False).trajectories[0].policy.count("977")
+
+
+@pytest.mark.parametrize(
+    ("times", "fault"),
+    [
+        (("9", "10"), ""),
+        (("10", "9"), "is earlier than the turn before it (10)"),
+        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: no number, no time in ISO 8601"),
+        (("2026/01/05 09:05", "2026-01-05T10:00:00"), ""),
+        (("09:05:00", "10:00:00"), ""),
+        (("2026-01-05 09:05", "5"), "cannot be compared with the time before it"),
+        (("2026-01-05T09:05:00Z", "2026-01-05T10:00:00+02:00"), "is earlier than the turn before it"),
+        (("1/12/2026", "2/1/2026"), "or leave turn.time out"),
+    ],
+)
+def test_times_in_a_csv_are_texts_and_compared_as_times(tmp_path: Path, times: tuple[str, str], fault: str) -> None:
+    path = tmp_path / "t.csv"
+    with path.open("w", newline="") as file:
+        rows = [("A", "customer", "Hi", times[0]), ("A", "agent", "Hello", times[1])]
+        csv.writer(file).writerows([("no", "who", "said", "at"), *rows])
+    turn = {"role": "who", "content": "said", "time": "at"}
+    mapping = TicketMapping.model_validate({"id": "no", "turn": turn})
+    if not fault:
+        assert len(read_tickets(path, mapping, beside=tmp_path).trajectories) == 1
+        return
+    with pytest.raises(DataError) as refused:
+        read_tickets(path, mapping, beside=tmp_path)
+    assert fault in str(refused.value)
+
+
 def test_what_a_tool_itself_lists_is_not_hidden() -> None:
     """An account name that the tool admits by its schema: as an alias, the call would be refused."""
     names = {"type": "string", "enum": ["Alexis", "Morgan"]}
@@ -271,7 +312,26 @@ def test_the_job_writes_samples_tickets_and_what_was_left_out(tmp_path: Path, ca
     assert rejected["line"] == 13
     assert hamr(args) == 2
     assert "holds train.jsonl already" in capsys.readouterr().err
+    export(tmp_path, *good)
     assert hamr([*args, "overwrite=true"]) == 0
+    assert not (out / "rejected.jsonl").exists(), "what the files say now has no faults"
+
+
+def test_a_dialogue_that_comes_twice_is_in_one_split_and_counted(tmp_path: Path, capsys) -> None:
+    def line(text: str, policy: str = "Be kind.") -> str:
+        said = (("system", policy), ("user", text), ("assistant", "Sure."))
+        return json.dumps({"messages": [{"role": role, "content": content} for role, content in said]})
+
+    others = [line(f"Wish {i}") for i in range(6)]
+    path = tmp_path / "m.jsonl"
+    path.write_text("\n".join([*[line("Cancel my plan, mia@x.com")] * 6, *others, line("Wish 0", "Be brief.")]) + "\n")
+    assert hamr(["data", "import", "messages", f"input={path}", f"output={tmp_path / 'out'}"]) == 0
+    assert "left out: 5 duplicates of other tickets, such as 2" in capsys.readouterr().out
+    ids = [s.id for name in ("train", "validation", "test") for s in read_samples(tmp_path / "out" / f"{name}.jsonl")]
+    assert sorted(ids) == sorted(f"{number}-1" for number in (1, *range(7, 14)))
+    assert len(read_trajectories(tmp_path / "out" / "trajectories.jsonl")) == 8
+    (told,) = [json.loads(row) for row in (tmp_path / "out" / "report.json").read_text().splitlines()]
+    assert told["left out"] == {"faulty": 0, "duplicates": 5}
 
 
 @pytest.mark.parametrize(
