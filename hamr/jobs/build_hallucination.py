@@ -13,7 +13,7 @@ from hamr.data.formats import Formats
 from hamr.data.language import Language
 from hamr.data.responses import stream_groups
 from hamr.data.samples import read_rows, write_rows
-from hamr.errors import BadInput
+from hamr.errors import BadInput, DataError
 from hamr.jobs.job_options import one_of, output_folder, required
 from hamr.jobs.pools_up import writing_pool
 from hamr.jobs.recipe_job import Team, make_items, show
@@ -24,18 +24,20 @@ LABELS = "labelled.jsonl"
 
 def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     """Writes the sets that have rows; `labels` is the review file with people's labels in it. They are kept in
-    labelled.jsonl, so that a later review file needs the new ones alone."""
+    labelled.jsonl, so that a later review file needs the new ones alone; those of responses that the input does not
+    have (any more) too."""
     required(
         own, {"input": "samples with response or responses", "output": "folder", "judge": "pool", "second": "pool"}
     )
     folder = output_folder(own, [f"{name}.jsonl" for name in SETS])
     language = cast(Language, one_of(own, "language", ("en", "zh"), "en"))
     groups = [group for group, _ in stream_groups(Path(own["input"]).expanduser())]
-    labels = {}
+    labels, given = {}, []
     if own.get("labels"):
         if Path(own["labels"]).expanduser().resolve() == (folder / "review.jsonl").resolve():
             raise BadInput("labels", own["labels"], "would be replaced, and the labels lost; give a copy of it")
-        labels = read_labels([(f"{own['labels']}:{line}", row) for line, row in read_rows(own["labels"])])
+        given = [(f"{own['labels']}:{line}", row) for line, row in read_rows(own["labels"])]
+        labels = read_labels(given)
     config = load_config(list(overrides))
     if own["judge"] == own["second"]:
         raise BadInput("second", own["second"], "is the judge itself, which would confirm itself; name another pool")
@@ -47,11 +49,18 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
         raise BadInput(
             "labels", unknown[0], "is the id of no response in the input; give the review file of this input"
         )
-    labels = {**remembered(folder / LABELS, items), **labels}
-    if labels:
-        said = {item.id: item.content.response for item in items}
+    said = {item.id: item.content.response for item in items}
+    for where, row in given:
+        if row["id"] in labels and row.get("response", said[row["id"]]) != said[row["id"]]:
+            remedy = "is another response in the input, which has changed since; give the review file of this input"
+            raise DataError(f"{where}: id", row["id"], remedy)
+    known, others = remembered(folder / LABELS, items)
+    labels = {**known, **labels}
+    if labels or others:
         rows = [{"id": i, "response": said[i], "label": label, "reason": why} for i, (label, why) in labels.items()]
-        write_rows(folder / LABELS, rows)
+        write_rows(folder / LABELS, [*rows, *others])
+    if others:
+        print(f"{len(others)} labels are of responses that the input does not have; they stay in {folder / LABELS}")
     loop = HallucinationLoop(language, Formats.of_model(config.model))
     done = make_items(config, team, items, loop, own, folder / "responses.jsonl", run="hallucination")
     sets = sets_of(items, done, labels)
@@ -67,8 +76,16 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
     return 0
 
 
-def remembered(path: Path, items: Sequence[Item]) -> dict[str, tuple[str, str]]:
-    """What people said of these very responses in earlier calls."""
-    said = {item.id: item.content.response for item in items}
-    rows = read_rows(path) if path.is_file() else []
-    return read_labels([(f"{path}:{line}", row) for line, row in rows if said.get(row["id"]) == row["response"]])
+def remembered(path: Path, items: Sequence[Item]) -> tuple[dict[str, tuple[str, str]], list[Mapping[str, str]]]:
+    """(what people said of these very responses in earlier calls, the rows of other responses). A response is the same
+    one on whatever line its sample stands now."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for item in items:
+        places.setdefault((item.content.sample.id, item.content.response), []).append(item.id)
+    found, others = [], []
+    for line, row in read_rows(path) if path.is_file() else []:
+        sample = row["id"].partition("/")[2].rpartition("/")[0]
+        here = places.get((sample, row["response"]), [])
+        found += [(f"{path}:{line}", {**row, "id": place}) for place in here]
+        others += [] if here else [row]
+    return read_labels(found), others

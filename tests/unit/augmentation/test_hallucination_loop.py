@@ -101,6 +101,38 @@ def test_a_later_file_of_labels_needs_the_new_ones_alone(folder: Path) -> None:
     assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented too"]
 
 
+def test_labels_stay_with_their_responses_when_the_input_changes(folder: Path, capsys: Any) -> None:
+    out, labels = folder / "out", folder / "labels.jsonl"
+    assert build(folder) == 0
+    done = [{**row, "label": "misuse", "reason": f"of {row['response']}"} for row in rows_of(out / "review.jsonl")]
+    write_rows(labels, done)
+    assert build(folder, f"labels={labels}", "overwrite=true") == 0
+    # A line before them moves all; one of the responses is gone for now.
+    write_rows(folder / "r.jsonl", [row("invented now"), row("fine", "invented")])
+    capsys.readouterr()
+    assert build(folder, "overwrite=true") == 0
+    assert [(r["response"], r["reason"]) for r in rows_of(out / "confirmed.jsonl")] == [("invented", "of invented")]
+    assert [r["response"] for r in rows_of(out / "review.jsonl")] == ["invented now"]
+    assert "1 labels are of responses that the input does not have" in capsys.readouterr().out
+    write_rows(folder / "new.jsonl", [{"id": "1/s/0", "response": "invented now", "label": "none"}])
+    assert build(folder, f"labels={folder / 'new.jsonl'}", "overwrite=true") == 0
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented"), row("invented too")])
+    assert build(folder, "overwrite=true") == 0
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
+
+
+def test_labels_of_another_input_are_refused(folder: Path, capsys: Any) -> None:
+    assert build(folder) == 0
+    review = rows_of(folder / "out" / "review.jsonl")
+    write_rows(folder / "labels.jsonl", [{**row, "label": "none"} for row in review])
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented anew"), row("invented too")])
+    assert build(folder, f"labels={folder / 'labels.jsonl'}", "overwrite=true") == 2
+    error = capsys.readouterr().err
+    assert "labels.jsonl:1: id: '1/s/2': is another response in the input" in error
+    assert error.count("\n") == 1
+    assert not (folder / "out" / "labelled.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("labelled", "said"),
     [
