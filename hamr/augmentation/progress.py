@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from hamr.data.samples import read_rows
+from hamr.data.samples import stream_rows
 
 _VERSION = 1
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,35 +49,46 @@ def item_key(*told: Any) -> str:
 
 @dataclass(kw_only=True)
 class Progress:
-    """Results by item id, and the file that they are appended to as they come."""
+    """Results by item id, and the file that they are appended to as they come. What is in the file has no texts here
+    (`whole` has them): those of 10^5 items would fill the memory."""
 
     path: Path
     done: dict[str, Made] = field(default_factory=dict)
-    _file: TextIOWrapper | None = field(default=None, repr=False)
+    _places: dict[str, int] = field(default_factory=dict, repr=False)
+    _file: BinaryIO | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, path: Path, items: Iterable[Item]) -> Progress:
         """What an earlier call left in `path` of these very items (same id and key)."""
         keys = {item.id: item.key for item in items}
-        done = {}
-        for row in read_progress(path):
+        found = cls(path=path)
+        for at, row in read_progress(path):
             if isinstance(row, dict) and row.get("id") in keys and keys[row["id"]] == row.get("key"):
-                made = row["made"]
-                lists = {name: tuple(made[name]) for name in ("notes", "texts")}
-                done[row["id"]] = Made(**{**made, **lists})
-        return cls(path=path, done=done)
+                found.done[row["id"]] = dataclasses.replace(_made(row), texts=())
+                found._places[row["id"]] = at
+        return found
 
     def finish(self, item: Item, made: Made) -> None:
         """Keeps the result; one that failed in passing is not written down, so that the next call tries it again."""
-        self.done[item.id] = made
         if made.passing:
+            self.done[item.id] = made
             return
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = self.path.open("ab")
         row = {"id": item.id, "key": item.key, "made": vars(made)}
-        self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
+        at = self._file.tell()
+        self._file.write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
         self._file.flush()
+        self.done[item.id], self._places[item.id] = dataclasses.replace(made, texts=()), at
+
+    def whole(self, name: str) -> Made:
+        """An item's result with every text."""
+        if name not in self._places:
+            return self.done[name]
+        with self.path.open("rb") as file:
+            file.seek(self._places[name])
+            return _made(json.loads(file.readline()))
 
     def close(self) -> None:
         if self._file is not None:
@@ -83,14 +96,37 @@ class Progress:
             self._file = None
 
 
-def read_progress(path: Path) -> list[Any]:
-    """The rows of an earlier call; a last line that was cut off when it was killed does not count, and goes."""
+def read_progress(path: Path) -> Iterator[tuple[int, Any]]:
+    """(where in the file, row) of an earlier call; a last line that was cut off when it was killed does not count, and
+    goes."""
     if not path.is_file():
-        return []
-    raw = path.read_bytes()
-    if not raw.endswith(b"\n"):
-        path.write_bytes(raw[: raw.rfind(b"\n") + 1])
-    return [row for _, row in read_rows(path)] if path.stat().st_size else []
+        return
+    _cut(path)
+    at = 0
+    for _, raw, row in stream_rows(path) if path.stat().st_size else ():
+        yield at + len(raw) - len(raw.lstrip()), row
+        at += len(raw)
+
+
+def _cut(path: Path) -> None:
+    """Takes off what stands behind the last line's end, in place: written anew, a second kill could cost all of it."""
+    with path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - _PIECE)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n") + 1
+            if found:
+                end = start + found
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
+
+
+def _made(row: Mapping[str, Any]) -> Made:
+    made = row["made"]
+    return Made(**{**made, **{name: tuple(made[name]) for name in ("notes", "texts")}})
 
 
 def summary(made: Iterable[Made]) -> list[tuple[str, int]]:

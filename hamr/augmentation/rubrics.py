@@ -67,17 +67,22 @@ class RubricResult:
     passing: bool = False
 
 
-def contrasts(sample: ServiceSample, others: Sequence[ServiceSample], recipe: RubricRecipe) -> Responses:
+def contrasts(
+    sample: ServiceSample, others: Sequence[ServiceSample], recipe: RubricRecipe, own: int | None = None
+) -> Responses:
     """The sample's references, and worse responses: `privileged.negatives` (texts) if it has any, then references of
-    other samples, drawn by seed and sample. What is also a reference of this one is not worse."""
+    other samples, drawn by seed and sample. What is also a reference of this one is not worse. `own`: where among the
+    others the sample itself stands, which is never drawn."""
     good = tuple(dict.fromkeys(render_action(r.action) for r in sample.references))
     given = sample.privileged.get("negatives", ())
     worse = [text for text in given if isinstance(text, str) and text.strip()] if isinstance(given, list) else []
     rng = Random(hashlib.sha256(f"{recipe.seed}/{sample.id}".encode("utf-8", "replace")).digest())
-    tries = 0
-    while len(worse) < recipe.worse and others and tries < 20 * recipe.worse:
+    tries, count = 0, len(others) - (own is not None)
+    while len(worse) < recipe.worse and count and tries < 20 * recipe.worse:
         tries += 1
-        text = render_action(rng.choice(rng.choice(others).references).action)
+        drawn = rng.randrange(count)
+        other = others[drawn + (own is not None and drawn >= own)]
+        text = render_action(rng.choice(other.references).action)
         if text not in worse:
             worse.append(text)
     return Responses(good=good, worse=tuple(text for text in worse if text not in good)[: recipe.worse])
@@ -86,8 +91,8 @@ def contrasts(sample: ServiceSample, others: Sequence[ServiceSample], recipe: Ru
 def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str) -> list[Item]:
     """A sample with what its rubric has to tell apart."""
     items = []
-    for sample in samples:
-        responses = contrasts(sample, [other for other in samples if other.id != sample.id], recipe)
+    for place, sample in enumerate(samples):
+        responses = contrasts(sample, samples, recipe, own=place)
         key = item_key("rubrics", to_json(sample), dataclasses.asdict(responses), dataclasses.asdict(recipe), by)
         items.append(Item(id=sample.id, key=key, content=(sample, responses)))
     return items

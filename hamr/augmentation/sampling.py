@@ -44,7 +44,7 @@ def best_responses(
 ) -> tuple[list[SftItem], Counter[str]]:
     """(the items in the samples' order, best first; how many responses were kept and dropped by what). Of equal totals
     the earlier response wins. Responses to other prompts than the samples' are not counted."""
-    found: dict[str, list[tuple[float, int, RewardRecord]]] = {}
+    found: dict[str, list[tuple[float, int, str]]] = {}
     counts: Counter[str] = Counter()
     for number, record in enumerate(records):
         if record.key.prompt not in samples:
@@ -54,12 +54,12 @@ def best_responses(
         elif record.total.value < min_total:
             counts["dropped: below min_total"] += 1
         else:
-            found.setdefault(record.key.prompt, []).append((-record.total.value, number, record))
+            found.setdefault(record.key.prompt, []).append((-record.total.value, number, record.response))
     items: list[SftItem] = []
     for name, sample in samples.items():
         kept: set[str] = set()
-        for _, _, record in sorted(found.get(name, ()), key=lambda entry: entry[:2]):
-            made, why = _items(sample, record.response, kept, best, ORDERS[render])
+        for _, _, response in sorted(found.get(name, ())):
+            made, why = _items(sample, response, kept, best, ORDERS[render])
             counts[why] += 1
             items.extend(made)
     return items, counts

@@ -92,7 +92,7 @@ def make_items(
         if all(made.passing for made in progress.done.values()):
             raise HamrError("no item got an answer of its pools; see their logs, and call again to go on")
     write_rows(
-        beside(output, "records"), ({"id": item.id, **dataclasses.asdict(progress.done[item.id])} for item in items)
+        beside(output, "records"), ({"id": item.id, **dataclasses.asdict(progress.whole(item.id))} for item in items)
     )
     return progress.done
 
@@ -109,3 +109,6 @@ def show(title: str, done: Mapping[str, Made], more: Sequence[tuple[str, str]] =
     for what, figure in more:
         table.add_row(what, figure)
     Console().print(table)
+    passing = sum(made.passing for made in done.values())
+    if passing:
+        print(f"{passing} failed in passing; the same command with overwrite=true asks for these alone again")

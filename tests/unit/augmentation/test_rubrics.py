@@ -144,6 +144,28 @@ def test_worse_responses_are_the_given_ones_then_others_references() -> None:
     assert contrasts(sample(), [same], RECIPE).worse == (), "another's reference that is this one's too is not worse"
 
 
+def test_a_sample_is_not_its_own_worse_response_and_others_are_not_copied_for_it() -> None:
+    class Counted(list[ServiceSample]):
+        read = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            self.read += 1
+            return super().__getitem__(place)
+
+        def __iter__(self) -> Any:
+            for place in range(len(self)):
+                yield self[place]
+
+    samples = Counted(sample(f"s{i}", f"Fee {i}.") for i in range(200))
+    found = rubric_items(samples, RECIPE, "m")
+    assert samples.read < 200 * 20, "a pass over all for each would be 40,000"
+    for item, one in zip(found, samples, strict=True):
+        responses = item.content[1]
+        others = [other for other in samples if other.id != one.id]
+        assert responses == contrasts(one, others, RECIPE), "the same draws as among the others alone"
+        assert len(responses.worse) == RECIPE.worse
+
+
 def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
     items = (
         RubricItem(title="Names 12", description="d", weight=5.0),
@@ -194,7 +216,7 @@ async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> Non
     assert rows["kept"] == 1
     assert rows["dropped: separates too little"] == 1
     assert rows["candidates rejected: separates too little"] == 3
-    assert [text["step"] for text in made.done["a"].texts] == ["rubric", "separation", "separation"] * 2
+    assert [text["step"] for text in made.whole("a").texts] == ["rubric", "separation", "separation"] * 2
 
 
 @pytest.mark.parametrize(

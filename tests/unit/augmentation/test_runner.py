@@ -51,8 +51,8 @@ async def test_every_text_is_kept_and_every_drop_has_its_check(tmp_path: Path) -
     assert progress.done["a"].kept == {"text": "good"}
     assert (progress.done["b"].reason, progress.done["b"].detail) == ("tags", "none of them")
     assert progress.done["c"].reason == "teacher: unparsable"
-    assert [progress.done[name].texts[0]["text"] for name in "abc"] == ["good", "bad", "half a"]
-    assert progress.done["a"].texts[0] == {"step": "write", "by": "t", "text": "good"}
+    assert [progress.whole(name).texts[0]["text"] for name in "abc"] == ["good", "bad", "half a"]
+    assert progress.whole("a").texts[0] == {"step": "write", "by": "t", "text": "good"}
     assert summary(progress.done.values()) == [
         ("kept", 1), ("dropped: tags", 1), ("dropped: teacher: unparsable", 1), ("written", 1),
     ]  # fmt: skip
@@ -94,7 +94,7 @@ async def test_a_failure_in_passing_is_put_again_in_the_same_run(tmp_path: Path)
     await run(todo, one_teacher(ask), progress)
     assert counts == {"a": 1, "b": 2}
     assert all(made.kept for made in progress.done.values())
-    assert len(read_progress(tmp_path / "p.jsonl")) == 2
+    assert len(list(read_progress(tmp_path / "p.jsonl"))) == 2
 
 
 async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> None:
@@ -125,6 +125,35 @@ async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     assert Progress.of(path, todo).done == {}
 
 
+async def test_texts_are_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
+    todo = items("a", "b", "c")
+    path = tmp_path / "p.jsonl"
+    first = Progress.of(path, todo)
+    await run(todo[:2], one_teacher(says(a="good", b="schön")), first)
+    path.write_bytes(b"\n" + path.read_bytes())
+    again = Progress.of(path, todo)
+    await run(todo, one_teacher(says(c="x" * (3 << 20))), again)
+    for progress in (again, Progress.of(path, todo)):
+        assert all(made.texts == () for made in progress.done.values())
+        assert [progress.whole(name).kept for name in "ab"] == [{"text": "good"}, {"text": "schön"}]
+        assert [len(progress.whole(name).texts[0]["text"]) for name in "abc"] == [4, 5, 3 << 20]
+
+
+async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path: Path, monkeypatch) -> None:
+    todo = items("a", "b")
+    path = tmp_path / "p.jsonl"
+    await run(todo, one_teacher(says(a="good", b="y" * (3 << 20))), Progress.of(path, todo), at_once=1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(Path, "write_bytes", killed)
+    assert set(Progress.of(path, todo).done) == {"a"}
+    assert path.read_bytes() == whole[: whole.index(b"\n") + 1]
+
+
 async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path) -> None:
     async def breaks(item: Item, desk: Desk) -> Made:
         if item.id == "b":
@@ -136,7 +165,7 @@ async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path
     pools = one_teacher(says(a="good", c="good"))
     with pytest.raises(KeyError):
         await run_recipe(todo, breaks, pools, progress, at_once=1, tell=lambda line: None)
-    assert [row["id"] for row in read_progress(tmp_path / "p.jsonl")] == ["a"]
+    assert [row["id"] for _, row in read_progress(tmp_path / "p.jsonl")] == ["a"]
 
 
 async def test_as_many_items_are_under_way_as_may_be_and_no_more(tmp_path: Path) -> None:

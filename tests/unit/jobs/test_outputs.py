@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from hamr.augmentation.progress import Made
 from hamr.errors import HamrError
 from hamr.jobs.build_data import main as data
 from hamr.jobs.job_options import output_file, output_folder
 from hamr.jobs.plan import main as plan
+from hamr.jobs.recipe_job import show
 
 
 @pytest.mark.parametrize("below", ["", "/x", "/x/y"])
@@ -36,3 +38,11 @@ def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
         output_file({"output": str(tmp_path / "afile" / "kept.jsonl")})
     assert output_file({"output": str(tmp_path / "new" / "kept.jsonl")}) == tmp_path / "new" / "kept.jsonl"
     assert output_folder({"output": str(tmp_path / "new" / "folder")}, []) == tmp_path / "new" / "folder"
+
+
+def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output is there by then, and the same command alone would be refused."""
+    show("items", {"a": Made(kept={}), "b": Made(reason="teacher: timeout", passing=True)})
+    assert "1 failed in passing; the same command with overwrite=true asks for these alone" in capsys.readouterr().out
+    show("items", {"a": Made(kept={})})
+    assert "overwrite" not in capsys.readouterr().out
