@@ -114,6 +114,10 @@ class SftRun:
         assert self.newest is not None, "a run ends with a checkpoint"
         return str(self.newest.path / "policy")
 
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"sft": {"validations": self.validations, "mix": self.prepared.digest}}
+
     async def validate(self, step: int) -> None:
         """Each set's loss on its held-out items, as a whole and by part."""
         with self.console.phase("validation"):
@@ -128,7 +132,7 @@ class SftRun:
         return part_losses(items, [row for [row] in rows])
 
     async def save(self, step: int) -> None:
-        self.newest = await self.checkpoints.save(step, self.trainers.save, {"sft": {"validations": self.validations}})
+        self.newest = await self.checkpoints.save(step, self.trainers.save, self.state)
 
 
 async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
@@ -136,8 +140,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
-    if newest is not None and "sft" not in newest.state:
-        raise RunFolderError("resume", str(folder.path), "is no run of hamr sft; go on with `hamr train resume=...`")
+    check_resumable(prepared, newest, folder)
     with RunRecorder(folder, console=console, wandb=open_sinks(config, folder.path, run_id(folder.path))) as recorder:
         with console.phase("start"):
             trainers = await TrainerGroup.start(
@@ -157,6 +160,17 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
             return run
         finally:
             await trainers.shutdown()
+
+
+def check_resumable(prepared: PreparedSft, newest: Checkpoint | None, folder: RunFolder) -> None:
+    """Raises RunFolderError for another command's checkpoint, and where the sets have changed since it was written."""
+    if newest is None:
+        return
+    if "sft" not in newest.state:
+        raise RunFolderError("resume", str(folder.path), "is no run of hamr sft; go on with `hamr train resume=...`")
+    if newest.state["sft"].get("mix", prepared.digest) != prepared.digest:  # older checkpoints have none
+        remedy = "was trained on other items than its sets hold now; put the files back, or start a new run"
+        raise RunFolderError("resume", str(folder.path), remedy)
 
 
 async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:

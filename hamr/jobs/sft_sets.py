@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -73,6 +74,17 @@ class PreparedSft:
     @property
     def steps(self) -> int:
         return -(-self.items_in_all // self.config.sft.batch_size)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that is trained on, in order: a step of the mix is only a place in it."""
+        told = hashlib.sha256()
+        for s in self.sets:
+            told.update(f"{s.name}/{s.weight}/{len(s.train)}".encode())
+            for item in s.train:
+                for part in (item.prompt_ids, item.token_ids, item.mask):
+                    told.update(hashlib.sha256(part).digest())
+        return told.hexdigest()[:16]
 
     def batch(self, step: int) -> list[EncodedItem]:
         """The items of optimiser step `step`, counted from 1. The last one's may be fewer."""

@@ -11,8 +11,11 @@ from hamr.cli import main
 from hamr.config.load import load_config
 from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, write_items
 from hamr.errors import BadInput
+from hamr.jobs.sft import check_resumable
 from hamr.jobs.sft_preview import stretches
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
+from hamr.observability.checkpoints import Checkpoint
+from hamr.observability.run_folder import RunFolder
 from hamr.types import Reference, Reply, ServiceSample, Turn
 
 TEXTS = {
@@ -78,6 +81,25 @@ def test_kinds_choose_an_arm_from_one_file(files: Path) -> None:
     [entry] = prepared("sft.sets=[{path: all.jsonl}]", "sft.kinds=[decision_dra, patm_dra]").sets
     assert {x.kind for x in (*entry.train, *entry.validation)} == {"decision_dra", "patm_dra"}
     assert entry.other_kinds == 15
+
+
+def test_a_run_goes_on_only_on_the_items_that_it_began_with(files: Path) -> None:
+    folder = RunFolder(files / "run", locked=False)
+    begun = prepared(MIX)
+
+    def left(**more: str) -> Checkpoint:
+        return Checkpoint(step=1, path=files, state={"sft": {"validations": [], **more}})
+
+    check_resumable(prepared(MIX), left(mix=begun.digest), folder)
+    check_resumable(begun, None, folder)
+    write_items(files / "plans.jsonl", [item(i, "patm", words=4) for i in range(10)])
+    changed = prepared(MIX)
+    assert changed.steps == begun.steps
+    with pytest.raises(BadInput, match=r"run.*other items than its sets hold now; put the files back"):
+        check_resumable(changed, left(mix=begun.digest), folder)
+    check_resumable(changed, left(), folder)
+    with pytest.raises(BadInput, match="is no run of hamr sft"):
+        check_resumable(begun, Checkpoint(step=1, path=files, state={}), folder)
 
 
 def test_a_set_of_weight_zero_is_only_validated_on(files: Path) -> None:
