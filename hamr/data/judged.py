@@ -20,7 +20,7 @@ from hamr.types import ServiceSample
 
 CLEAN = "none"
 HELD_OUT = 5
-"""One sample in so many is held out where there is no file of its own."""
+"""One dialogue in so many is held out where there is no file of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,15 @@ def _labels(label: Any, known: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def split_off(rows: Sequence[JudgedResponse], seed: int) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
-    """(to learn from, held out): all responses to a sample on one side."""
-    ids = sorted({row.sample.id for row in rows})
-    random.Random(seed).shuffle(ids)
-    out = set(ids[: len(ids) // HELD_OUT])
-    return [row for row in rows if row.sample.id not in out], [row for row in rows if row.sample.id in out]
+    """(to learn from, held out): all responses to the samples of a dialogue on one side."""
+    dialogues = sorted({_dialogue(row) for row in rows})
+    random.Random(seed).shuffle(dialogues)
+    out = set(dialogues[: len(dialogues) // HELD_OUT])
+    return [row for row in rows if _dialogue(row) not in out], [row for row in rows if _dialogue(row) in out]
+
+
+def _dialogue(row: JudgedResponse) -> str:
+    return str(row.sample.meta.get("dialogue", row.sample.id))
 
 
 def borne_out(row: JudgedResponse) -> float:

@@ -91,6 +91,7 @@ sage and import write train.jsonl, validation.jsonl and test.jsonl; train on the
 writes trajectories.jsonl and report.json beside them."""
 
 _SPLITS = ("train", "validation", "test")
+_ITEMS = ("items", "held_out_items")
 SAGE_OPTIONS = (
     *("output", "overwrite", "scenario", "language", "form"),
     *("teacher", "teachers", "judge", "at_once", "max_new_tokens", "temperature", "thoughts"),
@@ -121,8 +122,8 @@ def _sage(args: list[str]) -> int:
     from hamr.config.load import load_config
 
     own, overrides = options(args, SAGE_OPTIONS, others=("data.", "pools", "cluster", "--"))
-    folder = output_folder(own, [f"{name}.jsonl" for name in _SPLITS])
     thoughts = one_of(own, "thoughts", ("none", *ORDERS), "none")
+    folder = output_folder(own, [f"{name}.jsonl" for name in (*_SPLITS, *(_ITEMS if thoughts != "none" else ()))])
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
         if thoughts != "none":
@@ -220,7 +221,7 @@ def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[st
 def _write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
     """Every sample with each of its references, behind or before the thought that leads there: the training split as
     items.jsonl, the validation split as held_out_items.jsonl."""
-    for name, samples in (("items", splits.train), ("held_out_items", splits.validation)):
+    for name, samples in zip(_ITEMS, (splits.train, splits.validation), strict=True):
         items = [
             decision_item(sample, reference.action, thought_of(sample), answer_first=order)
             for sample in samples

@@ -107,3 +107,16 @@ def test_an_imported_corpus_is_split_by_dialogue(tmp_path):
     dialogues = [{s.meta["dialogue"] for s in read_samples(out / f"{name}.jsonl")} for name in NAMES]
     assert [len(d) for d in dialogues] == [6, 2, 2]
     assert len(set().union(*dialogues)) == 10
+
+
+def test_thoughts_replace_no_items_unasked(tmp_path, capsys):
+    (tmp_path / "items.jsonl").write_text("mine")
+    sizes = [f"data.sage.{split}=20" for split in ("train", "validation", "test")]
+    args = ["data", "sage", f"output={tmp_path}", *sizes]
+    assert hamr([*args, "thoughts=pre"]) == 2
+    assert "holds items.jsonl already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["items.jsonl"]
+    assert hamr(args) == 0, "without thoughts it is in nobody's way"
+    assert (tmp_path / "items.jsonl").read_text() == "mine"
+    assert hamr([*args, "thoughts=pre", "overwrite=true"]) == 0
+    assert (tmp_path / "items.jsonl").read_text() != "mine"

@@ -67,6 +67,17 @@ def test_all_responses_to_a_sample_are_on_one_side(tmp_path: Path) -> None:
     assert split_off(found, 17) == (train, held_out)
 
 
+def test_samples_of_one_dialogue_are_on_one_side(tmp_path: Path) -> None:
+    """They share most of what the judge reads."""
+    lines = [
+        {"id": f"d{i // 3}-{i % 3}", "meta": {"dialogue": f"d{i // 3}"}, "response": "x", "label": "none"}
+        for i in range(60)
+    ]
+    train, held_out = split_off(rows(tmp_path, *lines), 17)
+    assert (len(train), len(held_out)) == (48, 12)
+    assert {row.sample.meta["dialogue"] for row in train}.isdisjoint(row.sample.meta["dialogue"] for row in held_out)
+
+
 def test_the_overlap_is_the_share_of_words_that_the_judge_reads_elsewhere(tmp_path: Path) -> None:
     """ "cost", "fee" and "40" stand in the material, "dear" does not."""
     (row,) = rows(tmp_path, {"response": "Cost: $40. Fee dear!", "label": "none"})
