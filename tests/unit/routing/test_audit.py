@@ -70,6 +70,13 @@ def test_the_share_drawn_is_the_share_asked_for():
     assert sum(drawn(key, 0.1) for key in keys) / len(keys) == pytest.approx(0.1, abs=5 * math.sqrt(0.09 / 20_000))
 
 
+@pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
+def test_every_part_of_the_key_makes_another_draw(part):
+    key = SampleKey(run="0", step=0, prompt="0", sample=0)
+    values = map(str, range(40)) if part in ("run", "prompt") else range(40)
+    assert {drawn(replace(key, **{part: value}), 0.5) for value in values} == {True, False}
+
+
 def reply(number, s_r, s_j, cascade, frac):
     key = SampleKey(run="r", step=1, prompt="p", sample=number)
     band = cascade.band(s_r)
@@ -100,11 +107,13 @@ def test_the_gap_is_that_of_a_judge_for_everybody():
     assert figures["audit/inside_gap"] == pytest.approx(sum(inside) / len(inside), abs=0.06)
 
 
+CASCADE = Cascade(0.5, 0.9, 0.0, 1.0)
+
+
 def test_hand_computed_figures():
-    cascade = Cascade(0.5, 0.9, 0.0, 1.0)
     window = AuditWindow()
-    records = [reply(i, s_r, s_j, cascade, 0.0) for i, (s_r, s_j) in enumerate([(0.4, 0.7), (0.6, 0.2), (0.8, 0.8)])]
-    audited = reply(3, 0.6, 0.2, cascade, 1.0)
+    records = [reply(i, s_r, s_j, CASCADE, 0.0) for i, (s_r, s_j) in enumerate([(0.4, 0.7), (0.6, 0.2), (0.8, 0.8)])]
+    audited = reply(3, 0.6, 0.2, CASCADE, 1.0)
     assert window.add(records) == {"audit/answered": 0.0, "audit/failed": 0.0}
     # R = S_J below the interval: a gap of 0. The one audit stands for all three replies inside.
     assert window.add([audited]) == pytest.approx(
@@ -116,6 +125,20 @@ def test_hand_computed_figures():
             "audit/disagree_frac": 1,
         }
     )
+
+
+def test_a_reply_that_did_without_the_judge_says_nothing_of_the_gap():
+    judged_reply = reply(0, 0.4, 0.7, CASCADE, 0.0)
+    without = replace(reply(1, 0.4, 0.7, CASCADE, 0.0), fallback="reranker", s_j=None)
+    without = replace(without, reference_scores=(ReferenceScore(reference=0, s_r=0.4),))
+    alone, both = AuditWindow().add([judged_reply]), AuditWindow().add([judged_reply, without])
+    assert alone["audit/gap"] == both["audit/gap"] == 0.0
+
+
+def test_only_what_the_reranker_alone_decided_says_how_far_it_is_from_the_judge():
+    audited = reply(0, 0.6, 0.2, CASCADE, 1.0)
+    assert AuditWindow().add([audited])["audit/inside_gap"] == pytest.approx(0.4)
+    assert "audit/inside_gap" not in AuditWindow().add([replace(audited, band="skipped")])
 
 
 # --- several references, and a group that has spared the judge ---------------------------------

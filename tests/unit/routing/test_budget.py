@@ -89,6 +89,13 @@ def test_a_target_between_two_reachable_shares_does_not_make_it_flap():
     assert len(seen) == 1
 
 
+@given(several, scores, scores)
+def test_a_reply_with_references_on_both_sides_goes_to_the_judge_once(drawn, one, other):
+    a, b = sorted((one, other))
+    outside = sum(low < a or high > b for low, high in drawn)
+    assert share_of(replies(drawn), (a, b)) == pytest.approx(outside / len(drawn))
+
+
 def test_fresh_scores_of_the_same_kind_keep_to_the_budget():
     rng = np.random.default_rng(1)
     now = START
@@ -130,6 +137,21 @@ def test_with_trust_the_interval_goes_where_the_loss_is_least():
         )
     assert share_of(evidence, now) == pytest.approx(0.5, abs=0.05)
     assert now[1] < 0.58, "the reranker is right below one half"
+
+
+def test_a_place_that_is_hardly_better_is_not_worth_a_move():
+    def replies_with(gap_above):
+        s_r = np.linspace(0.1, 0.9, 1000)
+        s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
+        return Evidence.of([Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)])
+
+    def next_of(evidence):
+        bounds = Bounds(start=(0.1, 0.5), reach=1.0, max_move=1.0)
+        cascade, now = Cascade(0.1, 0.5, 0.0, 0.0), (0.1, 0.5)
+        return placed(evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=cascade, measure="gap")
+
+    assert next_of(replies_with(0.097)) == (0.1, 0.5)
+    assert next_of(replies_with(0.02))[0] > 0.4
 
 
 @given(st.floats(0, 1), st.floats(0, 0.99))

@@ -71,12 +71,14 @@ def test_an_interval_holds_the_rho_and_narrows_with_the_rows():
     assert widths[1] < widths[0] / 5
 
 
-def test_one_resample_is_what_ranking_the_drawn_rows_gives():
+@pytest.mark.parametrize(("resamples", "level", "ends"), [(2, 1.0, (0.0, 1.0)), (60, 0.9, (0.05, 0.95))])
+def test_an_interval_is_the_middle_of_what_ranking_the_drawn_rows_gives(resamples, level, ends):
     s_r, _, y = (np.round(column, 1) for column in noisy(50))
-    low, high = bootstrap_interval(s_r, y, resamples=2, level=1.0, seed=8)
     rng = np.random.default_rng(8)
-    draws = [rng.integers(50, size=50) for _ in range(2)]
-    assert [low, high] == pytest.approx(sorted(spearmanr(s_r[d], y[d]).statistic for d in draws), abs=EXACT)
+    draws = [rng.integers(50, size=50) for _ in range(resamples)]
+    rhos = [spearmanr(s_r[d], y[d]).statistic for d in draws]
+    found = bootstrap_interval(s_r, y, resamples=resamples, level=level, seed=8)
+    assert found == pytest.approx(np.quantile(rhos, ends), abs=EXACT)
 
 
 # --- the grid ----------------------------------------------------------------------------------

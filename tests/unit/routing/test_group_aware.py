@@ -140,7 +140,9 @@ AWARE = RewardsConfig.model_validate(
 )  # fmt: skip
 
 
-def group_of(texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, rescored=False, **how):
+def group_of(
+    texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, rescored=False, references=("Why?",), **how
+):
     """Records of a group, the judge's questions, and the router's metrics."""
     reranker = ScriptedPool("reranker", lambda q: reranked(scores[q.variables["statement_b"]]))
     judge = ScriptedPool("judge", lambda q: judged(0.5))
@@ -155,7 +157,7 @@ def group_of(texts, scores, rewards=AWARE, *, siblings=None, group_wait_s=None, 
     async def run():
         group = {"siblings": siblings or len(texts), "rescored": rescored}
         rollouts = [dataclasses.replace(rollout(t, i), **group) for i, t in enumerate(texts)]
-        records = await asyncio.gather(*(router.score(sample("Why?"), r, **how) for r in rollouts))
+        records = await asyncio.gather(*(router.score(sample(*references), r, **how) for r in rollouts))
         metrics = router.metrics()
         await router.close()
         return records, judge.asked, metrics
@@ -175,6 +177,22 @@ def test_the_only_reply_of_its_group_is_not_judged_and_says_so():
     assert metrics["router/band/skipped_frac"] == 1.0
     assert metrics["router/escalated_frac"] == 0.0
     assert router_metrics(records)["router/band/skipped_frac"] == 1.0
+
+
+def test_what_the_judge_skipped_is_the_reranker_s_in_a_replay_of_the_reranker_alone():
+    records, _, _ = group_of([CALL, CALL, "So?"], {"So?": 0.4})
+    alone = RewardsConfig.model_validate({"consistency": {"mode": "reranker"}, "format": {"weight": 0.5}})
+    assert replay(records[2], alone).value == pytest.approx(0.4 + 0.5)
+
+
+def test_a_tool_call_in_the_middle_of_a_reply_s_interval_has_it_judged():
+    """The right call is worth 1, and its length takes one half of it away."""
+    length = {"weight": 1.0, "cache_ratio": 1.0, "reference_length": 2 * len(CALL) // 3}
+    rewards = RewardsConfig.model_validate({"consistency": {"group_aware": {"enabled": True}}, "length": length})
+    tool = ToolCall(name="lookup", parameters={"id": 7})
+    records, asked, _ = group_of([CALL, "So?"], {"So?": 0.4}, rewards, references=("Why?", tool))
+    assert records[0].total.value == pytest.approx(0.5, abs=0.05)
+    assert (records[1].band, len(asked)) == ("below", 1)
 
 
 def test_two_replies_whose_order_is_open_are_judged():

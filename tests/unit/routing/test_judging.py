@@ -180,6 +180,21 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more():
     same_again(record, config)
 
 
+async def test_those_who_are_compared_stand_in_another_order_when_asked_about_again():
+    answers = iter(["mumble", None])
+
+    def compare(entries):
+        return next(answers) or {entry["name"]: 5 for entry in entries}
+
+    pool = judge(compare=compare)
+    router, _ = build(pool, {"policy": {"weight": 1.0, "judging": "comparative", "max_compared": 8}})
+    group = [replace(rollout(f"So {i}?", i), siblings=8) for i in range(8)]
+    records = await asyncio.gather(*(router.score(sample("Why?"), one) for one in group))
+    assert [r.total for r in records] == [Scored(value=1.0)] * 8
+    first, again = ([entry["response"] for entry in question.each] for question in pool.asked)
+    assert sorted(first) == sorted(again) and first != again
+
+
 @pytest.mark.parametrize(
     "bad",
     [

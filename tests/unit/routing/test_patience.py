@@ -7,7 +7,7 @@ from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.routing.asking import Asker
-from hamr.routing.patience import ask_until
+from hamr.routing.patience import ask_again, ask_until
 from hamr.routing.router import RewardRouter
 from hamr.types import Answer, JudgeUnavailable, JudgeUnparsable, Question, Scored
 
@@ -31,6 +31,18 @@ async def told(*answers, time_s):
     asker = Asker(pool, deadline_s=60.0)
     heard = await ask_until(asker, QUESTION, until=start + time_s, clock=lambda: start + sum(waits), sleep=sleep)
     return heard.answer, waits, len(script)
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_pool_that_goes_on_refusing_is_asked_so_many_times(attempts):
+    asked = []
+
+    async def pool(question):
+        asked.append(question)
+        return REFUSED
+
+    assert await ask_again(pool, QUESTION, attempts=attempts, longest_wait_s=0.0) == REFUSED
+    assert len(asked) == attempts
 
 
 async def test_a_refusal_says_how_long_to_wait():

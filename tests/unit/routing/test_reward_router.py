@@ -24,6 +24,7 @@ from hamr.types import (
     Reply,
     RerankerTimeout,
     RerankerUnavailable,
+    RewardRecord,
     Scored,
     ToolCall,
 )
@@ -379,6 +380,24 @@ async def test_side_rewards_add_up():
     assert short.total.value == pytest.approx(0.8 + 0.2 - 1.0)
 
 
+async def test_a_length_of_ones_own_stands_for_the_references():
+    rewards = RewardsConfig(length=LengthConfig(weight=1.0, cache_ratio=1.0, reference_length=2))
+    reranker, judge = pools({"one two three": 0.8})
+    record = await build(reranker, judge, rewards=rewards).score(sample("a b c d e f"), rollout("one two three"))
+    assert component(record, "length").outcome == Scored(value=-0.5)
+
+
+def test_a_reply_without_a_band_is_no_escalated_one():
+    """Of two references the judge was asked about one, and the reranker's failure for the other decided."""
+    metrics = RouterMetrics()
+    inside = RewardRecord(
+        key=rollout("a").key, total=Scored(value=0.8), components=(), action=Reply(content="a"), band="inside"
+    )  # fmt: skip
+    metrics.record(inside, escalated=False, malformed=False)
+    metrics.record(replace(inside, band="none"), escalated=True, malformed=False)
+    assert metrics.read()["router/escalated_frac"] == 0.0
+
+
 async def test_a_rationale_after_the_answer_has_no_length_and_breaks_no_rule():
     reranker, judge = pools({"So?": 0.8})
     router = build(reranker, judge, response_format="think_answer")
@@ -458,6 +477,15 @@ async def test_counters_are_shares_of_what_they_name_and_reset():
     }  # fmt: skip
     assert metrics == pytest.approx(expected)
     assert router.metrics() == {"router/requests": 0.0, "router/reranker_calls": 0.0, "router/judge_calls": 0.0}
+
+
+async def test_an_answer_that_was_known_already_took_no_time_and_is_in_no_mean():
+    reranker, judge = pools({"mid": 0.8})
+    router = build(reranker, judge)
+    for number in range(3):
+        await router.score(sample("a"), rollout("mid", number))
+    metrics = router.metrics()
+    assert (metrics["router/queue_s/reranker/mean"], metrics["router/service_s/reranker/mean"]) == (0.25, 0.5)
 
 
 async def test_seconds_come_from_the_clock_that_was_given():

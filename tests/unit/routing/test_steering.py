@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
@@ -60,6 +61,7 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
         (record(0, 0.7, 0.1, 0.99), Seen(low=0.1, high=0.99, s_r=0.7)),
         (record(0, 0.99, band="skipped"), Seen(low=0.99, high=0.99, s_r=0.99)),
         (record(0, 0.2, band="below"), Seen(low=0.2, high=0.2, s_r=0.2)),
+        (record(0, 0.7, None), None),
         (record(0, band="type_mismatch"), None),
         (record(0, 0.5, band="reranker_only"), None),
     ],
@@ -136,6 +138,36 @@ def test_a_resumed_run_goes_on_alike_whatever_order_its_records_come_in(parts):
     shuffled = random.Random(4).sample(records, len(records))
     assert first.step_ended(records) == resumed.step_ended(shuffled)
     assert first.cascade == resumed.cascade
+
+
+def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
+    made = [record(0, 0.1 + attempt / 10) for attempt in range(8)]
+    made = [replace(r, key=replace(r.key, attempt=attempt)) for attempt, r in enumerate(made)]
+    ways = []
+    for records in (made, made[::-1]):
+        steering = Steering(config(BUDGET))
+        steering.step_ended(records)
+        ways.append(steering.state()["seen"])
+    assert ways[0] == ways[1]
+
+
+def test_a_limit_on_rank_is_a_rho_and_holds():
+    """The judge ranks as the reranker does above one half, and at random below."""
+    wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
+    steering, rng = Steering(config(ADAPTIVE, wanted)), random.Random(5)
+    for number in range(1, 30):
+        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.5 else rng.random(), audit_frac=0.2)
+        figures = steering.step_ended(made)
+    assert figures["cascade/loss"] == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_checkpoint_replaces_what_was_seen_since():
+    steering, rng = Steering(config(BUDGET)), random.Random(0)
+    steering.step_ended(step(steering, rng, 1))
+    state = steering.state()
+    steering.step_ended(step(steering, rng, 2))
+    steering.restore(state)
+    assert steering.state() == state
 
 
 def test_a_checkpoint_from_before_leaves_the_start():
