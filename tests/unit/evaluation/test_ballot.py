@@ -58,6 +58,25 @@ async def test_an_endpoint_that_goes_away_is_left_alone_and_asked_by_the_next_ca
         assert back.count == 95 and not ballot.open(judge(), asked(100))
 
 
+async def test_an_endpoint_that_answers_now_and_then_is_not_given_up(tmp_path):
+    ask = Scripted(lambda q, n: YES if n % 2 else AWAY)
+    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+        await ballot.collect(asked(3 * GIVE_UP), {"j": ask}, nothing)
+    assert ask.count == 3 * GIVE_UP
+
+
+async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
+    """Whoever is killed then has it."""
+    rows = []
+    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+        await ballot.collect(
+            asked(2),
+            {"j": Scripted(lambda q, n: YES)},
+            lambda *told: rows.append((tmp_path / FILE).read_text().count("\n")),
+        )
+    assert rows == [1, 2]
+
+
 async def test_a_pool_that_takes_no_questions_for_a_while_is_asked_again(tmp_path):
     shut = Answer(failure="unavailable", detail="breaker", retry_in_s=30.0)
     ask = Scripted(lambda q, n: shut if n <= 2 else YES)

@@ -31,6 +31,11 @@ def test_a_calibrated_scorer_need_not_be_accurate() -> None:
     assert (found.accuracy, found.auc, found.calibration_error) == (0.5, 0.5, 0.0)
 
 
+def test_one_half_is_a_yes_in_every_figure() -> None:
+    found = quality([0.5, 0.2, 0.2, 0.8], [False, False, True, True])
+    assert (found.accuracy, found.precision, found.recall) == (0.5, 0.5, 0.5)
+
+
 def test_one_class_has_no_auc() -> None:
     assert quality([0.2, 0.8], [True, True]).auc is None
 

@@ -66,6 +66,12 @@ def test_a_limit_cuts_and_the_table_shows_it():
     assert sum(row.by_intent + row.by_path for row in coverage(TELECOM, plans, config)) == 7
 
 
+def test_a_limit_is_a_draw_from_all_customers():
+    """Not the first so many, which are those that were drawn by intent."""
+    plans = plan_dialogues(TELECOM, SageConfig(limit=3 * len(TELECOM.file.intents)))
+    assert "path" in {plan.source for plan in plans}
+
+
 def test_nobody_is_refused():
     with pytest.raises(BadInput, match="send nobody"):
         plan_dialogues(TELECOM, SageConfig(per_intent=0, per_path=0))

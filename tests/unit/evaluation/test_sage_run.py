@@ -234,6 +234,23 @@ def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
     assert mean(alone, "perfect", "chat") == 90.0
 
 
+def test_no_more_dialogues_are_under_way_than_were_asked_for(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect, under_way, most = scripted("agent", "perfect", scenarios, plans), 0, 0
+
+    async def counted(question):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return await perfect(question)
+
+    run(tmp_path, agents=("a",), a=counted)
+    assert len(plans) > most == 8
+
+
 # --- stops -------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from hamr.config.judged import ComparedConfig, GradedConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.evaluation.olabench.figures import Outcome, overall_interval, policy_figures
 from hamr.evaluation.olabench.items import Evidence, Item
-from hamr.evaluation.olabench.journal import Journal, Verdict
+from hamr.evaluation.olabench.journal import RESPONSES, VERDICTS, Journal, Verdict
 from hamr.evaluation.olabench.responses import Response, read_response, response_of, response_question
 from hamr.evaluation.olabench.run import (
     GIVE_UP,
@@ -132,6 +132,15 @@ def test_figures_by_hand():
     }
 
 
+def test_tokens_of_the_thinking_are_no_tokens_of_the_response():
+    thinks = Response(text="<think>abcdefghij</think><answer>a</answer>", seconds=1.0, tokens=35)
+    read = dataclasses.replace(outcome(item("a")), response=thinks, reading=read_response(thinks.text, "pre"))
+    latency = policy_figures([read], resamples=10, seed=0)["all"]["latency"]
+    share = 10 / len(thinks.text)
+    assert latency["cot_tokens"]["mean"] == pytest.approx(35 * share)
+    assert latency["response_tokens"]["mean"] == pytest.approx(35 * (1 - share))
+
+
 def test_groups_are_kinds_subsets_and_both():
     found = policy_figures(BENCH, resamples=10, seed=0)
     assert {name: group["items"] for name, group in found.items()} == {
@@ -212,6 +221,13 @@ async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
     assert all(r.text for r in await answers(tmp_path, back, many)) and len(back.asked) == 3 * GIVE_UP - 1
 
 
+def test_what_a_journal_was_given_is_in_its_files_before_they_are_closed(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.add_response("a", Response(text="Hi."), {})
+        journal.add_verdict("a", Verdict(failure="judge_timeout"), {})
+        assert all((tmp_path / name).read_text().endswith("\n") for name in (RESPONSES, VERDICTS))
+
+
 async def test_a_refusal_that_says_how_long_it_holds_is_waited_out(tmp_path):
     told = iter([Answer(failure="unavailable", retry_in_s=0.0), said("Hi.")])
     pool = Pool(lambda q: next(told))
@@ -244,6 +260,14 @@ async def test_judges_judge_what_is_there_once(tmp_path):
         assert [unjudged(journal, j, trials) for j in judges] == [[], []]
         other = dataclasses.replace(judge("risk"), settings={"pools": {"judge": {"model": "x"}}})
         assert len(unjudged(journal, other, trials)) == 1
+
+
+def test_what_decides_a_judge_s_answers_is_in_its_settings_and_what_they_are_worth_is_not():
+    settings = judge("dialogue").settings
+    assert all("@" in prompt for prompt in settings["prompts"]), "the template's version and digest, too"
+    assert judge("dialogue", GradedConfig(language="zh")).settings != settings
+    assert judge("dialogue", GradedConfig(max_reasks=0)).settings != settings
+    assert judge("dialogue", GradedConfig(scale="share", weight=2.0)).settings == settings
 
 
 async def test_policies_are_compared_in_one_prompt(tmp_path):
