@@ -3,9 +3,11 @@
 from hypothesis import strategies as st
 
 from hamr.types import (
+    Absent,
     Audit,
     Component,
     Failure,
+    Judgement,
     JudgeTimeout,
     JudgeUnavailable,
     JudgeUnparsable,
@@ -20,6 +22,7 @@ from hamr.types import (
     ScorerCall,
     ToolCall,
     VersionSpan,
+    Vetoed,
 )
 
 FAILURES = [Failure, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, RerankerTimeout, RerankerUnavailable]
@@ -39,6 +42,7 @@ outcomes = (
     | st.builds(MalformedResponse, detail=text)
     | st.sampled_from(FAILURES).flatmap(lambda cls: st.builds(cls, detail=text))
 )
+unasked = st.builds(Absent, detail=text) | st.builds(Vetoed, detail=text)
 actions = (
     st.none()
     | st.builds(Reply, content=text)
@@ -55,7 +59,7 @@ records = st.builds(
     RewardRecord,
     key=keys,
     total=outcomes,
-    components=tuples(st.builds(Component, name=text, outcome=outcomes, weight=numbers)),
+    components=tuples(st.builds(Component, name=text, outcome=outcomes | unasked, weight=numbers)),
     action=actions,
     band=st.sampled_from(BANDS),
     reference_scores=tuples(
@@ -83,8 +87,23 @@ records = st.builds(
     response_tokens=counts,
     versions=tuples(st.builds(VersionSpan, version=counts, start=counts, end=counts)),
     seconds=numbers,
-    audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores),
+    judgements=tuples(
+        st.builds(
+            Judgement,
+            component=text,
+            grade=st.none() | st.integers(1, 5),
+            labels=tuples(text),
+            items=tuples(st.tuples(numbers, st.booleans())),
+            reason=text,
+            compared=counts,
+        )
+    ),
+    audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores, best=scores),
     fallback=st.none() | st.just("reranker"),
+    cascade=st.none() | st.tuples(numbers, numbers, numbers, numbers),
+    mean_logprob=scores,
+    answer_tokens=st.none() | counts,
+    answer_s=scores,
 )
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_the_first_record_of_a_key_stands(tmp_path):
         assert ledger.add([record(0, 0.25), record(0, 0.75), record(1, 0.5)]) == 2
         assert ledger.add([record(0, 1.0)]) == 0
         assert [r.total for r in ledger.rows()] == [Scored(value=0.25), Scored(value=0.5)]
+
+
+@pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
+def test_every_part_of_a_key_makes_another_record(tmp_path, part):
+    first = record(0)
+    other = replace(first, key=replace(first.key, **{part: "other" if part in ("run", "prompt") else 9}))
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert ledger.add([first, other]) == 2
 
 
 def test_scalar_columns_and_components_can_be_queried(tmp_path):
