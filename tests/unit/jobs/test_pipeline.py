@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hamr.config.resources import resource
-from hamr.errors import BadInput, Preempted
-from hamr.jobs.pipeline import main
-from hamr.jobs.pipeline_plan import Plan, read_command
+from hamr.errors import BadInput, Preempted, RunFolderError
+from hamr.jobs.pipeline import main, prepared
+from hamr.jobs.pipeline_plan import Plan, Stage, read_command
 from hamr.jobs.report import main as report
 from hamr.jobs.train import is_pipeline_command
 from hamr.observability.pipeline_log import PipelineLog
@@ -314,6 +314,43 @@ def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str]
     assert PipelineLog(run).of("rl").attempts == 2
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_is_to_go_on_keeps_all_of_its_checkpoints(given: list[str], tmp_path: Path, code: int) -> None:
+    """Its optimiser's state is in them; only a finished run is trimmed to its policy."""
+
+    def cut(args: list[str], place: Path) -> int | None:
+        if args[0] != "train":
+            return None
+        Runs().leave(args, place)
+        (place / "summary.json").unlink()
+        return code
+
+    if code:
+        assert main(given, Runs(cut)) == code
+    else:
+        with pytest.raises(Preempted):
+            main(given, Runs(cut))
+    assert len(list((tmp_path / "run").glob("3-rl/checkpoints/step_*/zero"))) == 2
+
+
+def test_a_pipeline_runs_once_at_a_time(given: list[str], tmp_path: Path) -> None:
+    def twice(args: list[str], place: Path) -> int | None:
+        with pytest.raises(RunFolderError, match="in use by another process"):
+            main([f"resume={tmp_path}/run"], Runs())
+        return None
+
+    assert main(given, Runs(twice)) == 0
+
+
+def test_an_evaluation_goes_on_in_its_folder(tmp_path: Path) -> None:
+    """It takes up what is there by itself, and has no `overwrite`."""
+    stage = Stage(number=1, name="test", job="evaluate", args=("benchmark=sage",), folder=tmp_path / "1-test")
+    plan = Plan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
+    first = prepared(stage, plan)
+    (stage.folder / "traces.jsonl").write_text("{}\n")
+    assert prepared(stage, plan) == first == ["evaluate", "benchmark=sage", f"output={stage.folder}"]
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
     given: list[str], tmp_path: Path, begun
@@ -340,6 +377,7 @@ def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
     assert main([f"resume={run}"], runs) == 0
     first = runs.seen[0]
     assert first == ["sft", f"resume={run}/2-sft"] if begun else first[:2] == ["sft", "experiment=sft_small"]
+    assert (run / "2-sft/plots").exists() == begun, "a run makes its folder itself, and takes no other's"
     assert len(runs.seen) == 3
 
 
@@ -368,12 +406,13 @@ def test_a_run_that_was_told_to_end_has_not_finished(given: list[str], tmp_path:
     assert PipelineLog(tmp_path / "run").of("rl").state == "stopped"
 
 
-def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str]) -> None:
+def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str], tmp_path: Path) -> None:
     def term(args: list[str], place: Path) -> int | None:
         raise SystemExit(143)
 
     with pytest.raises(Preempted, match="stopped by SIGTERM in stage 1 of 4, talk; go on with"):
         main(given, Runs(term))
+    assert PipelineLog(tmp_path / "run").of("talk").state == "stopped"
 
 
 def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hamr import cli
 from hamr.actors.demands import demands
 from hamr.config.load import dump_config, load_config
+from hamr.config.schema import Config
 from hamr.errors import BadInput, RunFolderError
 from hamr.jobs.doctor import gpus_wanted
 from hamr.jobs.plan import configuration
@@ -19,7 +20,7 @@ from hamr.observability.metrics import MetricsWriter
 from hamr.observability.run_folder import RunFolder
 from hamr.planning.build import build_cluster, build_workload
 from hamr.planning.simulation import Service
-from hamr.planning.sizing import Study
+from hamr.planning.sizing import Cluster, Study
 from hamr.types import Component, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
 
 PAPER = ["experiment=paper_hrm"]
@@ -125,6 +126,26 @@ def test_parts_that_the_run_had_not_are_assumed(run: Path) -> None:
     assumed = build_cluster(config, build_workload(config, None), None)
     assert cluster.pools["judge"].service.fixed_s > 1.6
     assert cluster.train_s == assumed.train_s
+
+
+def test_a_pool_that_several_rewards_ask_answers_them_all() -> None:
+    asked = ["experiment=smoke", "rewards.dialogue.weight=1.0", "rewards.risk.weight=1.0"]
+    config = load_config(asked)
+    assert build_workload(config, None).side == {config.rewards.dialogue.pool: 2.0}
+
+
+def test_each_epoch_trains_on_the_batch_again() -> None:
+    once, twice = (load_config([*PAPER, f"algorithm.epochs={n}"]) for n in (1, 2))
+    assert _cluster(twice).train_s == 2 * _cluster(once).train_s
+
+
+def test_one_of_a_group_s_samples_reads_the_prompt() -> None:
+    few, many = (load_config([*PAPER, f"rollout.samples_per_prompt={n}"]) for n in (2, 16))
+    assert _cluster(many).rollout.service.each_s < _cluster(few).rollout.service.each_s
+
+
+def _cluster(config: Config) -> Cluster:
+    return build_cluster(config, build_workload(config, None), None)
 
 
 def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,14 @@ def test_a_stopped_sweep_goes_on_with_what_has_not_finished(here: Path) -> None:
     assert (again.started[1][2], len(again.started)) == ("experiment.seed=2", 2)
 
 
+def test_of_a_sweep_that_was_taken_up_one_that_fails_does_not_end_the_others_either(here: Path) -> None:
+    assert sweep(["experiment=smoke", "--multirun", "experiment.seed=0,1,2"], run=Runs(130)) == 130
+    (folder,) = (here / "runs").iterdir()
+    again = Runs(3, 0, 0)
+    assert sweep(["--multirun", f"resume={folder}"], run=again) == 3
+    assert len(again.started) == 3
+
+
 def test_the_same_run_twice_is_one(here: Path) -> None:
     runs = Runs()
     assert sweep(["experiment=smoke", "experiment.seed=1,1,2"], run=runs) == 0

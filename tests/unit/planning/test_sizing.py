@@ -72,3 +72,16 @@ def test_a_step_grows_with_its_deadline_only_so_far(study: Study) -> None:
     played = Study(WORKLOAD, bounded, draws=1).play(bounded)
     assert played.late > 0
     assert played.tail_s <= 5.0
+    assert study.slowest_s(bounded) == study.play(CLUSTER).slowest_s > 5.0, "what a reward would have taken"
+
+
+def test_the_slowest_reward_is_that_of_the_slowest_step(study: Study) -> None:
+    slowest = [CLUSTER.play(step).slowest_s for step in study.steps]
+    assert study.play(CLUSTER).slowest_s == max(slowest) > min(slowest)
+
+
+def test_a_replica_for_every_group_is_no_more_than_can_be_used() -> None:
+    wide = CLUSTER.sized()
+    few = Workload(prompts=16, samples=2, first="reranker", second="judge", escalated_frac=0.1)
+    roomy = Cluster(**{**vars(wide), "pools": {n: Station(**{**vars(s), "slots": 64}) for n, s in wide.pools.items()}})
+    assert Study(few, roomy, draws=1).limit == {"reranker": 16, "judge": 16}
