@@ -51,3 +51,23 @@ def test_never_more_than_it_says_and_nobody_is_forgotten(
             pass
 
     asyncio.run(play())
+
+
+async def test_who_is_let_in_and_gives_up_in_the_same_moment_leaves_its_place() -> None:
+    gate = Gate(1)
+    async with gate:
+        second = asyncio.create_task(gate.__aenter__())
+        await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    async with asyncio.timeout(10), gate:
+        pass
+
+
+async def test_a_gate_that_grows_lets_in_who_waits() -> None:
+    gate = Gate(1)
+    async with gate:
+        second = asyncio.create_task(gate.__aenter__())
+        await asyncio.sleep(0)
+        gate.resize(2)
+        await asyncio.wait_for(second, 10)

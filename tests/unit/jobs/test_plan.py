@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,12 +127,35 @@ def test_parts_that_the_run_had_not_are_assumed(run: Path) -> None:
     assumed = build_cluster(config, build_workload(config, None), None)
     assert cluster.pools["judge"].service.fixed_s > 1.6
     assert cluster.train_s == assumed.train_s
+    assert cluster.rollout.service == assumed.rollout.service
 
 
 def test_a_pool_that_several_rewards_ask_answers_them_all() -> None:
     asked = ["experiment=smoke", "rewards.dialogue.weight=1.0", "rewards.risk.weight=1.0"]
     config = load_config(asked)
     assert build_workload(config, None).side == {config.rewards.dialogue.pool: 2.0}
+
+
+def test_with_nobody_before_the_judge_every_reply_is_judged() -> None:
+    config = load_config([*PAPER, "rewards.consistency.mode=soft_judge"])
+    assert config.plan.escalated_frac < build_workload(config, None).escalated_frac == 1.0
+
+
+def test_a_batch_twice_as_large_has_twice_the_tokens_to_train_on(run: Path) -> None:
+    past = read_past(run)
+    steps = [
+        replace(s, trained_tokens=100.0 * n, train_s=1.0 + n, total_s=20.0 + n) for n, s in enumerate(past.steps, 1)
+    ]
+    past = replace(past, steps=tuple(steps))
+    config = configuration([], str(run))
+    larger = configuration([f"experiment.prompts_per_step={2 * config.experiment.prompts_per_step}"], str(run))
+    small, large = (build_cluster(c, build_workload(c, past), past).train_s for c in (config, larger))
+    assert (small, large) == (pytest.approx(1.0 + 3.5), pytest.approx(1.0 + 2 * 3.5))
+
+
+def test_a_scorer_reads_the_response_behind_its_prompt() -> None:
+    short, long = (load_config([*PAPER, f"plan.response_tokens={n}"]) for n in (100, 1000))
+    assert _cluster(short).pools["judge"].service.each_s < _cluster(long).pools["judge"].service.each_s
 
 
 def test_each_epoch_trains_on_the_batch_again() -> None:

@@ -46,12 +46,12 @@ def test_tensor_parallelism_is_the_smallest_that_holds_weights_and_cache() -> No
 
 
 def test_an_answer_reads_the_weights_once_a_token_and_every_prompt_once() -> None:
-    time = answer_time(JUDGE, H100, 1, prompt_tokens=1000, cached_frac=0.5, output_tokens=100)
+    time = answer_time(JUDGE, H100, 1, prompt_tokens=1000, cached_frac=0.75, output_tokens=100)
     bandwidth, flops = 3.35e12 * 0.6, 989e12 * 0.4
     assert time.fixed_s == pytest.approx(100 * 65.52e9 / bandwidth)
     cache = 262_144 * 1050 / bandwidth
-    assert time.each_s == pytest.approx(65.52e9 * 500 / flops + 100 * (cache + 65.52e9 / flops))
-    faster = answer_time(JUDGE, H100, 4, prompt_tokens=1000, cached_frac=0.5, output_tokens=100)
+    assert time.each_s == pytest.approx(65.52e9 * 250 / flops + 100 * (cache + 65.52e9 / flops))
+    faster = answer_time(JUDGE, H100, 4, prompt_tokens=1000, cached_frac=0.75, output_tokens=100)
     assert faster.fixed_s == pytest.approx(time.fixed_s / (4 * 0.8))
 
 

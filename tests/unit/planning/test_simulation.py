@@ -55,6 +55,13 @@ def test_a_group_stays_on_its_replica_and_spills_over_when_that_is_full() -> Non
     assert (step.tail_s, step.stations["judge"].queue_p99) == (1.0, 0.0)
 
 
+def test_groups_that_have_the_same_replica_share_its_speed_while_another_stands_idle() -> None:
+    # Groups 0 and 2 of two replicas: both go to the first, where two together take 3 s; apart it would be 2 s.
+    responses = [asked(group, 1.0, (("judge", 1.0),)) for group in (0, 2)]
+    pools = {"judge": station(replicas=2, slots=2, service=Service(fixed_s=1.0, each_s=1.0))}
+    assert simulate([responses], rollout=station(replicas=2), pools=pools).tail_s == 3.0
+
+
 def test_rounds_follow_each_other() -> None:
     rounds = [[asked(0, 1.0, (("judge", 1.0),))], [asked(1, 2.0, (("judge", 1.0),))]]
     step = simulate(rounds, rollout=station(), pools={"judge": station()})
@@ -69,6 +76,14 @@ def test_after_the_router_s_deadline_nobody_waits_for_a_reward() -> None:
     assert (step.late, step.step_s, step.slowest_s) == (2, 6.0, 5.0)
     assert simulate([responses], rollout=station(replicas=1, slots=3), pools=pools).slowest_s == 15.0
     assert step.stations["judge"].questions == 2
+
+
+def test_a_question_that_nobody_waits_for_holds_up_no_later_round() -> None:
+    # Answers take 4 s one after the other from 1 s on; at 7 s the second is under way and the third still in line.
+    # The next round's question comes at 8 s, begins at 9 and ends at 13, a second before its own deadline.
+    rounds = [[asked(0, 1.0, (("judge", 4.0),))] * 3, [asked(1, 1.0, (("judge", 4.0),))]]
+    step = simulate(rounds, rollout=station(slots=3), pools={"judge": station()}, deadline_s=6.0)
+    assert (step.late, step.step_s) == (2, 13.0)
 
 
 def test_empty_stages_and_responses_without_questions_take_no_time() -> None:

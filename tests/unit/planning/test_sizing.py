@@ -37,6 +37,27 @@ def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study
     assert study.play(found.sized(judge=judges - 1)).step_s > goal
 
 
+def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
+    work = Workload(
+        prompts=8, samples=4, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.8,
+        length=Spread(cv=0.5),
+    )  # fmt: skip
+    cluster = Cluster(
+        rollout=Station(replicas=2, slots=16, service=Service(fixed_s=5.0)),
+        pools={
+            name: Station(replicas=1, slots=2, service=Service(fixed_s=s))
+            for name, s in (("reranker", 2.0), ("judge", 6.0))
+        },
+        train_s=1.0,
+        sync_s=1.0,
+    )
+    both = Study(work, cluster, draws=1)
+    goal = both.ideal().step_s * 1.05
+    alone = {name: both._alone(name, goal, 64) for name in cluster.pools}
+    assert both.play(cluster.sized(**alone)).step_s > goal
+    assert both.play(both.needs(goal, most=64)[0]).step_s <= goal
+
+
 def test_keeping_up_with_the_rollouts_is_little_s_law(study: Study) -> None:
     judge = study.needs(study.ideal().step_s * 1.02, most=64)[1]["judge"]
     assert judge.questions == pytest.approx(128 * 0.4)

@@ -63,3 +63,7 @@ def test_nothing_is_asked_where_no_pool_is_named() -> None:
     workload = Workload(prompts=2, samples=2)
     assert workload.questions() == {}
     assert counts(workload.draw(0)) == {}
+
+
+def test_seven_of_a_hundred_groups_are_seven_whatever_the_rounding() -> None:
+    assert Workload(prompts=100, samples=1, dropped_frac=0.07, max_rounds=2).rounds == (100, 7)
