@@ -67,6 +67,11 @@ def test_what_prompts_begin_with_alike_counts_once() -> None:
     assert len(pack(groups, budget=79 + (21 + 11 + 1) + 14)[0]) == 2
 
 
+def test_of_equal_prompts_each_keeps_its_last_token() -> None:
+    same = tuple(range(40))
+    assert shared_prefixes([same, same, same]) == [(39, [0, 1, 2])]
+
+
 prompts_strategy = st.lists(
     st.builds(lambda root, own: tuple(range(root)) + tuple(own), st.sampled_from([0, 5, 16, 30]),
               st.lists(st.integers(0, 3), min_size=1, max_size=20)), max_size=12,

@@ -37,6 +37,8 @@ def test_judges_are_compared_where_both_answered():
     assert between([None], ["yes"]).n == 0
 
 
-@pytest.mark.parametrize(("score", "said"), [(1.0, "yes"), (0.76, "yes"), (0.5, "part"), (0.25, "part"), (0.0, "no")])
+@pytest.mark.parametrize(
+    ("score", "said"), [(1.0, "yes"), (0.76, "yes"), (0.75, "part"), (0.5, "part"), (0.25, "part"), (0.0, "no")]
+)
 def test_levels(score, said):
     assert level(score) == said

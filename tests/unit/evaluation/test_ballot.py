@@ -65,6 +65,14 @@ async def test_an_endpoint_that_answers_now_and_then_is_not_given_up(tmp_path):
     assert ask.count == 3 * GIVE_UP
 
 
+async def test_an_answer_that_cannot_be_read_is_final(tmp_path):
+    mumble = Scripted(lambda q, n: Answer(failure="unparsable", detail="hm"))
+    for _ in range(2):
+        with Ballot(tmp_path, [judge()]) as ballot:
+            await ballot.collect(asked(3), {"j": mumble}, nothing)
+    assert mumble.count == 3
+
+
 async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
     """Whoever is killed then has it."""
     rows = []

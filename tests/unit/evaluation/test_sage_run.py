@@ -232,6 +232,13 @@ def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
     assert alone.summary["votes"]["no_reference"] == alone.summary["votes"]["turns"]
     assert mean(alone, "perfect", "logic") is None
     assert mean(alone, "perfect", "chat") == 90.0
+    assert mean(alone, "perfect", "judges_right") == 100.0, "who does not answer is not wrong"
+
+
+def test_each_judge_alone_goes_by_its_own_labels(tmp_path):
+    found = run(tmp_path, judges=("gold", "strict", "contrary")).summary["agents"]["perfect"]["judges"]
+    assert found["panel"]["logic"] == found["gold"]["logic"] == pytest.approx(100.0)
+    assert found["contrary"]["logic"] < 100.0
 
 
 def test_no_more_dialogues_are_under_way_than_were_asked_for(tmp_path):
@@ -314,6 +321,7 @@ def test_what_a_pool_broke_off_is_tried_again(tmp_path):
     assert second.summary["agents"]["a"]["scenarios"]["telecom_package"]["dialogues"] == {"ended": len(plans)}
     assert mean(second, "a", "logic") == pytest.approx(100.0)
     assert second.summary["votes"]["turns"] == 3 * len(plans)
+    assert second.summary["votes"]["no_reference"] == 0, "the turns whose judge was away have been judged"
 
 
 def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):

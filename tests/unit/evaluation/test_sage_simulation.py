@@ -53,6 +53,12 @@ async def test_a_dialogue_goes_on_until_the_customer_leaves():
     assert told[2].startswith("One.\n(what the desk now does: ")
 
 
+async def test_a_customer_who_rambles_has_said_what_is_there():
+    rambling = Answer(failure="unparsable", reasoning="Hello, my bill and")
+    trace = await talk(says(good("One.")), says(rambling, "[END]"))
+    assert ([turn.user for turn in trace.turns], trace.outcome) == (["Hello, my bill and"], "ended")
+
+
 async def test_each_is_told_what_it_may_know():
     agent, user = says(good()), says("Hello", "[END]")
     await talk(agent, user)

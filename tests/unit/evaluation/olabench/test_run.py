@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,7 @@ from hamr.evaluation.olabench.run import (
     unjudged,
     verdict_on,
 )
+from hamr.evaluation.olabench.summary import Bench, summarised
 from hamr.types import Answer, Judgement, Reference, Reply, ScorerCall, ServiceSample, Turn
 
 
@@ -79,6 +82,7 @@ def test_a_response_that_is_cut_off_counts_and_one_that_never_began_does_not():
     full = response_of(Answer(failure="unparsable", detail="no room"))
     assert (full.text, full.failure, full.passing) == (None, "unparsable", False)
     assert response_of(Answer(failure="timeout")).passing
+    assert response_of(Answer(failure="timeout", reasoning="I was about")).text is None, "the pool's doing"
 
 
 # --- figures -----------------------------------------------------------------------------------
@@ -150,6 +154,28 @@ def test_groups_are_kinds_subsets_and_both():
     assert found["workflow"]["grades"]["dialogue"]["mean"] == 2
     # A kind without risks and hallucinations has no overall score, and no zero.
     assert found["workflow"]["overall"] == {"mean": None, "low": None, "high": None, "n": 1}
+
+
+def test_where_only_subsets_differ_there_is_nothing_to_draw():
+    good = [outcome(item(f"c{i}"), dialogue=3, policy=3, tool=3, risk=(), hallucination="none") for i in range(5)]
+    bad = [
+        outcome(item(f"r{i}", "risk"), dialogue=1, policy=1, tool=1, risk=("role",), hallucination="factual")
+        for i in range(5)
+    ]
+    found = overall_interval(good + bad, resamples=50, seed=0)
+    assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
+
+
+def test_a_policy_that_gave_no_answer_is_not_asked_about():
+    """Another one has answered the same item, so that there is something to judge."""
+    there, gone = Policy(name="p", given={"a": "Good."}), Policy(name="q")
+    one = judge("dialogue")
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
+        bench = Bench(items=ITEMS[:1], policies=[there, gone], labelled={}, judges=[one])
+        _, rows = summarised(bench, journal, OPTIONS)
+    assert [(row["policy"], row["failure"], row["missing"]) for row in rows] == [
+        ("p", None, ["dialogue"]), ("q", "unavailable", [])
+    ]  # fmt: skip
 
 
 def test_the_bootstrap_draws_within_subsets():
