@@ -85,6 +85,12 @@ def test_a_response_that_the_answer_leaves_out_has_no_judgement():
     assert [j.grade if j else None for j in read] == [2, None, 3]
 
 
+def test_how_many_were_compared_is_how_many_stood_in_the_prompt():
+    """Whether the answer has a grade for each or not."""
+    found = read_compared('{"reason": "so", "scores": {"R1": 4}}', "policy", 3)
+    assert [j and (j.grade, j.compared) for j in found] == [(4, 3), None, None]
+
+
 @pytest.mark.parametrize(
     "scores", [{}, {"R4": 1}, {"R1": 2, "R9": 5}, {"R1": 0}, {"R1": "5"}, [1, 2, 3], 5, {"1": 2}, None]
 )
