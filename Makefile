@@ -35,7 +35,7 @@ check: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 --hypothesis-profile=quick $(ARGS)
+	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile=quick $(ARGS)
 
 lock:
 	@scripts/lock.sh

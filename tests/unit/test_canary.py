@@ -69,6 +69,7 @@ def leaks(content: bytes) -> bool:
     return b"canary" in content
 
 
+@pytest.mark.slow
 def test_no_file_of_a_run_holds_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(tmp_path / "run"), f"--token={PLAIN}"]
     env = {**os.environ, **ENVIRONMENT}

@@ -78,6 +78,7 @@ for target in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_job_has_main_and_help_and_can_be_imported_first() -> None:
     """In one process, for the libraries' sake; before each job all that is hamr's is forgotten."""
     command = [sys.executable, "-c", EACH_ALONE, *cli.available_jobs().values()]

@@ -37,6 +37,7 @@ def tracked(folder: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_wheel_has_conf_prompts_and_the_data_beside_the_code(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert tracked("conf") <= names

@@ -67,6 +67,7 @@ def _is(node: ast.expr | None, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_and_no_model_brings_code() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()}: {what}"

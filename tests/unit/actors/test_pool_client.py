@@ -250,6 +250,7 @@ async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.
     await pool.close()
 
 
+@pytest.mark.slow
 async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None:
     """All at once they take twice the deadline; each is put when the pool can work on it, and none is late."""
     free = asyncio.Semaphore(2)

@@ -111,6 +111,7 @@ async def test_extraction_drops_each_flaw_by_its_check(language: Any, tmp_path: 
     assert len(judged) == sum(list(kinds)[n % len(kinds)] in ("none", *VERDICTS) for n in range(1000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 async def test_migration_drops_each_flaw_by_its_check(language: Any, tmp_path: Path) -> None:
     kinds: dict[str, Flaw] = {"none": ({}, None), **VERDICTS, **POOR}

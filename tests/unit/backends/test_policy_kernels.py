@@ -21,6 +21,7 @@ def run(module: Any, x: Any, seed: int = 1) -> tuple[Any, Any, dict[str, Any]]:
     return out.detach(), x.grad, {name: p.grad for name, p in module.named_parameters()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 7, 24), (2, 700, 24), (3, 5, 4, 24)])
 @pytest.mark.parametrize("kind", ["LlamaRMSNorm", "Qwen3RMSNorm"])
 @pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-5), ("bfloat16", 0.01)])

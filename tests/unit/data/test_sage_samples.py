@@ -39,6 +39,7 @@ def setting_of(sample):
     return json.dumps([sample.meta["scenario"], sample.privileged["case"]["fields"], sample.meta["system"]])
 
 
+@pytest.mark.slow
 def test_sizes_are_shared_out_whole_and_the_file_format_holds(made):
     for split, size in SIZES.items():
         samples = of(made, split)
@@ -54,6 +55,7 @@ def test_sizes_are_shared_out_whole_and_the_file_format_holds(made):
     assert [len(of(odd, "train", name)) for name in ("telecom_package", "airline_refund")] == [2, 1]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_samples_and_another_seed_others(made):
     scenarios = [load_scenario(name) for name in scenario_names()]
     assert generate(scenarios, SIZES, seed=0) == made

@@ -420,6 +420,7 @@ def test_an_agent_that_says_nothing_earns_nothing_by_the_own_case_either(tmp_pat
     assert mean(found, "silent", "judges_right") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_worded_customers_show_what_their_way_needs_and_leave(tmp_path, language):
     config = QUICK.model_copy(update={"language": language, "cover": "routes"})

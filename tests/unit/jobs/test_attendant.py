@@ -45,6 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noted: dict[str, float] = {}
     attendant = Attendant(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)

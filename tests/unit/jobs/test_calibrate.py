@@ -48,6 +48,7 @@ def scores(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_from_scores_to_a_training_configuration(scores: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "out"
     assert hamr(["calibrate", f"scores={scores}", f"output={out}", "max_escalated_frac=0.5", "folds=3"]) == 0
@@ -79,6 +80,7 @@ def test_from_scores_to_a_training_configuration(scores: Path, tmp_path: Path, c
     assert sorted(p.name for p in out.iterdir()) == ["calibration.json", "calibration.png", "rewards"]
 
 
+@pytest.mark.slow
 def test_tiny_taus_stay_numbers(tmp_path: Path) -> None:
     """YAML 1.1 reads 1e-05 as a text."""
     fit = calibrate([i / 1e7 for i in range(30)], [i / 30 for i in range(30)], [(i * 7 % 30) / 30 for i in range(30)])
@@ -306,6 +308,7 @@ def test_from_samples_by_the_pairs_that_their_references_make(
     assert hamr(["calibrate", f"pairs={scores}", "most=60", f"output={tmp_path / 'no'}"]) == 2
 
 
+@pytest.mark.slow
 def test_from_pairs_to_the_same_files_and_the_scores(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

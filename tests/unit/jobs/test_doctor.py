@@ -150,6 +150,7 @@ def test_it_takes_no_arguments() -> None:
         doctor.main(["x=1"])
 
 
+@pytest.mark.slow
 def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = doctor.main([])
     out = capsys.readouterr().out

@@ -86,6 +86,7 @@ def summary(tmp_path):
     return json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
     pools = Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS)
@@ -146,6 +147,7 @@ def test_judges_are_graded_on_labelled_files(tmp_path, monkeypatch, capsys):
     assert "Right verdicts on labels.jsonl: hallucination 67 %." in (tmp_path / "out" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "items.jsonl", *ITEMS)
     Pools(monkeypatch, risk="unavailable")

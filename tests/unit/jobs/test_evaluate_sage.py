@@ -37,6 +37,7 @@ def rows(tmp_path, name):
     return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_it_promises(tmp_path, capsys):
     agents = "scripted:perfect,scripted:wrong_action,scripted:chatty"
     judges = "scripted:gold,scripted:strict,scripted:contrary"
@@ -63,6 +64,7 @@ def test_the_command_writes_all_it_promises(tmp_path, capsys):
     assert "http://" not in report and "https://" not in report
 
 
+@pytest.mark.slow
 def test_the_same_command_asks_nobody_again_and_others_may_join(tmp_path):
     evaluate(tmp_path)
     before = (tmp_path / "out" / "traces.jsonl").read_bytes()
@@ -73,6 +75,7 @@ def test_the_same_command_asks_nobody_again_and_others_may_join(tmp_path):
     assert after.startswith(before) and len(after) > len(before)
 
 
+@pytest.mark.slow
 def test_what_is_made_of_the_votes_may_change_without_asking_anybody(tmp_path):
     evaluate(tmp_path, agent="scripted:wrong_branch")
     intersection = metrics(tmp_path)["agents"]["scripted:wrong_branch"]["average"]["path"]["mean"]
@@ -80,6 +83,7 @@ def test_what_is_made_of_the_votes_may_change_without_asking_anybody(tmp_path):
     assert metrics(tmp_path)["agents"]["scripted:wrong_branch"]["average"]["path"]["mean"] < intersection
 
 
+@pytest.mark.slow
 def test_dialogues_can_be_judged_again_by_others(tmp_path, capsys):
     evaluate(tmp_path)
     assert evaluate(tmp_path, judges="scripted:strict") == 2
@@ -151,6 +155,7 @@ def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
     assert evaluate(tmp_path, scenario=str(mine)) == 2
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, monkeypatch):
     async def away(question):
         return Answer(failure="unavailable", detail="no such endpoint")

@@ -107,6 +107,7 @@ def test_resources_are_the_job_s_and_the_nodes() -> None:
 # --- the job that runs there -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "overrides",

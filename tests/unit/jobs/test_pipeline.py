@@ -106,6 +106,7 @@ SUMMARIES = {
 # --- what ships --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_pipeline_is_whole(name: str, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("{}\n")
@@ -333,6 +334,7 @@ def test_a_run_that_is_to_go_on_keeps_all_of_its_checkpoints(given: list[str], t
     assert len(list((tmp_path / "run").glob("3-rl/checkpoints/step_*/zero"))) == 2
 
 
+@pytest.mark.slow
 def test_a_pipeline_runs_once_at_a_time(given: list[str], tmp_path: Path) -> None:
     def twice(args: list[str], place: Path) -> int | None:
         with pytest.raises(RunFolderError, match="in use by another process"):

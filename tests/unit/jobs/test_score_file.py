@@ -92,6 +92,7 @@ def run(
     return tally
 
 
+@pytest.mark.slow
 def test_ten_thousand_responses_take_no_more_memory_than_a_few_hundred(tmp_path: Path) -> None:
     """What is held is what is in flight: between the first tenth and the end fewer objects come to be held than one for
     every ten responses, and never were more than eight groups under way."""

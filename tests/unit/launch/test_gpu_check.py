@@ -57,6 +57,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_each_check_has_a_process_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "scripted.py"
     script.write_text(SCRIPTED)

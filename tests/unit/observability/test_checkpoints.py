@@ -182,6 +182,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_a_whole_checkpoint_stands(tmp_path):
     draw = random.Random(0)
     done = -1

@@ -136,6 +136,7 @@ print("the run goes on", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 def test_a_wandb_that_dies_or_hangs_costs_the_run_nothing_else(tmp_path, signal):
     command = [sys.executable, "-c", DYING, str(tmp_path), signal]
@@ -164,6 +165,7 @@ with make(sys.argv[1]) as folder:
 """
 
 
+@pytest.mark.slow
 def test_offline_files_hold_the_metrics_and_no_secret(tmp_path):
     env = {**os.environ, "FOO_API_KEY": "canary-env", "WANDB_API_KEY": "c" * 36 + "cana", "HAMR_STRICT_METRICS": "1"}
 

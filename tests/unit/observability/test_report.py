@@ -29,6 +29,7 @@ def html(run):
     return run.report.read_text()
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone(run, html):
     sources = re.findall(r'src="([^"]*)"', html)
     assert len(sources) == len(list(run.plots.glob("*.png"))) >= 14
@@ -165,6 +166,7 @@ def test_training_scores_alone_make_the_histogram(run):
 # --- the command -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_where_the_report_is(run, capsys):
     assert job.main([str(run.path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(run.report)

@@ -92,6 +92,7 @@ def test_a_folder_s_config_says_it_better(tmp_path: Path) -> None:
         model_size("model.path", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_bundled_models_are_known_by_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     folder = resolve_model("tiny")

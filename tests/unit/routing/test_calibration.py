@@ -169,6 +169,7 @@ def test_the_interval_is_where_the_reranker_is_right():
     assert fit.escalated_frac == asked.mean()
 
 
+@pytest.mark.slow
 def test_a_reranker_without_fault_never_asks_and_a_worthless_one_always_does():
     _, s_j, y = noisy(60)
     noise = np.random.default_rng(1).random(60)
@@ -214,6 +215,7 @@ scores = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0]), st.integer
 rows = st.lists(st.tuples(scores, scores, scores), min_size=20, max_size=32)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(rows, st.sampled_from([None, 0.0, 0.2, 0.6]))
 def test_the_fit_does_what_it_says(triples, most):
@@ -260,6 +262,7 @@ def test_mixing_arrays_is_the_cascades_mix_to_the_last_bit(triples, a, b, w1, w2
 # --- bounds, rows, validation ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_bound_on_cost_is_one_on_judge_calls():
     data = noisy(120)
     dear = fitted(*data, max_cost=4.0, judge_cost=10.0, reranker_cost=1.0)
@@ -272,6 +275,7 @@ def test_a_bound_on_cost_is_one_on_judge_calls():
     assert both.escalated_frac <= 0.1
 
 
+@pytest.mark.slow
 def test_rows_are_what_they_are_called():
     s_r, s_j, y = noisy(80)
     fit = fitted(s_r, s_j, y)
@@ -290,6 +294,7 @@ def test_rows_are_what_they_are_called():
     }
 
 
+@pytest.mark.slow
 def test_given_verdicts_are_used_and_constant_ones_have_no_rho():
     s_r, s_j, y = noisy(40)
     hard = np.where(y > 0.5, 1.0, 0.0)
@@ -297,6 +302,7 @@ def test_given_verdicts_are_used_and_constant_ones_have_no_rho():
     assert fitted(s_r, s_j, y, hard=np.full(40, 0.5)).hard_judge is None
 
 
+@pytest.mark.slow
 def test_cross_validation_sees_through_noise_and_keeps_signal():
     lucky = [calibrate(*np.random.default_rng(i).random((3, 30)), folds=3, resamples=0) for i in range(4)]
     assert np.mean([fit.spearman for fit in lucky]) > 0.25
@@ -306,6 +312,7 @@ def test_cross_validation_sees_through_noise_and_keeps_signal():
     assert fitted(*middling()).cv_spearman is None
 
 
+@pytest.mark.slow
 def test_the_interval_is_reproducible_and_around_the_rho():
     data = noisy(60)
     first, again = (calibrate(*data, folds=0, resamples=40, seed=4) for _ in range(2))
@@ -314,6 +321,7 @@ def test_the_interval_is_reproducible_and_around_the_rho():
     assert fitted(*data).interval is None
 
 
+@pytest.mark.slow
 def test_profiles_pass_through_the_fit():
     data = noisy(80)
     fit = fitted(*data)

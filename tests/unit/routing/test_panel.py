@@ -191,6 +191,7 @@ def test_dealing_keeps_everybody_and_evens_out(count, most):
     assert len(chunks) == -(-count // most)
 
 
+@pytest.mark.slow
 @given(st.data(), st.lists(st.sampled_from([*GRADES, "<tool_call>{"]), min_size=1, max_size=6), st.integers(2, 4))
 def test_whoever_comes_when_each_gets_its_own_grade_and_every_question_is_paid_once(data, texts, most):
     """Some siblings never come, some come after the others were judged."""

@@ -173,6 +173,7 @@ JUNK = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_file_with_anything_anywhere_loads_or_is_refused_in_one_line(tmp_path_factory, data):
