@@ -97,6 +97,7 @@ def score_settings(config: Config) -> dict[str, Any]:
     model = config.model
     trained = any(pool.learns_pairs for pool in config.pools.values())
     hybrid = model.response_format == "hybrid"
+    files = _own_files(config)
     return {
         "hamr": __version__,
         "model": model.model_dump(include={"path", "response_format"} | ({"post_cot_share"} if hybrid else set())),
@@ -104,7 +105,7 @@ def score_settings(config: Config) -> dict[str, Any]:
         "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
         # Scorers that are fine-tuned before the run depend on what they are trained with.
         "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
-        "files": _own_files(config),
+        **({"files": files} if files else {}),
     }
 
 

@@ -44,10 +44,10 @@ class Request:
             return cls(job=job, own=tuple(own), settings=tuple(settings), config=config)
         if job not in LEARNING:
             return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(settings))
-        for arg in own:
-            if arg.startswith("pipeline="):
-                remedy = "a pipeline is not sent whole; start it on a node of the cluster, with cluster.address=auto"
-                raise BadInput("pipeline", arg.partition("=")[2], remedy)
+        for arg in args:
+            if arg == "--multirun" or arg.startswith("pipeline="):
+                remedy = "several runs are not sent as one; start them on a node of the cluster: cluster.address=auto"
+                raise BadInput(job, arg, remedy)
         resumes = [arg for arg in own if job in RESUMED and arg.startswith("resume=")]
         resumed = [arg.partition("=")[2] for arg in resumes]
         # What is neither is said to be unknown, as it would be here.

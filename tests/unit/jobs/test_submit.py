@@ -69,7 +69,8 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
         (["train", "foo"], "foo"),
         (["train", "--folow"], "--folow"),
         (["sft", "sftt.epochs=1"], "sft"),
-        (["train", "pipeline=olamind_small"], "a pipeline is not sent whole"),
+        (["train", "pipeline=olamind_small"], "train: 'pipeline=olamind_small': several runs are not sent as one"),
+        (["sft", "--multirun", "trainer.ranks=1,2"], "sft: '--multirun': several runs are not sent as one"),
     ],
     ids=str,
 )
