@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -45,7 +46,7 @@ from hamr.jobs.scorer_lessons import (
     pair_lessons,
 )
 from hamr.jobs.scorer_report import write_measured
-from hamr.observability.run_folder import RunFolder
+from hamr.observability.run_folder import RunFolder, write_atomic
 from hamr.rewards.prompting import PromptTemplate
 from hamr.types import ServiceSample
 
@@ -210,24 +211,51 @@ def prepare_scorer(
     models = [str(path.resolve()) for path in (base, begin)]
     recipe = json.dumps([RECIPE_VERSION, models, *taught.basis])
     folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    note = folder.with_suffix(".json")
+    note = folder.with_name(f"{folder.name}.json")
     if not note.is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        exam = taught.exam()
-        if len(set(exam.labels)) < 2:
-            raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
-        overlap = exam.overlap_auc
-        with _child() as call:
-            raw = auc(call(_raw_scores, base, exam, tuning), exam.labels)
-            needed = tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
-            progress(
-                f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
-            )
-            if needed and not (folder / "config.json").is_file():
-                call(_finetune, begin, folder, taught.examples(), tuning, name)
-        note.write_text(json.dumps({"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}))
+        with _alone(folder, lambda: progress(f"{name}: another process trains this very scorer; waiting for it")):
+            if not note.is_file():
+                write_atomic(note, json.dumps(_made(name, tuning, taught, base, begin, folder, progress)))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
+
+
+def _made(
+    name: str,
+    tuning: ScorerTrainingConfig,
+    taught: Lessons,
+    base: Path,
+    begin: Path,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Fine-tunes from `begin` to `folder` where the raw model needs it; what `TunedScorer` is told beside its path."""
+    exam = taught.exam()
+    if len(set(exam.labels)) < 2:
+        raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
+    overlap = exam.overlap_auc
+    with _child() as call:
+        raw = auc(call(_raw_scores, base, exam, tuning), exam.labels)
+        needed = tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
+        progress(
+            f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
+        )
+        if needed and not (folder / "config.json").is_file():
+            call(_finetune, begin, folder, taught.examples(), tuning, name)
+    return {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """One process at a time makes what lies at `folder`; the kernel gives the lock back whatever becomes of it."""
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -21,3 +24,28 @@ def test_data_in_which_nothing_can_be_told_apart_is_named(tmp_path: Path, monkey
     lessons = Lessons(basis=[], exam=lambda: exam, examples=list)
     with pytest.raises(BadInput, match=r"pools\.reranker\.finetune.*data multigt"):
         scorer.prepare_scorer("reranker", pool, lambda: lessons, print)
+
+
+def test_two_processes_do_not_train_one_scorer_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits, and takes what the first has made. A pool's name may have a dot."""
+    monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
+    monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
+    pool = PoolConfig(role="judge", prompt="judge_short.en", finetune=ScorerTrainingConfig())
+    lessons = Lessons(basis=[], exam=lambda: pytest.fail("it is trained already"), examples=list)
+    facts = {"raw_auc": 0.5, "raw_word_overlap_auc": 0.6, "finetuned": True}
+    said: list[str] = []
+
+    def first_one_ends(line: str) -> None:
+        said.append(line)
+        scorers.joinpath(f"{made}.json").write_text(json.dumps(facts))
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+    scorers = tmp_path / "scorers"
+    scorers.mkdir()
+    recipe = json.dumps([scorer.RECIPE_VERSION, [str(tmp_path.resolve())] * 2])
+    made = f"judge.b-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    with (scorers / f".{made}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        tuned = scorer.prepare_scorer("judge.b", pool, lambda: lessons, first_one_ends)
+    assert said == ["judge.b: another process trains this very scorer; waiting for it"]
+    assert tuned == scorer.TunedScorer(path=scorers / made, **facts)
