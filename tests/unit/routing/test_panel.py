@@ -12,7 +12,7 @@ from scripted import ScriptedPool, call, rollout, sample
 from hamr.config.schema import RewardsConfig
 from hamr.observability.record_json import record_from_json, record_to_json
 from hamr.rewards.questions import Said
-from hamr.routing.panel import deal
+from hamr.routing.panel import Asked, Panel, deal
 from hamr.routing.replay import replay
 from hamr.routing.router import RewardRouter
 from hamr.types import Answer, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, Scored
@@ -64,6 +64,22 @@ async def test_a_group_is_judged_in_one_prompt():
     for record in records:
         assert record_from_json(record_to_json(record)) == record
         assert replay(record, config) == record.total
+
+
+@pytest.mark.parametrize("order", [(5.0, 60.0), (60.0, 5.0)])
+async def test_a_round_has_as_long_as_the_last_of_its_members_waits(order):
+    """Whoever came later may have more time left; nor does one with less shorten the others'."""
+    now, seen = asyncio.get_running_loop().time(), []
+
+    async def compare(sample, group, said, until):
+        seen.append(until)
+        return Asked(results=tuple(JudgeUnavailable(detail="") for _ in said))
+
+    panel = Panel(compare, wait_s=LONG, most=16)
+    said = [Said(words=text, call="") for text in ("alpha", "beta")]
+    members = zip(responses("alpha", "beta"), said, order, strict=True)
+    await asyncio.gather(*(panel.judge(sample("ref"), r.key, 2, one, now + left) for r, one, left in members))
+    assert seen == [now + 60.0]
 
 
 async def test_the_prompt_does_not_depend_on_who_came_first():
