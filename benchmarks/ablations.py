@@ -1,31 +1,37 @@
-"""The papers' ablations as one sweep over the bundled model and generated data: which orderings are there?
+"""The papers' ablations as one Hydra multirun over the bundled model and generated data: which orderings are there?
 
-    python benchmarks/ablations.py --seeds 0,1,2                       # all arms
-    python benchmarks/ablations.py --only init,ours --seeds 0          # some parts, and some arms by name
-    python benchmarks/ablations.py --only judge                        # the judge's ECS of what was said so far
-    python benchmarks/ablations.py --only table                        # tables and plots of what is finished
+    python benchmarks/ablations.py                                     # all arms, seeds 0, 1 and 2
+    python benchmarks/ablations.py seed=0 arm=init,ours                # one seed; a part of the arms and one by name
+    python benchmarks/ablations.py arm=none                            # the judge, tables and plots of what is finished
+    python benchmarks/ablations.py --help
 
 Every arm and seed is a `hamr sft` or `hamr train` of its own. What is finished is not run again, what was killed goes
-on: the same command, or one with more seeds or parts, may be given as often as needed. README.md beside this file says
+on: the same command, or one with more seeds or arms, may be given as often as needed. README.md beside this file says
 how to read what comes out.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from ablation import world  # noqa: E402
-from ablation.arms import PARTS, Arm, arms  # noqa: E402
+from ablation.arms import Arm, arms, options  # noqa: E402
 from ablation.figures import (  # noqa: E402
     entropies,
     exact_scores,
@@ -43,71 +49,113 @@ from hamr.data.samples import read_samples  # noqa: E402
 from hamr.errors import BadInput, HamrError  # noqa: E402
 from hamr.evaluation.folder import locked  # noqa: E402
 
-STEPS = (*PARTS, "judge", "table")
 NAME = "ablations"
+HAMR = "+hamr."
+"""Before an override of every run."""
+
+
+@dataclass
+class Settings:
+    """`--help` says what they mean."""
+
+    seed: int = 0
+    arms: list[str] = field(default_factory=list)
+    items: int = world.SFT_ITEMS
+    judge: bool = True
+    hamr: dict[str, Any] = field(default_factory=dict)
+    out: str = f"runs/{NAME}"
+    results: str = str(HERE / "results")
+    before: str = ""
+    port: int = 8377
 
 
 def main() -> int:
-    args = arguments()
-    start = hamr_process(shlex.split(args.before))
+    """Hydra calls `one` for every combination of a seed and an option of `arm`."""
+    store = ConfigStore.instance()
+    store.store(name="settings", node=Settings)
+    for name, chosen in options().items():
+        store.store(group="arm", name=name, node={"arms": list(chosen)}, package="_global_")
+    calls: list[Call] = []
+
+    def one(config: DictConfig) -> None:
+        # Behind any exception but SystemExit, Hydra would go on with the next combination.
+        with ending():
+            if not calls:
+                calls.append(Call(config))
+            calls[0].run(config)
+
+    hydra.main(version_base="1.3", config_path="ablation", config_name="sweep")(one)()
+    with ending():
+        return calls[0].end() if calls else 0
+
+
+@contextmanager
+def ending() -> Iterator[None]:
     try:
-        sweep = prepared(args.out.resolve(), args, start)
-        left = run_arms(sweep, args.only, args.seeds)
-        if "judge" in args.only:
-            ask_judge(sweep, args.seeds, start)
-        found, curves = everything(sweep, args.seeds)
-        write(args.results, found, curves, args.seeds)
+        yield
     except HamrError as error:
         print(error, file=sys.stderr)
-        return 2 if isinstance(error, BadInput) else 1
-    for one in left:
-        print(f"not finished: {one}")
-    return 1 if left else 0
+        raise SystemExit(2 if isinstance(error, BadInput) else 1) from None
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    choices = f"of {','.join(STEPS)}, or arms by name; all if not given"
-    parser.add_argument("--only", type=_listed, default=STEPS, help=choices)
-    parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2])
-    items = "decision points that SFT learns, and as many plans; another number needs another --out"
-    parser.add_argument("--items", type=int, default=world.SFT_ITEMS, help=items)
-    parser.add_argument("--out", type=Path, default=Path("runs") / NAME, help="folder of the data and the runs")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the tables and the plots")
-    parser.add_argument("--before", default="", help="put before every hamr command, such as 'nice -n 19'")
-    parser.add_argument("--port", type=int, default=8377, help="of the rule engine's endpoint, for --only rewards")
-    parser.add_argument("overrides", nargs="*", help="further key=value for every run, such as experiment.steps=20")
-    return parser.parse_args()
+class Call:
+    """All combinations of one call. Raises BadInput where another call is at work in the same folder: it would take an
+    unfinished run for a killed one."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.shared = _shared(config)
+        self.start = hamr_process(shlex.split(config.before))
+        out = Path(config.out).resolve()
+        self.lock = locked(out)
+        self.sweep = prepared(out, config, self.start, [o.removeprefix(HAMR) for o in _typed() if o.startswith(HAMR)])
+        self.left: list[str] = []
+
+    def run(self, config: DictConfig) -> None:
+        """One combination."""
+        if _shared(config) != self.shared:
+            raise BadInput("overrides", _typed(), "only arm and seed have several values here; give another out")
+        self.left += run_arms(self.sweep, config.arms, config.seed)
+
+    def end(self) -> int:
+        """The judge and the tables, of all that is finished in the folder."""
+        seeds = finished_seeds(self.sweep)
+        if not _finished(self.sweep, seeds):
+            print(f"no arm with responses is finished in {self.sweep.out}: there is nothing for tables")
+        else:
+            if self.shared["judge"]:
+                ask_judge(self.sweep, seeds, self.start)
+            found, curves = everything(self.sweep, seeds)
+            write(Path(self.shared["results"]), found, curves, seeds)
+        for one in self.left:
+            print(f"not finished: {one}")
+        return 1 if self.left else 0
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+def _shared(config: DictConfig) -> dict[str, Any]:
+    """What every combination has in common."""
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key not in ("seed", "arms")}
 
 
-def _numbers(text: str) -> list[int]:
-    return sorted({int(number) for number in text.split(",")})
+def _typed() -> list[str]:
+    return list(HydraConfig.get().overrides.task)
 
 
-def run_arms(sweep: Sweep, only: Sequence[str], seeds: Sequence[int]) -> list[str]:
-    """What could not be finished. Raises BadInput for a name that is neither a part nor an arm, and where another call
-    is at work in the same folder: it would take an unfinished run for a killed one."""
-    unknown = next((name for name in only if name not in STEPS and name not in sweep.arms), None)
-    if unknown is not None:
-        raise BadInput("--only", unknown, f"is none of {', '.join((*STEPS, *sweep.arms))}")
-    wanted = [arm for arm in sweep.arms.values() if arm.part in only or arm.name in only]
-    # Looks come last: others may have found by then what they would.
-    wanted.sort(key=lambda arm: arm.job == "look")
-    with locked(sweep.out) if wanted else nullcontext():
-        # Seed after seed: a call that is stopped leaves whole tables of the seeds before.
-        runs = [(arm, seed) for seed in dict.fromkeys((*seeds, 0)) for arm in wanted if seed in seeds_of(arm, seeds)]
-        return [f"{arm.name}, seed {seed}" for arm, seed in runs if not sweep.run(arm, seed)]
+def run_arms(sweep: Sweep, names: Sequence[str], seed: int) -> list[str]:
+    """What could not be finished."""
+    runs = [(sweep.arms[name], number) for name in names for number in seeds_of(sweep.arms[name], [seed])]
+    return [f"{arm.name}, seed {number}" for arm, number in runs if not sweep.run(arm, number)]
 
 
-def prepared(out: Path, args: argparse.Namespace, start: Start) -> Sweep:
+def prepared(out: Path, config: DictConfig, start: Start, others: Sequence[str]) -> Sweep:
     """Data and prompts are written anew by every call; they are the same unless the code that makes them changed."""
-    files = world.prepare(out / "data", args.items)
+    files = world.prepare(out / "data", config["items"])
     prompts = write_prompts(out / "prompts")
-    listed = arms(files, f"http://127.0.0.1:{args.port}/v1", prompts, args.overrides)
+    listed = arms(files, f"http://127.0.0.1:{config.port}/v1", prompts, others)
     samples = [sample for name in ("single", "test") for sample in read_samples(files[name])]
     return Sweep(
         out=out,
@@ -115,7 +163,7 @@ def prepared(out: Path, args: argparse.Namespace, start: Start) -> Sweep:
         files=sorted(files.values()),
         start=start,
         grader=Grader(samples, prompts),
-        port=args.port,
+        port=config.port,
     )
 
 
@@ -129,13 +177,16 @@ def seedless(arm: Arm) -> bool:
     return arm.job == "look" and arm.start is None
 
 
+def finished_seeds(sweep: Sweep) -> list[int]:
+    runs = (sweep.out / "runs").glob("*/seed_*/summary.json")
+    return sorted({int(path.parent.name.removeprefix("seed_")) for path in runs})
+
+
 def ask_judge(sweep: Sweep, seeds: Sequence[int], start: Start) -> None:
     """One call for the answers of all arms: most of them were given by several. Votes are kept between calls."""
     folder = sweep.out / "judge"
     folder.mkdir(exist_ok=True)
     finished = [(said(sweep, arm, seed), arm.response_format) for arm, seed in _finished(sweep, seeds)]
-    if not finished:
-        raise BadInput("--only", "judge", "no arm is finished; run some first")
     count = write_answers(folder / "answers.jsonl", finished)
     data = {name: sweep.out / "data" / f"{file}.jsonl" for name, file in _JUDGES_DATA.items()}
     print(f"judge: {count} different answers of {len(finished)} runs", flush=True)

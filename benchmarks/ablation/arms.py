@@ -61,6 +61,14 @@ def arms(files: Mapping[str, Path], endpoint: str, prompts: Path, others: Sequen
     return [*_sft(files, others), *_looks(rl), *_rl(rl), *_terms(rl, endpoint, prompts)]
 
 
+def options() -> dict[str, tuple[str, ...]]:
+    """What the group `arm` of the sweep offers: every arm by its name, every part with its arms, and none. An arm that
+    looks stands behind those that are trained: it is not run where its twin has been."""
+    known = arms(dict.fromkeys(("sft", "single", "multi", "validation", "test"), Path()), "", Path())
+    parts = {part: tuple(arm.name for arm in known if arm.part == part) for part in PARTS}
+    return {"none": (), **parts, **{arm.name: (arm.name,) for arm in known}}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rl:
     """What all runs of `hamr train` share."""

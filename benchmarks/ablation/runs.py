@@ -114,7 +114,7 @@ class Sweep:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(json.dumps(wanted, indent=1) + "\n")
         elif json.loads(note.read_text()) != wanted:
-            raise BadInput("--out", str(note), "was begun with other settings or data; give another --out")
+            raise BadInput("out", str(note), "was begun with other settings or data; give another out")
 
     def _prune(self, arm: Arm, seed: int) -> None:
         """A checkpoint is 1.9 GB, and of a finished run only an SFT arm's policy is used again."""

@@ -19,12 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from ablation import tables, world  # noqa: E402
-from ablation.arms import TERMS, TWINS, Arm, arms  # noqa: E402
+from ablation.arms import PARTS, TERMS, TWINS, Arm, arms, options  # noqa: E402
 from ablation.figures import exact_scores, judge_scores, last_third, plain, write_answers  # noqa: E402
 from ablation.graders import Grader, served, verdict_json, write_prompts  # noqa: E402
 from ablation.runs import Sweep  # noqa: E402
 from ablation.verdict import Exact, hear, judged, judged_action  # noqa: E402
-from ablations import run_arms  # noqa: E402
 
 from hamr.augmentation.patm_checks import missing_step  # noqa: E402
 from hamr.backends.scorer_openai import OpenAIScorer  # noqa: E402
@@ -40,6 +39,7 @@ from hamr.data.samples import read_samples  # noqa: E402
 from hamr.data.sft_items import KINDS, read_items  # noqa: E402
 from hamr.data.telecom import act_of, generate  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
+from hamr.evaluation.folder import locked  # noqa: E402
 from hamr.evaluation.olabench import overall  # noqa: E402
 from hamr.observability.checkpoints import Checkpoints  # noqa: E402
 from hamr.observability.ledger import Ledger  # noqa: E402
@@ -304,7 +304,7 @@ def test_other_settings_or_data_need_another_folder(tmp_path: Path, monkeypatch:
         sweep(tmp_path, Hamr()).run(BASE, 0)
     monkeypatch.undo()
     (tmp_path / "data.jsonl").write_text("[]\n")
-    with pytest.raises(BadInput, match="another --out"):
+    with pytest.raises(BadInput, match="another out"):
         sweep(tmp_path, Hamr()).run(BASE, 0)
 
 
@@ -337,12 +337,64 @@ def test_twins_ask_the_same_policy_the_same(files: dict[str, Path], tmp_path: Pa
         assert own.experiment.evaluation == other.experiment.evaluation
 
 
-def test_seed_after_seed_and_looks_last(tmp_path: Path) -> None:
-    hamr = Hamr()
-    made = sweep(tmp_path, hamr, LOOK, TWIN)
-    assert run_arms(made, ("sft", "init"), [1, 2]) == []
-    ran = [next(a for a in args if a.startswith("experiment.run_dir=")).split("/runs/")[1] for args in hamr.asked]
-    assert ran == ["base/seed_1", "init_mix/seed_1", "base/seed_2", "init_mix/seed_2"]
+def test_looks_come_behind_what_is_trained() -> None:
+    found = options()
+    assert found["none"] == () and found["ours"] == ("ours",) and found["gt"] == ("multi_gt",)
+    trained = [name.startswith("look_") for name in found["sft"]]
+    assert trained == sorted(trained)
+    rows = {row.arm for table in tables.TABLES for row in table.rows}
+    assert rows <= {name for part in PARTS for name in found[part]}
+
+
+def test_one_multirun_of_seeds_and_arms(tmp_path: Path) -> None:
+    """Hydra's own sweeper calls every combination, seed after seed; one that fails does not end the others."""
+    out = tmp_path / "out"
+    asked = ["seed=0,1", "arm=mix,gt", "+hamr.experiment.name=swept", "before='false'", f"out={out}"]
+    done = called(tmp_path, *asked)
+    assert done.returncode == 1, done.stderr
+    lines = [line.partition(":")[0] for line in done.stdout.splitlines() if ": hamr " in line]
+    # The arm of `gt` starts from mix_dra, which does not live.
+    assert lines == ["mix, seed 0", "mix_dra, seed 0", "mix, seed 1", "mix_dra, seed 1"]
+    assert done.stdout.count(" experiment.name=swept ") == 4
+    assert [line for line in done.stdout.splitlines() if line.startswith("not finished")] == [
+        "not finished: mix, seed 0",
+        "not finished: multi_gt, seed 0",
+        "not finished: mix, seed 1",
+        "not finished: multi_gt, seed 1",
+    ]
+    [multirun] = (out / "multirun").iterdir()
+    assert sorted(path.name for path in multirun.iterdir()) == ["0", "1", "2", "3", "multirun.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        (["arm=ours,mode"], 1, "Could not find 'arm/mode'"),
+        (["seed=0,x"], 1, "Value 'x' of type 'str' could not be converted to Integer"),
+        (["seed=0", "arm=none", "items=96,100"], 2, "only arm and seed have several values here"),
+        (["seed=0", "arm=mix", "+hamr.experiment.stepz=3"], 2, "experiment.stepz"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_runs(
+    asked: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    done = called(tmp_path, *asked, f"out={tmp_path / 'out'}", "before='false'")
+    assert (done.returncode, ": hamr " in done.stdout) == (code, False)
+    assert said in done.stderr
+    assert code == 1 or done.stderr.count("\n") == 1
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_two_calls_do_not_share_a_folder(tmp_path: Path) -> None:
+    with locked(tmp_path / "out"):
+        done = called(tmp_path, "seed=0", "arm=mix", f"out={tmp_path / 'out'}", "before='false'")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "wait for it" in done.stderr
+
+
+def called(cwd: Path, *asked: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "ablations.py"), f"results={cwd / 'results'}", *asked]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 
 def test_fewer_items_to_learn(tmp_path: Path) -> None:
@@ -596,7 +648,6 @@ def finished_run(folder: Path, arm: Arm, said: dict[str, dict[str, str]], entrop
 
 def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     out, results = tmp_path / "out", tmp_path / "results"
-    command = [sys.executable, str(ROOT / "benchmarks" / "ablations.py"), "--seeds", "0", "--out", str(out)]
     files = world.prepare(out / "data")
     known = {arm.name: arm for arm in arms(files, "http://127.0.0.1:8377/v1", out / "prompts")}
     points = [s for s in read_samples(files["test"]) if isinstance(s.references[0].action, Reply)][:8]
@@ -609,9 +660,7 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
     finished_run(runs / "ours/seed_0", known["ours"], begun, [0.3, 0.2, 0.1])
     finished_run(runs / "multi_gt/seed_0", known["multi_gt"], begun, [0.3, 0.3, 0.4])
 
-    done = subprocess.run(
-        [*command, "--only", "table", "--results", str(results)], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = called(tmp_path, "arm=none", "judge=false", f"out={out}")
     assert done.returncode == 0, done.stderr
     claims = json.loads((results / "ablations.json").read_text())["claims"]
     found = {(c["row"], c["measure"]): c for c in claims if c["table"] in ("sft", "gt")}
@@ -631,8 +680,7 @@ def test_tables_and_plots_of_what_is_finished(tmp_path: Path) -> None:
         assert (results / f"ablations_{name}.png").stat().st_size > 5_000
 
 
-def test_a_name_that_is_no_part_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "ablations.py"), "--only", "modes,mode"]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "'mode'" in done.stderr and done.stderr.count("\n") == 1
+def test_nothing_finished_makes_no_tables(tmp_path: Path) -> None:
+    done = called(tmp_path, "arm=none", f"out={tmp_path / 'out'}")
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert not (tmp_path / "results").exists()
