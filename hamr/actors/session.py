@@ -21,7 +21,7 @@ from hamr.actors.joining import TOKEN, check_joinable
 from hamr.actors.nodes import check_alike
 from hamr.config.cluster_security import check_cluster_address
 from hamr.config.schema import ClusterConfig
-from hamr.errors import BadInput
+from hamr.errors import BadInput, HamrError
 
 MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
@@ -109,6 +109,13 @@ def _init(what: str, **options: Any) -> None:
         token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
         raise BadInput(
             "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
+        ) from e
+    except Exception as e:
+        if type(e) is not Exception:
+            raise
+        # What Ray raises where its own processes were not up within 30 seconds, a bound that nobody can set.
+        raise HamrError(
+            f"{what} did not start in Ray's 30 seconds; let the machine do less at once, and ask again: {e}"
         ) from e
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
