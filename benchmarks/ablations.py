@@ -109,7 +109,7 @@ class Call:
         self.shared = _shared(config)
         self.start = hamr_process(shlex.split(config.before))
         out = Path(config.out).resolve()
-        self.lock = locked(out)
+        self.lock = locked(out)  # held as long as this object lives
         self.sweep = prepared(out, config, self.start, [o.removeprefix(HAMR) for o in _typed() if o.startswith(HAMR)])
         self.left: list[str] = []
 
