@@ -50,9 +50,9 @@ def finetune(
 ) -> None:
     """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
 
-    All weights are trained, or all but the embeddings, or an adapter that is merged at the end: bf16 computation,
-    float32 master weights, AdamW, linear warm-up and linear decay. Written aside and renamed, so that `out` is whole or
-    absent.
+    All weights are trained, or all but the embeddings, or an adapter that is merged at the end. Computation is in
+    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay. Written aside and
+    renamed, so that `out` is whole or absent.
     """
     import torch
 
@@ -68,7 +68,7 @@ def finetune(
         shutil.copytree(base, scratch)
     else:
         truncated_copy(base, layers, scratch)
-    model = load_policy(scratch, dtype=torch.bfloat16, layout="shared_prompt", lora=config.lora).train()
+    model = load_policy(scratch, dtype=getattr(torch, config.dtype), layout="shared_prompt", lora=config.lora).train()
     use_cpu_kernels(model)
     if config.lora is None:
         model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
@@ -102,7 +102,13 @@ def finetune(
 
 
 def verdict_scores(
-    folder: Path, prompts: Sequence[tuple[int, ...]], values: Mapping[int, float], *, threads: int, batch_size: int = 16
+    folder: Path,
+    prompts: Sequence[tuple[int, ...]],
+    values: Mapping[int, float],
+    *,
+    dtype: str,
+    threads: int,
+    batch_size: int = 16,
 ) -> list[float]:
     """What the model at `folder` says to each prompt, asked for its verdict at once: the mean of `values` (label token
     to its worth) under the next token's probabilities, renormalised over the labels."""
@@ -110,7 +116,7 @@ def verdict_scores(
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     worth = torch.tensor(list(values.values()))
     scores: list[float] = []
     with torch.inference_mode():

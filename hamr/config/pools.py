@@ -11,8 +11,7 @@ from hamr.config.faults import BreakerConfig, HedgeConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.lora import LoraConfig
 from hamr.config.section import Fraction, NonNegative, Section
-
-DType = Literal["bfloat16", "float32"]
+from hamr.hardware import DType, resolve_dtype
 
 
 class EngineConfig(FootprintConfig):
@@ -71,6 +70,13 @@ class ScorerTrainingConfig(Section):
     `reason`, as `hamr data hallucination` writes them."""
     held_out: str | None = None
     """A grader's: a file of the same form to measure it on. null: a fifth of the samples of `labelled`."""
+    dtype: DType = "auto"
+    """Compute type of the training, which runs on the CPU; `auto` is resolved as everywhere (`model.dtype`)."""
+
+    @model_validator(mode="after")
+    def _resolve_dtype(self) -> ScorerTrainingConfig:
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=False))
+        return self
 
 
 class AutoscalingConfig(Section):
@@ -106,7 +112,8 @@ class PoolConfig(Section):
     """Spreads the pool: at most so many of its replicas on one node. null: wherever there is room."""
     autoscaling: AutoscalingConfig | None = None
     engine: EngineConfig = EngineConfig()
-    dtype: DType = "bfloat16"
+    dtype: DType = "auto"
+    """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""
     max_context: PositiveInt = 1024
     max_ongoing_requests: PositiveInt = 8
     """Requests (small batches) that one replica works on at a time; the rest queue."""
@@ -147,6 +154,11 @@ class PoolConfig(Section):
         if isinstance(given, Mapping) and given.get("type") == "openai":
             return {**given, "finetune": None}
         return given
+
+    @model_validator(mode="after")
+    def _resolve_dtype(self) -> PoolConfig:
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=self.engine.num_gpus > 0))
+        return self
 
     @model_validator(mode="after")
     def _endpoint(self) -> PoolConfig:

@@ -17,12 +17,13 @@ from hamr.config.launch import LaunchConfig
 from hamr.config.logging import LoggingConfig
 from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
-from hamr.config.pools import DType, EngineConfig, PoolConfig, RouterConfig, default_pools
+from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
 from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
+from hamr.hardware import DType, resolve_dtype
 from hamr.types import Aggregation
 
 
@@ -31,7 +32,9 @@ class ModelConfig(Section):
 
     path: str = "smollm2-135m"
     """A bundled model (`smollm2-135m`, `tiny`), a folder, or a Hugging Face name."""
-    dtype: DType = "bfloat16"
+    dtype: DType = "auto"
+    """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that compute it (AVX-512-BF16,
+    AMX), float32 elsewhere. The run's config.yaml has the resolved value."""
     max_context: PositiveInt = 1024
     """Prompt and response together, in tokens."""
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
@@ -71,8 +74,8 @@ class TrainerConfig(FootprintConfig):
     """`pack`: ranks on as few nodes as possible; `strict_pack`: on one; `spread`: on as many as possible."""
     backend: Literal["gloo", "nccl"] = "gloo"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
-    dtype: DType = "bfloat16"
-    """Compute type; master weights and optimiser state are float32."""
+    dtype: DType = "auto"
+    """Compute type; master weights and optimiser state are float32. `auto` as for `model.dtype`, by `num_gpus`."""
     lora: LoraConfig | None = None
     gradient_checkpointing: bool = False
     attention: Literal["shared_prompt", "packed", "padded"] = "shared_prompt"
@@ -89,6 +92,11 @@ class TrainerConfig(FootprintConfig):
     """Optimiser steps in a row with a non-finite gradient norm before the run stops."""
     threads: PositiveInt = 1
     deadline_s: PositiveFloat = 1800.0
+
+    @model_validator(mode="after")
+    def _resolve_dtype(self) -> TrainerConfig:
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=self.num_gpus > 0))
+        return self
 
 
 class DynamicSamplingConfig(Section):
@@ -372,6 +380,13 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     plan: PlanConfig = PlanConfig()
     launch: LaunchConfig = LaunchConfig()
+
+    @model_validator(mode="after")
+    def _resolve_dtype(self) -> Config:
+        on_gpu = self.rollout.engine.num_gpus > 0 or self.trainer.num_gpus > 0
+        resolved = {"dtype": resolve_dtype(self.model.dtype, on_gpu=on_gpu)}
+        object.__setattr__(self, "model", self.model.model_copy(update=resolved))
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hamr.backends.models import MINILM_INSTALL, MINILM_MODULE, PAIRS_INSTALL, cache_dir
 from hamr.errors import BadInput, ConfigError
+from hamr.hardware import resolve_dtype
 
 HELP = """\
 usage: hamr doctor
@@ -61,6 +63,7 @@ def examine() -> Iterator[Finding]:
     """Every finding, in the order in which a person would fix things."""
     yield python()
     yield processors()
+    yield precision()
     yield memory()
     yield from gpus()
     yield from libraries()
@@ -109,6 +112,18 @@ def processors() -> Finding:
     vector = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
     level: Level = "note" if cores < 2 else "ok"
     return Finding(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
+
+
+def precision(measure: Sequence[str] = (sys.executable, "-m", "hamr.backends.precision")) -> Finding:
+    """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
+    auto = resolve_dtype("auto", on_gpu=False)
+    try:
+        ran = subprocess.run(measure, capture_output=True, text=True, timeout=60, check=True)
+        speed = json.loads(ran.stdout)
+        rates = ", ".join(f"{name} {speed[name]:.1f} GFLOP/s" for name in ("float32", "bfloat16"))
+    except (subprocess.SubprocessError, OSError, ValueError, KeyError):
+        return Finding(name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured")
+    return Finding(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
 
 
 def memory() -> Finding:

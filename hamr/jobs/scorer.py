@@ -265,7 +265,8 @@ def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
 
 
 def _raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[float]:
-    return verdict_scores(base, [tuple(q) for q in exam.questions], exam.values, threads=tuning.threads)
+    questions = [tuple(q) for q in exam.questions]
+    return verdict_scores(base, questions, exam.values, dtype=tuning.dtype, threads=tuning.threads)
 
 
 def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: ScorerTrainingConfig, name: str) -> None:

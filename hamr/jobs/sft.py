@@ -14,6 +14,7 @@ from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import check_demands, place
 from hamr.actors.session import check_cluster, ray_session
 from hamr.actors.trainer import TrainerGroup
+from hamr.backends.precision import precision_notes, trainer_computation
 from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError
@@ -78,6 +79,8 @@ def main(args: list[str]) -> int:
         with console.phase("model and data"):
             prepared = prepare_sft(config)
             check_checkpoint_room(config, prepared.model_path, job.path)
+        for note in precision_notes([trainer_computation(config)]):
+            console.note(note)
         console.show(mix_table(prepared))
         with job.open() as folder:
             console.note(f"run folder {folder.path}")

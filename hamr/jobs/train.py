@@ -13,6 +13,7 @@ from hamr.actors.model_folders import POLICY, check_models, pool_model
 from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import check_placement, plan, planned
 from hamr.actors.session import SIGTERM_EXIT, check_cluster, ray_session, sigterm_as_exit
+from hamr.backends.precision import computations, precision_notes
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import Preempted, RunFolderError
@@ -87,6 +88,8 @@ def run_job(job: Job) -> int:
         with console.phase("model and data"):
             prepared = prepare(job.used)
             check_room(job.config, prepared.model_path, job.path)
+        for note in precision_notes(computations(job.used)):
+            console.note(note)
         with console.phase("scorers"):
             scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:

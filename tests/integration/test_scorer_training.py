@@ -64,7 +64,7 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     assert len(losses) == 64 and losses[-1] < 0.1 * losses[0]
     questions = [tuple(question_ids(prompt, pair(label), think=False)) for label in labels[:2]]
     values = {prompt.labels["yes"]: 1.0, prompt.labels["no"]: 0.0}
-    same, other = verdict_scores(out, questions, values, threads=1)
+    same, other = verdict_scores(out, questions, values, dtype="float32", threads=1)
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
@@ -93,7 +93,9 @@ def test_a_grader_learns_the_label_of_a_response_and_what_stands_behind_it(tiny:
     )
     assert losses[-1] < 0.1 * losses[0]
     exam = grader_exam(grading, rows)
-    clean, risky = verdict_scores(tmp_path / "grader", [tuple(q) for q in exam.questions], exam.values, threads=1)
+    clean, risky = verdict_scores(
+        tmp_path / "grader", [tuple(q) for q in exam.questions], exam.values, dtype="float32", threads=1
+    )
     assert clean > 0.9 and risky < 0.1
 
 
@@ -120,7 +122,7 @@ def test_an_adapter_learns_and_is_merged_into_a_plain_model(tiny: Path, tmp_path
     assert moved and all(name.endswith("_proj.weight") for name in moved)
     questions = [tuple(question_ids(prompt, pair(label), think=False)) for label in labels[:2]]
     values = {prompt.labels["yes"]: 1.0, prompt.labels["no"]: 0.0}
-    same, other = verdict_scores(tmp_path / "scorer", questions, values, threads=1)
+    same, other = verdict_scores(tmp_path / "scorer", questions, values, dtype="float32", threads=1)
     assert same > 0.9 and other < 0.1
 
 

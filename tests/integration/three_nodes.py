@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray._common.utils import get_default_ray_temp_dir
 from ray.cluster_utils import Cluster
 
 from hamr.actors.model_folders import POLICY, check_models, pool_model
@@ -76,7 +77,8 @@ class NoRouter:
 def three_nodes() -> Iterator[Cluster]:
     """A head and two more nodes."""
     with tempfile.TemporaryDirectory(prefix="hn", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        Path("/tmp/ray").mkdir(exist_ok=True)  # where Cluster notes the address, whatever its temp_dir
+        # Cluster writes the address below Ray's default folder (TMPDIR), whatever its own temp_dir.
+        Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
         made = Cluster()
         store = {"object_store_memory": 100 << 20}
         made.add_node(num_cpus=3, labels={"room": "head"}, include_dashboard=False, temp_dir=folder, **store)

@@ -16,7 +16,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hamr"
 
-BASE = {"types", "errors", "protocols", "endpoints", "redact"}
+BASE = {"types", "errors", "protocols", "endpoints", "redact", "hardware"}
 PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data", "planning"}
 MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "endpoints": {"errors"},
     "redact": set(),
     "processes": set(),
+    "hardware": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config", "processes"},
