@@ -195,12 +195,14 @@ def prepare_scorers(
 
 
 def _kill_children_until_done(prepared: Iterable[concurrent.futures.Future[TunedScorer]]) -> None:
-    """End the training processes, which may be minutes from their end, and those that a thread starts meanwhile."""
-    waiting = set(prepared)
-    while waiting:
+    """End the training processes, which may be minutes from their end, and those that a thread starts meanwhile.
+
+    `concurrent.futures.wait` would never count a future that was cancelled before it started."""
+    prepared = list(prepared)
+    while not all(future.done() for future in prepared):
         for child in multiprocessing.active_children():
             child.kill()
-        _, waiting = concurrent.futures.wait(waiting, timeout=0.1)
+        time.sleep(0.1)
 
 
 def _start(pool: PoolConfig) -> str | None:

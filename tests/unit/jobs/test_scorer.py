@@ -58,14 +58,16 @@ def test_two_processes_do_not_train_one_scorer_at_once(tmp_path: Path, monkeypat
     assert tuned == scorer.TunedScorer(path=scorers / made, **facts)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
 def test_a_stopped_job_ends_the_training_processes_and_the_wait_for_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pool trains in a process of its own, the other waits for another process; then SIGTERM arrives."""
+    """One pool trains in a process of its own; the other waits for another process or, with one core, for its turn.
+    Then SIGTERM arrives."""
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
     monkeypatch.setattr(scorer, "check_template", lambda name, pool: None)
-    monkeypatch.setattr(scorer.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(scorer.os, "cpu_count", lambda: cores)
     started, child = threading.Event(), 0
 
     def prepare(name, pool, lessons, progress, start, stop):
