@@ -71,6 +71,10 @@ class TrainingDiverged(HamrError):
     """Too many optimiser steps in a row had a non-finite gradient norm."""
 
 
+class UnreliableScorer(HamrError):
+    """A scorer of the reward cannot tell right replies from wrong ones."""
+
+
 class TooManyUnscored(HamrError):
     """The scorers stayed away for too long: most responses of a batch have no reward to learn from."""
 

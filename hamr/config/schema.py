@@ -359,6 +359,8 @@ class ExperimentConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     sage: DialoguesConfig = DialoguesConfig()
     unscored: UnscoredConfig = UnscoredConfig()
+    accept_chance_scorers: bool = False
+    """Train although the scorer check at the start finds a scorer that is no better than chance. Default: stop."""
 
 
 class Config(Section):

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal, cast, get_args
 
+from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.telecom import act_of, wordings
@@ -65,6 +66,36 @@ def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Rep
         pair = next((p for i in range(_TRIES) if (p := source.draw(i)) is not None and p not in pairs), None)
         source.turn()
         if pair is not None:
+            pairs[pair] = None
+    return list(pairs)
+
+
+COURTESIES = {
+    "en": ("Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that."),
+    "zh": ("感谢您的来电，再见！", "请问有什么可以帮您？", "抱歉，我没有听懂。"),
+}
+OPENINGS = {"en": "Certainly. ", "zh": "好的。"}
+
+
+def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[ReplyPair]:
+    """Return up to `n` easy pairs from samples with one reference each, half of each label.
+
+    `consistent`: a reference after a polite opening. `inconsistent`: another cluster's reference, or a courtesy that
+    fits anywhere. A scorer that cannot order these carries no signal; one that can may still be poor.
+    """
+    rng = Random(f"unlabelled pairs/{seed}")
+    with_replies = [sample for sample in samples if _replies(sample)]
+    cluster = _clusters(with_replies)
+    pairs: dict[ReplyPair, None] = {}
+    for sample in rng.sample(with_replies, min(n // 2, len(with_replies))):
+        reference, other = rng.choice(_replies(sample)), rng.choice(with_replies)
+        language = language_of(reference)
+        courtesies = [text for text in COURTESIES[language] if _plain(text) != _plain(reference)]
+        wrong = _replies(other) if cluster[other.id] != cluster[sample.id] else courtesies
+        for text, label in ((OPENINGS[language] + reference, "consistent"), (rng.choice(wrong), "inconsistent")):
+            pair = ReplyPair(
+                history=dialogue_text(sample), statement_a=reference, statement_b=text, label=cast(Label, label)
+            )
             pairs[pair] = None
     return list(pairs)
 

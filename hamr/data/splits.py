@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hamr.errors import DataError
 from hamr.types import ServiceSample
+
+FEWEST = 3
+"""Dialogues that three splits need at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +29,16 @@ def split_samples(
     seed: int,
 ) -> Splits:
     """Takes `validation` and `test` from `given` where they are, and otherwise splits `held_out_frac` of the
-    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample itself). What is left
-    to train on keeps its order: the same samples make the same pairs for scorers, from a generator or from its file.
+    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample and its copies). What
+    is left to train on keeps its order: the same samples make the same pairs for scorers, from a generator or from its
+    file.
 
     Raises DataError when nothing would be left to train on, or nothing to test on, and for an id that two splits give
     to different samples: what is remembered of a sample (its prompt, its rewards) goes by its id.
     """
-    dialogues: dict[str, list[ServiceSample]] = {}
+    dialogue_of, dialogues = _dialogues(train), dict[str, list[ServiceSample]]()
     for sample in train:
-        dialogues.setdefault(_dialogue(sample), []).append(sample)
+        dialogues.setdefault(dialogue_of[sample.id], []).append(sample)
     order = sorted(dialogues)
     random.Random(seed).shuffle(order)
     share = max(1, round(len(order) * held_out_frac)) if held_out_frac else 0
@@ -43,7 +48,7 @@ def split_samples(
             cut, order = order[:share], order[share:]
             parts[name] = [sample for dialogue in cut for sample in dialogues[dialogue]]
     left = set(order)
-    kept = [sample for sample in train if _dialogue(sample) in left]
+    kept = [sample for sample in train if dialogue_of[sample.id] in left]
     if not kept or not parts["test"]:
         raise DataError(
             "data.train",
@@ -69,5 +74,24 @@ def _check_ids(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
                 )
 
 
-def _dialogue(sample: ServiceSample) -> str:
-    return str(sample.meta.get("dialogue", sample.id))
+def count_copies(samples: Iterable[ServiceSample]) -> int:
+    """Return how many samples repeat another one in everything but id and `meta`."""
+    every = list(samples)
+    return len(every) - len({_content(sample) for sample in every})
+
+
+def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
+    """Sample id -> its dialogue: `meta["dialogue"]`, else the first sample with the same content.
+
+    Where almost every sample is a copy of one other, so that three splits cannot differ, a copy counts by itself.
+    """
+    first: dict[str, str] = {}
+    for sample in samples:
+        first.setdefault(_content(sample), sample.id)
+    unique = len(first) >= FEWEST
+    own = {s.id: first[_content(s)] if unique else s.id for s in samples}
+    return {sample.id: str(sample.meta.get("dialogue", own[sample.id])) for sample in samples}
+
+
+def _content(sample: ServiceSample) -> str:
+    return repr(dataclasses.replace(sample, id="", meta={}))

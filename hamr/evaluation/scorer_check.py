@@ -23,9 +23,15 @@ class ScorerCheck:
     """
 
     auc: float
+    standard_error: float
     word_overlap_auc: float
     n: int
     failed: int
+
+    @property
+    def is_at_chance(self) -> bool:
+        """Return True unless the AUC is above 0.5 by two standard errors."""
+        return self.auc - 2 * self.standard_error <= 0.5
 
 
 async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck | None:
@@ -42,8 +48,10 @@ async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequ
     labels = [pair.label == "consistent" for pair, _ in scored]
     if len(set(labels)) < 2:
         return None
+    value = auc([score for _, score in scored], labels)
     return ScorerCheck(
-        auc=auc([score for _, score in scored], labels),
+        auc=value,
+        standard_error=auc_standard_error(value, sum(labels), len(labels) - sum(labels)),
         word_overlap_auc=auc([word_overlap(pair.statement_a, pair.statement_b) for pair, _ in scored], labels),
         n=len(clear),
         failed=len(clear) - len(scored),

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
-from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
+from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.errors import DataError, Preempted
+from hamr.errors import DataError, Preempted, UnreliableScorer
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
 from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
 from hamr.jobs.dialogues import simulate
@@ -28,6 +28,8 @@ from hamr.observability.recorder import RunRecorder
 from hamr.routing.steering import Steered, Steering, Unsteered
 
 CHECK_SEED = 29
+RANDOM_MODEL = "tiny"
+SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
 
 
 @dataclass(kw_only=True)
@@ -92,11 +94,22 @@ class Run:
         return result
 
     async def check_scorers(self, most: int = 120) -> None:
-        """AUC of every pool that a consistency reward asks, on own held-out pairs and on the user's labelled ones. Left
-        out where no pairs tell it: all references are tool calls, or every sample has one reply."""
+        """Measure the AUC of every pool that the consistency reward asks, on held-out pairs and on the user's own.
+
+        Where every sample has one reference, the pairs are easy ones that need no labels. Without any reply among the
+        references there is no AUC.
+
+        Raises:
+            UnreliableScorer: a scorer is no better than chance and `experiment.accept_chance_scorers` is false. The
+                bundled model with random weights, which tests use, is exempt.
+        """
+        splits = self.prepared.splits
         sets: dict[str, list[ReplyPair]] = {}
         with contextlib.suppress(DataError):  # no sample has a reply
-            sets["held_out"] = reply_pairs(self.prepared.splits.test, most, CHECK_SEED)
+            sets["held_out"] = reply_pairs(splits.test, most, CHECK_SEED)
+        if "held_out" in sets and "consistent" not in {pair.label for pair in sets["held_out"]}:
+            every = (*splits.test, *splits.validation, *splits.train)
+            sets = {"easy": unlabelled_pairs(every, most, CHECK_SEED)}
         if self.config.data.labelled_pairs:
             pairs = read_pairs(self.config.data.labelled_pairs)
             sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(most, len(pairs)))
@@ -107,6 +120,23 @@ class Run:
             self.checks[name] = {kind: check for kind, check in found.items() if check is not None}
             if not self.checks[name]:
                 self.console.note(f"{name}: no AUC; it takes scores of both consistent and inconsistent pairs")
+            for kind, check in self.checks[name].items():
+                self._judge_scorer(name, kind, check)
+
+    def _judge_scorer(self, name: str, kind: str, check: ScorerCheck) -> None:
+        model = self.config.pools[name].model
+        line = f"{name}: AUC {check.auc:.2f} on {check.n} {SETS[kind]} (word overlap {check.word_overlap_auc:.2f})"
+        self.console.note(line)
+        if not check.is_at_chance or model == RANDOM_MODEL:
+            return
+        problem = f"scorer check: pool {name!r} ({model}) is no better than chance: {line.partition(': ')[2]}"
+        if not self.config.experiment.accept_chance_scorers:
+            raise UnreliableScorer(
+                f"{problem}; the policy would learn noise. Give the pool another model or an endpoint "
+                f"(pools.{name}.type=openai pools.{name}.endpoint=URL), fine-tune it (pools.{name}.finetune), or "
+                "accept it with experiment.accept_chance_scorers=true"
+            )
+        self.console.note(f"WARNING: {problem}")
 
 
 async def sft_stage(run: Run) -> None:

@@ -17,6 +17,7 @@ from hamr.actors.session import SIGTERM_EXIT, check_cluster, ray_session, sigter
 from hamr.backends.precision import computations, precision_notes
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
+from hamr.data.splits import count_copies
 from hamr.errors import Preempted, RunFolderError
 from hamr.jobs.attendant import Attendant
 from hamr.jobs.fleet import LiveFleet
@@ -93,6 +94,9 @@ def run_job(job: Job) -> int:
             job = dataclasses.replace(job, config=config)
             prepared = dataclasses.replace(prepared, config=job.used)
             check_room(job.config, prepared.model_path, job.path)
+        splits = prepared.splits
+        if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
+            console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if replaced:
             console.note(replaced)
         for note in precision_notes(computations(job.used)):
@@ -169,9 +173,9 @@ async def _train(
                     run_id=attendant.run,
                     preemption=preemption,
                 )
-                await run_stages(run, newest)
                 with console.phase("scorer check"):
                     await run.check_scorers()
+                await run_stages(run, newest)
         except BaseException as e:
             attendant.say("preempted" if preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
             raise

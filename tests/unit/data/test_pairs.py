@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.pairs import LABELS, read_pairs, reply_pairs
+from hamr.data.pairs import LABELS, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.rendering import dialogue_text
 from hamr.data.telecom import act_of, generate, wordings
 from hamr.data.telecom_pairs import candidate
@@ -163,3 +163,20 @@ def test_the_public_pairs_can_be_read():
         pytest.skip("HAMR_PUBLIC_DATA is not set")
     pairs = read_pairs(Path(folder) / "consistency_pairs.jsonl")
     assert Counter(p.label for p in pairs) == {"consistent": 250, "inconsistent": 250}
+
+
+@pytest.mark.parametrize(("replies", "labels"), [(["Hi"], 1), (["Your fee is $4.", "您的费用是四元。"] * 10, 10)])
+def test_pairs_without_labels_set_a_reference_against_other_replies(replies, labels):
+    samples = [
+        ServiceSample(id=str(i), ticket={}, policy="", tools=(), history=(), references=(reference,))
+        for i, text in enumerate(replies)
+        if (reference := Reference(action=Reply(content=text)))
+    ]
+    pairs = unlabelled_pairs(samples, 2 * labels, 3)
+    for pair in pairs:
+        if pair.label == "consistent":
+            assert pair.statement_b.endswith(pair.statement_a) and pair.statement_b != pair.statement_a
+        else:
+            assert pair.statement_a not in pair.statement_b
+    assert {pair.label for pair in pairs} == {"consistent", "inconsistent"}
+    assert pairs == unlabelled_pairs(samples, 2 * labels, 3)

@@ -7,7 +7,7 @@ import pytest
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import reply_pairs
 from hamr.data.samples import read_samples, write_samples
-from hamr.data.splits import split_samples
+from hamr.data.splits import count_copies, split_samples
 from hamr.data.telecom import generate
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample
@@ -50,3 +50,21 @@ def test_an_id_means_one_sample_in_all_splits() -> None:
 def test_too_few_are_refused() -> None:
     with pytest.raises(DataError, match="too few to split off"):
         split_samples(SAMPLES[:1], {}, held_out_frac=0.5, seed=0)
+
+
+def logged(name: str, reply: str) -> ServiceSample:
+    references = (Reference(action=Reply(content=reply)),)
+    return ServiceSample(id=name, ticket={}, policy="", tools=(), history=(), references=references)
+
+
+def test_copies_of_a_sample_stay_in_one_split() -> None:
+    samples = [logged(f"s{i}", f"reply {i % 5}") for i in range(20)]
+    assert count_copies(samples) == 15
+    splits = split_samples(samples, {}, held_out_frac=0.2, seed=0)
+    parts = [{s.references for s in part} for part in (splits.train, splits.validation, splits.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 5
+
+
+def test_copies_of_one_sample_can_still_be_split() -> None:
+    splits = split_samples([logged(f"s{i}", "Hi") for i in range(10)], {}, held_out_frac=0.2, seed=0)
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [6, 2, 2]

@@ -11,6 +11,8 @@ import pytest
 
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
+from hamr.errors import UnreliableScorer
+from hamr.evaluation.scorer_check import word_overlap
 from hamr.jobs import stages, train
 from hamr.jobs.stages import Run, enter_rl, measure
 from hamr.observability.console import Console
@@ -33,6 +35,23 @@ class Pool:
         return Answer(score=1 / len(question.variables["statement_b"]))
 
 
+class Overlap(Pool):
+    """Counts shared words."""
+
+    async def ask(self, question: Question) -> Answer:
+        return Answer(score=word_overlap(question.variables["statement_a"], question.variables["statement_b"]))
+
+
+class Constant(Pool):
+    """Gives every reply the same score."""
+
+    async def ask(self, question: Question) -> Answer:
+        return Answer(score=0.5)
+
+
+LANGUAGE_MODEL = ["pools.reranker.model=smollm2-135m"]
+
+
 def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: str) -> Run:
     config = load_config(["experiment=smoke", *overrides])
     splits = Splits(train=(), validation=(), test=tuple(test))
@@ -53,12 +72,28 @@ ONE_REPLY = [sample(name, Reply(content=f"Reply number {name}.")) for name in "a
 CALLS_ALONE = [sample(name, ToolCall(name="look")) for name in "abc"]
 
 
-@pytest.mark.parametrize("test", [ONE_REPLY, CALLS_ALONE], ids=["one reply each", "tool calls"])
-async def test_data_without_pairs_of_both_kinds_ends_no_run(test: list[ServiceSample], tmp_path: Path) -> None:
+async def test_data_without_replies_have_no_scorer_check(tmp_path: Path) -> None:
     pool = Pool()
-    run = a_run(test, tmp_path, pool)
+    run = a_run(CALLS_ALONE, tmp_path, pool)
     await run.check_scorers()
     assert run.checks == {"reranker": {}} and not pool.asked
+
+
+async def test_samples_with_one_reference_are_checked_on_easy_pairs(tmp_path: Path) -> None:
+    run = a_run(ONE_REPLY, tmp_path, Overlap(), *LANGUAGE_MODEL)
+    await run.check_scorers()
+    check = run.checks["reranker"]["easy"]
+    assert check.auc == 1.0 and check.n == 2 * len(ONE_REPLY)
+
+
+async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) -> None:
+    """The bundled model with random weights is exempt: it is for trying out the machinery."""
+    with pytest.raises(UnreliableScorer, match=r"'reranker' \(smollm2-135m\).*accept_chance_scorers=true"):
+        await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).check_scorers()
+    for accepted in ([*LANGUAGE_MODEL, "experiment.accept_chance_scorers=true"], []):
+        run = a_run(ONE_REPLY, tmp_path, Constant(), *accepted)
+        await run.check_scorers()
+        assert run.checks["reranker"]["easy"].is_at_chance
 
 
 async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path) -> None:
