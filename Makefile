@@ -1,5 +1,7 @@
 # make train   set up .venv and run the main job        make test    set up and run every test
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
+# make test-deep        property tests with ten times as many examples, and larger sizes
+# make test-benchmarks  the benchmarks' own code
 # make lock    regenerate the lock files                 make clean   remove .venv and caches
 #
 # ARGS goes to the command:  make train ARGS="experiment.seed=1"    make test ARGS="-k cascade"
@@ -17,7 +19,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check lock clean
+.PHONY: help setup train test test-deep test-benchmarks check lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -35,7 +37,13 @@ check: setup
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 -m "not slow" --hypothesis-profile=quick $(ARGS)
+	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 -m "not slow" $(ARGS)
+
+test-deep: setup
+	@$(VENV)/bin/python -m pytest tests --deep -n 2 --dist loadgroup $(ARGS)
+
+test-benchmarks: setup
+	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)
 
 lock:
 	@scripts/lock.sh

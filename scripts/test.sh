@@ -1,36 +1,28 @@
 #!/usr/bin/env bash
-# All three tiers: scripts/test.sh PYTHON [pytest's arguments]. The integration tests mostly wait for engines to start, so
-# the others run beside them, the unit tests first, and are shown behind them. Those that compute go with these.
+# All three tiers: scripts/test.sh PYTHON [pytest's arguments]. The unit tests compute, so they get a process per core. The
+# others mostly wait for engines to start: three processes, each with a Ray of its own, keep two cores busy.
+# JUnit files and the slowest tests of each tier go to $TEST_REPORTS (.test-reports).
 set -u
 python=$1
 shift
-log=$(mktemp)
-cache=$(mktemp -d) # what one builds of the bundled models, the others need not
+cache=$(mktemp -d)
 export HAMR_CACHE=${HAMR_CACHE:-$cache}
-trainer=tests/integration/test_trainer.py
-tools=(tests/integration/test_ablations.py tests/integration/test_benchmark_tools.py)
+reports=${TEST_REPORTS:-.test-reports}
+mkdir -p "$reports"
+trap 'rm -rf "$cache"' EXIT
+failed=0
 
-passed() { [[ $1 -eq 0 || $1 -eq 5 ]]; } # 5: the arguments chose none of them
-
-beside() {
-  local unit jobs
-  nice "$python" -m pytest tests/unit "${tools[@]}" "$@"
-  unit=$?
-  "$python" -m pytest tests/e2e $trainer "$@"
-  jobs=$?
-  passed $unit && passed $jobs
+tier() {
+  local name=$1
+  shift
+  SECONDS=0
+  "$python" -m pytest --durations=25 --durations-min=1 --junitxml="$reports/$name.xml" "$@" 2>&1 | tee "$reports/$name.log"
+  local status=${PIPESTATUS[0]}
+  echo "$name: exit code $status after $SECONDS s" | tee -a "$reports/times.txt"
+  [[ $status -eq 0 || $status -eq 5 ]] || failed=1 # 5: the arguments chose no test
 }
 
-set -m # a process group of its own, so that all of it ends with this script
-beside "$@" >"$log" 2>&1 </dev/null &
-group=$!
-set +m
-trap 'kill -- -$group 2>/dev/null; rm -rf "$log" "$cache"' EXIT
-trap 'exit 130' INT TERM
-
-"$python" -m pytest tests/integration --ignore=$trainer "${tools[@]/#/--ignore=}" "$@"
-integration=$?
-wait $group
-others=$?
-cat "$log"
-passed $integration && [[ $others -eq 0 ]]
+: >"$reports/times.txt"
+tier unit tests/unit -n 2 "$@"
+tier jobs tests/e2e tests/integration -n 3 --dist loadgroup --no-loadscope-reorder "$@"
+exit $failed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 ROOT = Path(__file__).parent
 MARKERS = ("unit", "integration", "e2e")
@@ -17,17 +17,37 @@ MARKERS = ("unit", "integration", "e2e")
 settings.register_profile(
     "hamr", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
-# What `make check` asks for: enough examples to find a slip while one works; `make test` looks harder.
-settings.register_profile("quick", settings.get_profile("hamr"), max_examples=20)
-settings.load_profile("hamr")
+settings.register_profile("deep", settings.get_profile("hamr"), max_examples=200, derandomize=False)
+settings.register_profile("push", settings.get_profile("hamr"), max_examples=20)
+settings.load_profile("push")
+
+LONGEST = ("e2e/test_train.py", "integration/test_nodes.py", "integration/test_trainer.py")
+"""Files that start first, so that no process is left alone with one at the end."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test's folder is its marker."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deep", action="store_true", help="property tests with 200 examples, and the tests marked deep")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--deep"):
+        settings.load_profile("deep")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, keep a file's tests in one process, and choose by `--deep`."""
+    observing = {item.path for item in items if "observed" in getattr(item, "fixturenames", ())}
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in MARKERS:
             item.add_marker(folder)
+        item.add_marker(pytest.mark.xdist_group("observed" if item.path in observing else str(item.path)))
+    deep, kept, left = config.getoption("--deep"), [], []
+    for item in items:
+        is_deep = item.get_closest_marker("deep") or (deep and is_hypothesis_test(getattr(item, "obj", None)))
+        (kept if bool(is_deep) == deep else left).append(item)
+    items[:] = sorted(kept, key=lambda item: item.path.relative_to(ROOT).as_posix() not in LONGEST)
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session", autouse=True)

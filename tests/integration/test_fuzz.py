@@ -4,7 +4,7 @@ import pytest
 
 from tests.fuzzing import check, texts
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.deep, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

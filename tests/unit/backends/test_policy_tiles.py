@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -56,7 +56,6 @@ def plain(q, k, v, blocks, scale):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
 @given(rows(), st.sampled_from([(1, 1), (4, 2), (3, 3), (6, 2)]), st.integers(0, 999))
 def test_outputs_and_gradients_are_those_of_plain_attention(row, heads, seed) -> None:  # type: ignore[no-untyped-def]
     (blocks, tokens), (query_heads, key_heads) = row, heads

@@ -133,7 +133,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, byt
 
 
 @given(st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_cut_anywhere_a_resumed_output_is_the_uninterrupted_one(
     finished: tuple[Path, bytes, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -20,7 +20,6 @@ from .records import call, record, records
 
 
 @given(records)
-@settings(max_examples=100, deadline=None)
 def test_a_record_comes_back_equal_from_json(r):
     line = record_to_json(r)
     assert "\n" not in line

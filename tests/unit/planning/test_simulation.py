@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.planning.simulation import ROLLOUT, Response, Service, Simulated, Station, simulate
@@ -109,7 +109,6 @@ def play(drawn: list, rollout: Station, first: Station, second: Station, deadlin
     return simulate([responses], rollout=rollout, pools={"first": first, "second": second}, deadline_s=deadline_s)
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS)
 def test_no_work_is_lost_and_no_place_is_taken_twice(
     drawn: list, rollout: Station, first: Station, second: Station
@@ -139,7 +138,6 @@ def test_no_work_is_lost_and_no_place_is_taken_twice(
     assert step.step_s <= crowded + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
 @given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS, deadline=st.floats(0.1, 20.0))
 def test_scoring_ends_a_deadline_after_the_last_response_at_the_latest(
     drawn: list, rollout: Station, first: Station, second: Station, deadline: float

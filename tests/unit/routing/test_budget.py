@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.routing.budget import balance, balanced, placed, without_audits
@@ -40,7 +40,6 @@ scores = st.floats(0, 1)
 several = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted), min_size=1, max_size=100)
 
 
-@settings(max_examples=40, deadline=None)
 @given(distinct, scores, scores)
 def test_scores_that_differ_reach_any_share_within_the_tolerance(drawn, target, below):
     evidence = replies([(s, s) for s in drawn])
@@ -49,7 +48,6 @@ def test_scores_that_differ_reach_any_share_within_the_tolerance(drawn, target, 
     assert path[-1] == path[-10], "it stays there"
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.one_of(heaped.map(lambda xs: [(x, x) for x in xs]), several),
     st.floats(0, 1),

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
@@ -66,7 +66,6 @@ spans = st.one_of(
 tolerances = st.sampled_from([0.0, 0.125, 0.25, 0.5])
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(spans, min_size=2, max_size=3), tolerances, tolerances)
 def test_no_word_of_the_judge_could_have_changed_what_is_kept(group, tolerance, equal_within):
     skipped = skippable(group, tolerance=tolerance, equal_within=equal_within)
@@ -74,7 +73,6 @@ def test_no_word_of_the_judge_could_have_changed_what_is_kept(group, tolerance, 
     assert not list(itertools.islice(violations(group, skipped, tolerance, equal_within), 1))
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(spans, min_size=1, max_size=2))
 def test_nobody_is_judged_in_vain(group):
     """Between two points so far apart that the group is kept anyhow only `order` counts, which is decided exactly: if

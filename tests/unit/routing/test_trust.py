@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.routing.cascade import Cascade
@@ -114,7 +114,6 @@ rows = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=30)
 @given(rows, scores, scores, st.floats(0, 1), st.floats(0.001, 1), st.floats(0, 1), st.sampled_from(["gap", "rank"]))
 def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(rows, x, y, reach, move, limit, measure):
     start = (min(x, y), max(x, y))

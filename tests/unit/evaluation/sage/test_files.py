@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.config.resources import resource
@@ -174,7 +174,6 @@ JUNK = [
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_file_with_anything_anywhere_loads_or_is_refused_in_one_line(tmp_path_factory, data):
     """One part of a shipped scenario is taken out or replaced; what still loads can be told and walked."""
