@@ -27,6 +27,7 @@ from hamr.jobs.summary import machine, versions
 from hamr.jobs.train import MULTIRUN, Job, run_id
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
+from hamr.observability.live_report import live_report
 from hamr.observability.memory import MemoryWatch
 from hamr.observability.recorder import RunRecorder
 from hamr.observability.report import write_report
@@ -84,7 +85,8 @@ def main(args: list[str]) -> int:
         console.show(mix_table(prepared))
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
-            with ray_session(config.cluster, logs=folder.path / "logs"):
+            console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
+            with live_report(folder), ray_session(config.cluster, logs=folder.path / "logs"):
                 if not config.cluster.elastic:  # which is never full
                     check_demands(wanted, cluster_nodes())
                 check_models(place(wanted, cluster_nodes()), {POLICY: prepared.model_path})

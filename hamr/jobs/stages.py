@@ -25,11 +25,31 @@ from hamr.jobs.world import World
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.recorder import RunRecorder
+from hamr.protocols import Rewarder
 from hamr.routing.steering import Steered, Steering, Unsteered
+from hamr.types import RewardRecord, Rollout, ServiceSample
 
 CHECK_SEED = 29
 RANDOM_MODEL = "tiny"
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
+
+
+class Counted:
+    """A rewarder that shows on the console how many responses of a batch have been scored."""
+
+    def __init__(self, rewarder: Rewarder, console: Console, total: int) -> None:
+        self._rewarder, self._console, self._total = rewarder, console, total
+        self._done = 0
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        record = await self._rewarder.score(sample, rollout)
+        self._done += 1
+        self._console.progress(self._done, max(self._done, self._total), "responses scored")
+        return record
+
+    def begin(self) -> None:
+        """Count from 0 again."""
+        self._done = 0
 
 
 @dataclass(kw_only=True)
@@ -70,15 +90,16 @@ class Run:
         """Responses to the test split with the weights that the engines hold, and whole dialogues where they are asked
         for."""
         how = self.config.experiment.evaluation
+        samples = self.prepared.splits.test[: self.config.data.max_eval]
         with self.console.phase(f"evaluation {stage}"):
             result = await evaluate_held_out(
-                self.prepared.splits.test[: self.config.data.max_eval],
+                samples,
                 run=self.run_id,
                 stage=stage,
                 step=step,
                 encode=self.prepared.codec.prompt,
                 engine=self.world.workers,
-                rewarder=Unsteered(self.world.router),
+                rewarder=Counted(Unsteered(self.world.router), self.console, len(samples) * how.samples),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 top_p=self.config.rollout.top_p,
@@ -165,6 +186,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     experiment = run.config.experiment
     stream, done = await enter_rl(run, newest)
     rewarder = Steered(run.world.router, run.steering)
+    counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
     controller = Controller(
         run=run.run_id,
         experiment=experiment,
@@ -172,7 +194,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         algorithm=run.config.algorithm,
         encode=run.prepared.codec.prompt,
         engine=run.world.workers,
-        rewarder=rewarder,
+        rewarder=counted,
         trainer=run.world.learner,
         weights=run.world.weights,
         recorder=run.recorder,
@@ -186,6 +208,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         await measure(run, done)  # what a run that was told to end had left out
         for step in range(done + 1, experiment.steps + 1):
             before = deepcopy(run.state(stream))
+            counted.begin()
             metrics = await run.preemption.unless_asked(
                 controller.step(step, stream), may_drop=lambda: controller.collecting
             )

@@ -33,6 +33,7 @@ from hamr.jobs.summary import summarise_run
 from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
+from hamr.observability.live_report import live_report
 from hamr.observability.memory import MemoryWatch
 from hamr.observability.pipeline_log import is_pipeline
 from hamr.observability.recorder import RunRecorder
@@ -105,7 +106,8 @@ def run_job(job: Job) -> int:
             scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:
             console.note(f"run folder {folder.path}")
-            with ray_session(job.config.cluster, logs=folder.path / "logs") as session:
+            console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
+            with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
                 nodes = cluster_nodes()
                 lines = planned(job.used, nodes)
                 for line in () if session.local else lines:

@@ -6,6 +6,7 @@ Where the output is no terminal (a log file, CI), the same news comes as plain l
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +18,12 @@ from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+SILENCE_S = 25.0
+"""Longest silence of a running phase without a terminal."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ROWS = 6
@@ -66,6 +71,8 @@ class _Phase:
     total: int = 0
     first: tuple[int, float] | None = None
     """Step and time of the first step seen: steps done before a resume don't count into the pace."""
+    part: tuple[int, int, str, float] | None = None
+    """Done, total, unit and start of what the current step (or a phase without steps) works through."""
 
 
 @dataclass
@@ -101,9 +108,13 @@ class Console:
         self._rows: list[_Row] = []
         self._curve: list[float] = []
         self._live: Live | None = None
+        self._spoken = self._start
+        self._closed = threading.Event()
         if enabled and (self._out.is_terminal if live is None else live):
             self._live = Live(get_renderable=self._render, console=self._out, refresh_per_second=4)
             self._live.start()
+        elif enabled:
+            threading.Thread(target=self._break_silence, daemon=True).start()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -129,7 +140,7 @@ class Console:
         """Step `step` of `total` of the running phase has ended (steps count from 1)."""
         phase = self._running()
         if phase is not None:
-            phase.step, phase.total = step, total
+            phase.step, phase.total, phase.part = step, total, None
             phase.first = phase.first or (step, self._clock())
         row = _Row(phase=phase.name if phase else "", step=step, metrics=metrics)
         self._rows = [*self._rows[-_ROWS + 1 :], row]
@@ -138,6 +149,33 @@ class Console:
         cells = [f"{name} {value}" for name, value in _cells(metrics) if value]
         left = f", about {duration(eta)} left" if phase and (eta := self._eta(phase)) else ""
         self._line(f"{row.phase} step {step}/{total}: {', '.join(cells)}{left}")
+
+    def progress(self, done: int, total: int, unit: str) -> None:
+        """Show that the running phase, or its current step, has worked through `done` of `total` units."""
+        phase = self._running()
+        if phase is not None:
+            began = phase.part[3] if phase.part and phase.part[0] <= done else self._clock()
+            phase.part = (done, total, unit, began)
+
+    def pulse(self) -> None:
+        """Without a terminal, print how far the running phase is if nothing was printed for `SILENCE_S` seconds."""
+        phase = self._running()
+        if phase is None or self._clock() - self._spoken < SILENCE_S:
+            return
+        texts = [f"{phase.name}: running for {duration(self._clock() - phase.started)}"]
+        if phase.total:
+            texts.append(f"step {phase.step + 1}/{phase.total}")
+        if phase.part:
+            done, total, unit, began = phase.part
+            left = (self._clock() - began) / done * (total - done) if done else None
+            texts.append(f"{done}/{total} {unit}" + (f", about {duration(left)} left" if left is not None else ""))
+        elif eta := self._eta(phase):
+            texts.append(f"about {duration(eta)} left")
+        self._line(", ".join(texts))
+
+    def _break_silence(self) -> None:
+        while not self._closed.wait(1.0):
+            self.pulse()
 
     def evaluation(self, name: str, metrics: Mapping[str, float]) -> None:
         """Held-out figures of a stage; keys may carry their `eval/<stage>/` prefix."""
@@ -170,6 +208,7 @@ class Console:
         return phase.name if phase else ""
 
     def close(self) -> None:
+        self._closed.set()
         if self._live:
             self._live.stop()
             self._live = None
@@ -181,6 +220,7 @@ class Console:
         self.close()
 
     def _line(self, text: str) -> None:
+        self._spoken = self._clock()
         if self._enabled and not self._live:
             self._out.print(Text(f"[{duration(self._clock() - self._start):>12}] {text}"), soft_wrap=True)
             self._out.file.flush()
@@ -213,10 +253,14 @@ class Console:
         for p in self._phases:
             mark, style = marks[p.state]
             seconds = p.seconds if p.seconds is not None else self._clock() - p.started
-            progress = f"{p.step}/{p.total}" if p.total else ""
-            if p.state == "running" and (eta := self._eta(p)):
-                progress += f"  about {duration(eta)} left"
-            table.add_row(Text(mark, style=style), p.name, Text(duration(seconds), style="dim"), progress)
+            bar: RenderableType = ""
+            done, total = (p.step, p.total) if p.total else p.part[:2] if p.part else (0, 0)
+            progress = f"{done}/{total}" if total else ""
+            if p.state == "running" and total:
+                bar = ProgressBar(total=total, completed=done, width=30)
+                if eta := self._eta(p):
+                    progress += f"  about {duration(eta)} left"
+            table.add_row(Text(mark, style=style), p.name, Text(duration(seconds), style="dim"), bar, progress)
         return table
 
     def _step_table(self) -> Table:

@@ -14,11 +14,14 @@ from hamr.redact import redact_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RELOAD = '<meta http-equiv="refresh" content="10">'
+"""Makes a browser load the page again every 10 s."""
+
 FRAME = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }} · hamr report</title>
+{{ reload|default("")|safe }}<title>{{ title }} · hamr report</title>
 <style>{{ style|safe }}</style>
 </head>
 <body><main>

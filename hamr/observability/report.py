@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.observability.console import duration
 from hamr.observability.glossary import BETTER, METRICS, lookup
-from hamr.observability.page import write_page
+from hamr.observability.page import RELOAD, write_page
 from hamr.observability.plots import SECTIONS, Plot, draw_all
 from hamr.observability.plots_dialogues import COLUMNS, dialogue_rows
 from hamr.observability.plots_sft import sft_verdict
@@ -38,8 +38,9 @@ _LEADS = {
 }
 
 
-def write_report(folder: Path | str) -> Path:
-    """Draws plots/*.png and writes report.html from what the run folder has, finished or not.
+def write_report(folder: Path | str, *, live: bool = False) -> Path:
+    """Draws plots/*.png and writes report.html from what the run folder has, finished or not. A `live` page reloads
+    itself.
 
     Raises RunFolderError if it is no run folder.
     """
@@ -48,6 +49,7 @@ def write_report(folder: Path | str) -> Path:
     return write_page(
         data.folder.report,
         PAGE,
+        reload=RELOAD if live else "",
         title=data.name,
         verdict=verdict(data),
         facts=_facts(data),

@@ -92,3 +92,39 @@ def test_a_phase_inside_another_counts_once():
             clock.now += 2
         clock.now += 1
     assert console.seconds == {"evaluation rl-5": 2.0, "rl": 6.0}
+
+
+def test_a_silent_phase_says_how_far_it_is_every_25_seconds():
+    out, clock = io.StringIO(), Clock()
+    with Console(file=out, live=True, clock=clock) as console, console.phase("rl"):
+        console.step(1, 4, {})
+        clock.now += 60
+        console.pulse()
+    assert "running for" not in out.getvalue(), "a terminal has its display"
+    out = io.StringIO()
+    with Console(file=out, live=False, clock=clock) as console, console.phase("rl"):
+        console._closed.set()  # the thread that calls `pulse` every second would race the test's clock
+        clock.now += 10
+        console.pulse()
+        assert "running" not in out.getvalue()
+        clock.now += 20
+        console.pulse()
+        console.step(1, 4, {})
+        console.progress(0, 64, "responses scored")
+        clock.now += 30
+        console.progress(16, 64, "responses scored")
+        console.pulse()
+    text = out.getvalue()
+    assert "rl: running for 30.0 s\n" in text
+    assert "rl: running for 1 min 00 s, step 2/4, 16/64 responses scored, about 1 min 30 s left\n" in text
+
+
+def test_the_next_step_counts_from_nothing():
+    out, clock = io.StringIO(), Clock()
+    with Console(file=out, live=False, clock=clock) as console, console.phase("rl"):
+        console._closed.set()
+        console.progress(64, 64, "responses scored")
+        console.step(1, 4, {})
+        clock.now += 30
+        console.pulse()
+    assert "rl: running for 30.0 s, step 2/4\n" in out.getvalue()
