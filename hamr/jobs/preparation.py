@@ -23,6 +23,7 @@ from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
+from hamr.evaluation.truth import ExactAct
 from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.rules import load_rules
@@ -73,6 +74,11 @@ class Prepared:
     splits: Splits
     dropped: dict[str, int]
     seconds: dict[str, float]
+
+    @cached_property
+    def truth(self) -> ExactAct | None:
+        """The rule for exact acts, where the samples of all splits name their acts."""
+        return ExactAct.of((*self.splits.train, *self.splits.validation, *self.splits.test))
 
 
 def prepare(config: Config) -> Prepared:

@@ -83,6 +83,7 @@ class Run:
                 responses=how.samples,
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,
+                truth=self.prepared.truth,
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()

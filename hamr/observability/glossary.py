@@ -152,6 +152,21 @@ METRICS: tuple[Metric, ...] = (
     _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
     _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`, 0 within it", "flag", "zero"),
+    # Truth, by rule and never part of the reward: only where the data name their acts
+    _metric(
+        "truth/exact_act",
+        "Share of the step's responses with the due act and the right facts, replies included",
+        "share",
+        "up",
+    ),
+    _metric("truth/exact_by_act/<act>", "The same of the responses where this act is due", "share", "up"),
+    _metric(
+        "truth/drop",
+        "How far exact_act, over the last steps, is below its best earlier value while the reward is above what it was "
+        "then; 0 where it is not",
+        "share",
+        "zero",
+    ),
     # Policy
     _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
     _metric(
@@ -243,7 +258,19 @@ METRICS: tuple[Metric, ...] = (
         "down",
     ),
     # Held-out evaluation, per stage: base, sft, rl, and rl-<step> in between
-    _metric("eval/<stage>/action_accuracy", "Share of held-out decisions with the right action", "share", "up"),
+    _metric(
+        "eval/<stage>/exact_act",
+        "Share of held-out responses with the due act and the right facts, replies included",
+        "share",
+        "up",
+    ),
+    _metric("eval/<stage>/exact_by_act/<act>", "The same of the decisions where this act is due", "share", "up"),
+    _metric(
+        "eval/<stage>/action_accuracy",
+        "Share of held-out decisions with the right kind of action; where a reply is due, any reply counts",
+        "share",
+        "up",
+    ),
     _metric(
         "eval/<stage>/tool_exact_match",
         "Share of held-out tool decisions with name and parameters exact",
