@@ -252,6 +252,13 @@ class SageDataConfig(Section):
     validation: PositiveInt = 80
     test: PositiveInt = 120
     seed: int = 0
+    noise: Fraction = 0.0
+    """Share of the samples that supervised fine-tuning sees with wrong references (another act, or a wrong argument),
+    as in logs of real agents. The true ones stay in their `privileged.references`; rewards and evaluations use true
+    ones throughout."""
+    procedure: bool = True
+    """Whether prompts spell out the procedure. A small policy that is trained from nothing on one procedure cannot read
+    it and has to learn it from what it sees; its prompts are then half as long."""
 
 
 class DataConfig(Section):
@@ -260,6 +267,8 @@ class DataConfig(Section):
     validation: str | None = None
     test: str | None = None
     """JSONL files in the sample format; `type: jsonl` needs `train`, the others are split off if null."""
+    sft: str | None = None
+    """JSONL of the samples that supervised fine-tuning learns from; null: those of `train`."""
     held_out_frac: Fraction = 0.15
     sage: SageDataConfig = SageDataConfig()
     max_eval: PositiveInt = 120

@@ -114,7 +114,7 @@ async def sft_stage(run: Run) -> None:
     """Next-token training on the references, so that the policy can utter an action at all."""
     experiment, sft = run.config.experiment, run.config.experiment.sft
     seed = experiment.seed if sft.seed is None else sft.seed
-    samples, rng = PromptStream(run.prepared.splits.train, seed), random.Random(seed)
+    samples, rng = PromptStream(run.prepared.splits.for_sft, seed), random.Random(seed)
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
         for step in range(1, sft.steps + 1):
