@@ -150,6 +150,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
+        answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's
