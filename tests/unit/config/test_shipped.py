@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hamr.backends.models import BUNDLED
 from hamr.config.load import load_config
 from hamr.config.resources import resource
 from hamr.config.schema import Config
@@ -77,7 +78,9 @@ def test_quickstart_needs_no_gpu_hub_or_account() -> None:
     config = load_config(["experiment=quickstart"])
     assert config.trainer.num_gpus == config.rollout.engine.num_gpus == 0
     assert all(pool.engine.num_gpus == 0 and pool.type == "vllm" for pool in config.pools.values())
-    assert {config.model.path, *(pool.model for pool in config.pools.values())} == {"smollm2-135m"}
+    assert config.model.path == "compact"
+    assert {pool.model for pool in config.pools.values()} <= set(BUNDLED)
+    assert config.data.sage.noise > 0 and config.experiment.steps >= 200
     assert config.logging.wandb.mode == "offline"
     assert config.data.type == "sage"
     assert config.rewards.consistency.mode == "hybrid"
