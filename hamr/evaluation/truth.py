@@ -65,6 +65,11 @@ class ExactAct:
         stated, known = facts(action.content), [facts(reply) for reply in replies]
         return set.intersection(*known) <= stated <= set.union(*known)
 
+    def agree(self, reference: Reply, reply: Reply) -> bool:
+        """Whether two replies take the same act with the same facts, whatever the context."""
+        act = self.act_of(reference)
+        return act is not None and act == self.act_of(reply) and facts(reference.content) == facts(reply.content)
+
     def by_act(self, actions: Sequence[Action | None], samples: Sequence[ServiceSample]) -> dict[str, list[bool]]:
         """Due act -> for each response to such a sample, whether it is exact. Acts in alphabetical order."""
         found: dict[str, list[bool]] = {}
