@@ -131,6 +131,11 @@ def _sage(args: list[str]) -> int:
     if "scenario" in own:
         if thoughts != "none":
             raise BadInput("thoughts", thoughts, "are known of the dialogues without scenario=... only; leave one out")
+        for name, plain in (("noise", 0.0), ("procedure", True)):
+            if (value := getattr(data.sage, name)) != plain:
+                raise BadInput(
+                    f"data.sage.{name}", value, "goes with the dialogues without scenario=...; leave one out"
+                )
         from hamr.jobs.build_sage import build
 
         print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
