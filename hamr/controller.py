@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import overlong_penalty
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
 from hamr.data.stream import PromptStream
+from hamr.observability.metrics import reduce_stats
 from hamr.protocols import (
+    AnswerEncoder,
     GenerationRequest,
     Metrics,
     PromptEncoder,
@@ -71,6 +74,8 @@ class Controller:
     version: int = 0
     mark: Callable[[ServiceSample], str] = lambda sample: ""
     """What ends a sample's answer where more may follow it; "" where nothing may."""
+    answer: AnswerEncoder | None = None
+    """An action as the policy should utter it: for references that join a group."""
     note: Callable[[str], None] = lambda line: None
     """Where a person reads what the run waits for."""
     collecting: bool = field(default=False, init=False)
@@ -86,7 +91,7 @@ class Controller:
             self.collecting = False
         lap = clock.lap("rollout_score", start)
         batch = self.estimate(groups)
-        trained = await self.trainer.train(batch) if batch.groups else {}
+        trained = {**describe_batch(batch), **await self.trainer.train(batch)} if batch.groups else {}
         lap = clock.lap("train", lap)
         self.version += 1
         synced = await self.weights.sync(self.version)
@@ -113,6 +118,7 @@ class Controller:
                 requests.append(self.request(step, sample, attempts[sample.id]))
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
+            groups = await self.sample_more(step, groups, attempts)
             settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
             paused.update(settled.metrics)
             seen += settled.groups
@@ -126,7 +132,47 @@ class Controller:
         sampling = self.algorithm.dynamic_sampling
         if not sampling.enabled:
             return list(groups)
-        return [g for g in groups if carries_signal(self.rewards(g), sampling.tolerance)]
+        return [g for g in groups if carries_signal(self.rewards(g), sampling.tolerance) or self.takes_reference(g)]
+
+    async def sample_more(
+        self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
+    ) -> list[RolloutGroup]:
+        """The groups, those in which all responses are wrong with `algorithm.all_wrong.more_samples` further ones."""
+        more = self.algorithm.all_wrong.more_samples
+        wrong = [g for g in groups if more and outcome(g, self.algorithm.right_above) == "all_wrong"]
+        if not wrong:
+            return list(groups)
+        requests = []
+        for group in wrong:
+            requests.append(self.request(step, group.sample, attempts[group.sample.id], n=more))
+            attempts[group.sample.id] += 1
+        further = await self.score_groups([g.sample for g in wrong], requests)
+        joined = {
+            id(old): replace(old, rollouts=old.rollouts + new.rollouts, records=old.records + new.records)
+            for old, new in zip(wrong, further, strict=True)
+        }
+        return [joined.get(id(group), group) for group in groups]
+
+    def takes_reference(self, group: RolloutGroup) -> bool:
+        """Whether a reference joins the group: all of its responses are wrong, and the option is on."""
+        wanted = self.algorithm.all_wrong.reference and self.answer is not None
+        return wanted and outcome(group, self.algorithm.right_above) == "all_wrong"
+
+    def reference(self, group: RolloutGroup) -> tuple[TrainSequence, float]:
+        """One of the sample's references as a completion, drawn by the group's key, and its reward."""
+        assert self.answer is not None, "takes_reference has looked"
+        key, references = group.rollouts[0].key, group.sample.references
+        drawn = references[derive_seed(self.experiment.seed, key.step, key.prompt, "reference") % len(references)]
+        best = max(
+            (
+                total - (own.contribution or 0.0) + own.weight
+                for total, record in zip(self.rewards(group), group.records, strict=True)
+                for own in record.components
+                if total is not None and own.name == "consistency"
+            ),
+            default=1.0,
+        )
+        return TrainSequence(token_ids=self.answer(drawn.action)), best
 
     async def score_groups(
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
@@ -157,10 +203,10 @@ class Controller:
             for sample, request in zip(samples, requests, strict=True)
         ]
 
-    def request(self, step: int, sample: ServiceSample, attempt: int = 0) -> GenerationRequest:
+    def request(self, step: int, sample: ServiceSample, attempt: int = 0, n: int | None = None) -> GenerationRequest:
         """A group's request. Seeds follow from the key and the run's seed, so a resumed run draws the same.
         `attempt` tells apart the draws of a prompt that comes up again within one step."""
-        n = self.rollout.samples_per_prompt
+        n = n or self.rollout.samples_per_prompt
         keys = tuple(SampleKey(run=self.run, step=step, prompt=sample.id, sample=i, attempt=attempt) for i in range(n))
         return GenerationRequest(
             prompt_ids=self.encode(sample),
@@ -192,14 +238,24 @@ class Controller:
         it moves nothing, neither through its advantage nor through the entropy bonus."""
         batch = []
         for group in groups:
-            advantages = group_advantages(self.rewards(group), normalize_std=self.algorithm.normalize_std)
+            rewards = self.rewards(group)
+            extra: list[TrainSequence] = []
+            if self.takes_reference(group):
+                reference, reward = self.reference(group)
+                extra, rewards = [reference], [*rewards, reward]
+            *advantages, last = group_advantages(
+                rewards, normalize_std=self.algorithm.normalize_std, std_floor=self.algorithm.std_floor
+            )
+            advantages, extra = (
+                (advantages, [replace(extra[0], advantage=last)]) if extra else ([*advantages, last], [])
+            )
             sequences = tuple(
                 TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
                 for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True)
                 if reward is not None and r.token_ids
             )
             if sequences:
-                batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=sequences))
+                batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=(*sequences, *extra)))
         return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
 
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
@@ -216,7 +272,17 @@ class Controller:
             "rollout/response_tokens/mean": sum(tokens) / max(1, len(tokens)),
             "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
             "rollout/policy_age/max": max(age, default=0),
+            **group_metrics(seen, self.algorithm.right_above),
+            **reduce_stats(
+                "groups/kept_reward", [r for g in kept for r in self.rewards(g) if r is not None], ("mean",)
+            ),
         }
+
+
+def describe_batch(batch: TrainBatch) -> dict[str, float]:
+    """Quantiles of the advantages that a batch learns by."""
+    advantages = [s.advantage for group in batch.groups for s in group.sequences]
+    return reduce_stats("policy/advantage", advantages, ("min", "p10", "p50", "p90", "max"))
 
 
 def _acting_tokens(rollout: Rollout) -> int:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 
-def group_advantages(rewards: Sequence[float | None], *, normalize_std: bool = True, eps: float = 1e-6) -> list[float]:
+def group_advantages(
+    rewards: Sequence[float | None], *, normalize_std: bool = True, std_floor: float = 0.0, eps: float = 1e-6
+) -> list[float]:
     """How much better than its siblings each response of one prompt was.
 
     A_i = (r_i - mean r) / (std r + eps), or r_i - mean r without `normalize_std` (which keeps hard and easy prompts
-    at their own scale). std is the population's: the group is all there is, not a sample of something.
+    at their own scale). std is the population's: the group is all there is, not a sample of something. With `std_floor`
+    it counts as no less, so that one outlier among near-equal rewards gets no full-sized advantage.
 
     None marks a response whose scoring failed: it leaves mean and std and gets 0, so it neither helps nor harms.
     Degenerate cases: fewer than two scored responses, or equal rewards, say nothing: all advantages are exactly 0.
@@ -27,5 +30,6 @@ def group_advantages(rewards: Sequence[float | None], *, normalize_std: bool = T
     mean = math.fsum(scored) / len(scored)
     scale = 1.0
     if normalize_std:
-        scale = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / len(scored)) + eps
+        deviation = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / len(scored))
+        scale = max(deviation, std_floor) + eps
     return [0.0 if r is None else (r - mean) / scale for r in rewards]

@@ -52,12 +52,13 @@ def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -
 
     The engine that sampled and the trainer that learns compute slightly different probabilities for the same weights
     (kernels, rounding, a weight update in flight); the weight corrects for it, the cap bounds its variance.
-    A token whose engine log-probability is -inf gets the cap. `cap` None: weights of 1.
+    A token whose engine log-probability is -inf gets the cap, and one where it is not known (NaN: no engine sampled it)
+    a weight of 1. `cap` None: weights of 1.
     """
     if cap is None:
         return torch.ones_like(proximal)
     gap = (proximal - behaviour).detach()
-    return gap.exp().clamp(max=cap)
+    return torch.where(gap.isnan(), 0.0, gap).exp().clamp(max=cap)
 
 
 def policy_loss(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,8 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     import torch
 
     trainable = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trainable if _dimensions(p) > 1]
-    vectors = [p for p in trainable if _dimensions(p) <= 1]
+    matrices = [p for p in trainable if dimensions(p) > 1]
+    vectors = [p for p in trainable if dimensions(p) <= 1]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True
@@ -132,6 +133,15 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     return engine
 
 
-def _dimensions(parameter: Any) -> int:
+def whole(parameters: list[Any], config: TrainerConfig) -> AbstractContextManager[Any]:
+    """Inside, every rank holds these parameters as a whole; collective under ZeRO-3."""
+    if config.zero_stage < 3:
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)
+
+
+def dimensions(parameter: Any) -> int:
     """Of the whole parameter, also where ZeRO-3 holds only a flat part of it."""
     return len(getattr(parameter, "ds_shape", parameter.shape))

@@ -38,6 +38,9 @@ from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.errors import TrainingDiverged
 from hamr.types import TrainBatch, TrainGroup
 
+WATCHED = 4
+"""Matrices by which the update is compared with the weights."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
@@ -94,7 +97,7 @@ class DeepSpeedTrainer:
     def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
         """A new stage from the model in `model_path`: fresh optimiser, schedule, counters and random state.
 
-        That model becomes the reference policy where `algorithm.kl.coef` asks for one.
+        That model becomes the reference policy where `algorithm.kl` asks for one.
         """
         self._release()
         self.config, self.total_steps = config, total_steps
@@ -111,9 +114,13 @@ class DeepSpeedTrainer:
         hand_back_freed_memory()  # what loading took
         torch.manual_seed(self.seed + self.rank)
 
+    @property
+    def _measures_kl(self) -> bool:
+        return bool(self.algorithm.kl.coef or self.algorithm.kl.measure)
+
     def _frozen_copy(self, model_path: Path) -> PolicyModel | None:
         """The reference policy, whole on every rank; behind an adapter the base model already is it."""
-        if not self.algorithm.kl.coef or self.config.lora is not None:
+        if not self._measures_kl or self.config.lora is not None:
             return None
         plain = self.config.model_copy(update={"zero_stage": min(self.config.zero_stage, 2)})
         model = backend.load_model(model_path, plain, self.temperature, {})
@@ -150,6 +157,7 @@ class DeepSpeedTrainer:
         steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
         sums: dict[str, float] = {}
         norms: list[float] = []
+        before = self._watched_weights()
         seconds = {"forward_backward": 0.0, "optimizer": 0.0}
         seconds["forward_backward"] += time.perf_counter() - start
         rate = 0.0
@@ -166,8 +174,16 @@ class DeepSpeedTrainer:
         area = "policy" if policy else "sft"
         metrics = _means(area, self._over_ranks(sums), norms)
         metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
+        metrics[f"{area}/update_ratio"] = _moved(before, self._watched_weights())
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
+
+    def _watched_weights(self) -> list[Tensor]:
+        """Copies of a few matrices spread over the depth."""
+        matrices = [p for p in self.model.parameters() if p.requires_grad and backend.dimensions(p) > 1]
+        chosen = matrices[:: max(1, len(matrices) // WATCHED)][:WATCHED]
+        with backend.whole(chosen, self.config):
+            return [p.detach().float().clone() for p in chosen]
 
     def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
         """This rank's micro-batches of one optimiser step, with the log-probabilities that a loss compares with."""
@@ -176,7 +192,7 @@ class DeepSpeedTrainer:
             fixed = {}
             if proximal:
                 fixed["proximal_N"] = self._logprobs(batch)
-            if whole.loss == "policy" and self.algorithm.kl.coef:
+            if whole.loss == "policy" and self._measures_kl:
                 fixed["reference_N"] = self._reference_logprobs(batch)
             work.append(_Work(batch=batch, **fixed))
         return _Step(
@@ -385,6 +401,12 @@ class DeepSpeedTrainer:
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
         if self.reference is not None:
             read_weight_file(self.reference, folder / "reference" / "model.safetensors")
+
+
+def _moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """Norm of the change over the norm of the weights."""
+    change = math.fsum(float((new - old).square().sum()) for old, new in zip(before, after, strict=True))
+    return math.sqrt(change / max(math.fsum(float(old.square().sum()) for old in before), 1e-30))
 
 
 def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ in the order of the pieces, their sequences, their tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +71,8 @@ def build_batch(
     shape = {"shared_prompt": _shared, "packed": _packed, "padded": _padded}[layout]
     flat = [s for _, sequences in chosen for s in sequences]
     lengths = tuple(len(s.token_ids) for s in flat)
-    with_behaviour = all(s.old_logprobs for s in flat)
+    with_behaviour = any(s.old_logprobs for s in flat)
+    unknown = (math.nan,)
     columns = dict(
         targets_N=torch.tensor([t for s in flat for t in s.token_ids]),
         owner_N=torch.repeat_interleave(torch.arange(len(flat)), torch.tensor(lengths)),
@@ -78,7 +80,9 @@ def build_batch(
             torch.tensor(lengths)
         ),
         mask_N=torch.tensor([m for s in flat for m in (s.mask or (True,) * len(s.token_ids))]),
-        behaviour_N=torch.tensor([x for s in flat for x in s.old_logprobs]) if with_behaviour else None,
+        behaviour_N=torch.tensor([x for s in flat for x in s.old_logprobs or unknown * len(s.token_ids)])
+        if with_behaviour
+        else None,
         **shape(chosen, device),
     )
     on_device = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in columns.items()}

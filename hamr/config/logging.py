@@ -37,6 +37,8 @@ class AlarmsConfig(Section):
     """Mean distance between reranker and judge where both spoke."""
     top_component: Fraction | None = None
     """Share of the rewards' spread that comes from one component."""
+    truth_drop: Fraction | None = 0.15
+    """Fall of `truth/exact_act` below its best earlier value while the reward has risen."""
 
 
 class LoggingConfig(Section):

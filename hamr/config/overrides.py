@@ -14,7 +14,7 @@ from pathlib import Path
 from hamr.errors import ConfigError
 
 CONFIG_DIR_FLAG = "--config-dir"
-DATA_FILES = ("train", "validation", "test")
+DATA_FILES = ("train", "validation", "test", "sft")
 
 
 def group_options(roots: Sequence[Path], groups: Sequence[str]) -> dict[str, list[str]]:

@@ -31,7 +31,7 @@ class ModelConfig(Section):
     """The policy's starting point."""
 
     path: str = "smollm2-135m"
-    """A bundled model (`smollm2-135m`, `tiny`), a folder, or a Hugging Face name."""
+    """A bundled model (`smollm2-135m`, `compact`, `tiny`), a folder, or a Hugging Face name."""
     dtype: DType = "auto"
     """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that compute it (AVX-512-BF16,
     AMX), float32 elsewhere. The run's config.yaml has the resolved value."""
@@ -118,8 +118,25 @@ class OverlongConfig(Section):
     weight: NonNegative = 1.0
 
 
+class AllWrongConfig(Section):
+    """Remedies for groups in which no response is right (`right_above`).
+
+    Rewards of such a group are equal, or only tell shades of wrong apart, so that what is never sampled is never
+    learned. Both remedies are off by default and may be combined.
+    """
+
+    more_samples: Annotated[int, Field(ge=0)] = 0
+    """So many further responses to the prompt, which join its group."""
+    reference: bool = False
+    """One of the sample's references joins the group as one more response. It has the best total of the group with a
+    consistency reward of 1, and no importance weight, since no engine sampled it."""
+
+
 class KlConfig(Section):
     coef: NonNegative = 0.0
+    measure: bool = False
+    """Report `policy/kl_to_reference`, the distance from the stage's start, also with `coef=0`; it costs a forward pass
+    and a frozen copy of the policy."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
@@ -129,6 +146,11 @@ class AlgorithmConfig(Section):
     clip_high: NonNegative = 0.28
     entropy_coef: NonNegative = 3.5e-4
     normalize_std: bool = True
+    std_floor: NonNegative = 0.0
+    """With `normalize_std`: advantages are divided by no less than this, however alike a group's rewards are."""
+    right_above: Fraction = 0.5
+    """A response counts as right in `groups/*` and for `all_wrong` if its consistency reward is above this."""
+    all_wrong: AllWrongConfig = AllWrongConfig()
     loss_aggregation: Aggregation = "token_mean"
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     overlong: OverlongConfig = OverlongConfig()
@@ -252,6 +274,13 @@ class SageDataConfig(Section):
     validation: PositiveInt = 80
     test: PositiveInt = 120
     seed: int = 0
+    noise: Fraction = 0.0
+    """Share of the samples that supervised fine-tuning sees with wrong references (another act, or a wrong argument),
+    as in logs of real agents. The true ones stay in their `privileged.references`; rewards and evaluations use true
+    ones throughout."""
+    procedure: bool = True
+    """Whether prompts spell out the procedure. A small policy that is trained from nothing on one procedure cannot read
+    it and has to learn it from what it sees; its prompts are then half as long."""
 
 
 class DataConfig(Section):
@@ -260,6 +289,8 @@ class DataConfig(Section):
     validation: str | None = None
     test: str | None = None
     """JSONL files in the sample format; `type: jsonl` needs `train`, the others are split off if null."""
+    sft: str | None = None
+    """JSONL of the samples that supervised fine-tuning learns from; null: those of `train`."""
     held_out_frac: Fraction = 0.15
     sage: SageDataConfig = SageDataConfig()
     max_eval: PositiveInt = 120

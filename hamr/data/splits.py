@@ -19,6 +19,12 @@ class Splits:
     train: tuple[ServiceSample, ...]
     validation: tuple[ServiceSample, ...]
     test: tuple[ServiceSample, ...]
+    sft: tuple[ServiceSample, ...] = ()
+    """What supervised fine-tuning learns from where that is not `train`: logs with errors, say."""
+
+    @property
+    def for_sft(self) -> tuple[ServiceSample, ...]:
+        return self.sft or self.train
 
 
 def split_samples(

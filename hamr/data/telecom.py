@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
 from hamr.config.schema import SageDataConfig
+from hamr.data.noise import corrupt
 from hamr.data.splits import Splits
 from hamr.data.telecom_offers import POLICY, TOOLS, Setting, draw_setting
 from hamr.data.telecom_words import BANKS, Split
@@ -50,6 +51,8 @@ _ACT_OF_END: Mapping[str, Act] = {
 }
 _STATES = ((False, False), (True, False), (True, True))
 _MAX_TURNS = 5
+_FEE = 50
+"""What a corrupted reference names where no fee is due."""
 _REFERENCES = 2
 """Approved wordings of each reply, the same for all samples of a split. A policy that chooses among ten spends most of
 its entropy on the choice, and a policy gradient most of its noise."""
@@ -74,11 +77,16 @@ class Plan:
 
 def generate(config: SageDataConfig) -> Splits:
     """The three splits, the same for the same config on every machine. They share no sentence."""
-    return Splits(
-        train=_split("train", config.train, config.seed),
-        validation=_split("validation", config.validation, config.seed),
-        test=_split("test", config.test, config.seed),
+    train, validation, test = (
+        tuple(s if config.procedure else replace(s, policy="") for s in _split(split, size, config.seed))
+        for split, size in _sizes(config).items()
     )
+    sft = noisy(train, config.noise, config.seed) if config.noise else ()
+    return Splits(train=train, validation=validation, test=test, sft=sft)
+
+
+def _sizes(config: SageDataConfig) -> dict[Split, int]:
+    return {"train": config.train, "validation": config.validation, "test": config.test}
 
 
 def act_of_walk(walk: Walk) -> Act:
@@ -223,7 +231,10 @@ class _Dialogue:
             policy=POLICY,
             tools=TOOLS,
             history=history,
-            references=tuple(Reference(action=action, source="generated") for action in self._actions(act)),
+            references=tuple(
+                Reference(action=action, source="generated")
+                for action in actions_of(act, self.slots, self.split, cancels=plan.intent == "Cancel")
+            ),
             privileged={
                 "summary": f"The customer wants {wish.get(plan.intent, f'to cancel {self.setting.current}')}.",
                 "plan": {"profile": plan.profile, "tendency": plan.tendency, "mood": plan.mood},
@@ -238,14 +249,6 @@ class _Dialogue:
                 "split": self.split,
             },
         )
-
-    def _actions(self, act: Act) -> list[Action]:
-        if act == "change_order":
-            package = self.slots["current" if self.plan.intent == "Cancel" else "target"]
-            return [ToolCall(name=act, parameters={"package": package})]
-        if act == "transfer_human":
-            return [ToolCall(name=act, parameters={"reason": "penalty_dispute"})]
-        return [Reply(content=text) for text in wordings(act, self.slots, self.split)[:_REFERENCES]]
 
     def _customer(self, asked: str | None) -> str:
         """The customer's next turn: an answer to what was asked, or the opening request."""
@@ -299,6 +302,27 @@ def slots_of(setting: Setting, profile: str) -> dict[str, str]:
         "current": setting.current,
         "fee": str(setting.penalty),
     }
+
+
+def actions_of(act: str, slots: Slots, split: Split, *, cancels: bool) -> list[Action]:
+    """The gold actions of an act. `cancels`: an order ends the present package."""
+    if act == "change_order":
+        return [ToolCall(name=act, parameters={"package": slots["current" if cancels else "target"]})]
+    if act == "transfer_human":
+        return [ToolCall(name=act, parameters={"reason": "penalty_dispute"})]
+    return [Reply(content=text) for text in wordings(act, slots, split)[:_REFERENCES]]
+
+
+def noisy(samples: Sequence[ServiceSample], noise: float, seed: int) -> tuple[ServiceSample, ...]:
+    """The samples as a log with errors has them: see `hamr.data.noise`."""
+
+    def render(sample: ServiceSample, act: str) -> list[Action]:
+        meta = sample.meta
+        # Nobody pays a fee of nothing.
+        slots = {**meta["slots"], "fee": meta["slots"]["fee"] if meta["slots"]["fee"] != "0" else str(_FEE)}
+        return actions_of(act, slots, meta["split"], cancels=meta["fields"]["ConsumptionType"] == "Cancel")
+
+    return corrupt(samples, noise, seed, render)
 
 
 def wordings(act: str, slots: Slots, split: Split) -> list[str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamr.data.formats import NAMES, PLAIN, Formats
+from hamr.evaluation.statistics import share_interval
+from hamr.evaluation.truth import ExactAct, metric_word
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import match_action
 from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
@@ -26,6 +28,9 @@ class HeldOutResult:
     `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
     `by_format`: for every form of response that the prompts asked for (hybrid-CoT: two), `n`, the share of right
     decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each where it is known.
+    `exact_act`: share of responses with the due act and the right facts, replies included (`hamr.evaluation.truth`);
+    `exact_by_act`: the same per act, each with `n`, `share` and the ends `low` and `high` of its 95 % (Wilson)
+    interval. None and empty where the data do not name their acts.
     """
 
     n: int
@@ -37,6 +42,8 @@ class HeldOutResult:
     by_act: dict[str, float]
     by_format: dict[str, dict[str, float]]
     records: tuple[RewardRecord, ...]
+    exact_act: float | None = None
+    exact_by_act: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures without the records, JSON-able."""
@@ -54,6 +61,9 @@ class HeldOutResult:
         }
         if self.tool_exact_match is not None:
             flat["tool_exact_match"] = self.tool_exact_match
+        if self.exact_act is not None:
+            flat["exact_act"] = self.exact_act
+            flat |= {f"exact_by_act/{metric_word(act)}": own["share"] for act, own in self.exact_by_act.items()}
         return {f"eval/{stage}/{name}": value for name, value in flat.items()}
 
 
@@ -72,6 +82,7 @@ async def evaluate_held_out(
     responses: int = 1,
     formats: Formats = PLAIN,
     stop_at_answer: bool = False,
+    truth: ExactAct | None = None,
 ) -> HeldOutResult:
     """So many responses of the engine's current policy to each of `samples`, scored while others are still generated.
 
@@ -100,11 +111,14 @@ async def evaluate_held_out(
         grouped = dataclasses.replace(rollout, siblings=responses)
         scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
     await asyncio.gather(*scoring.values())
-    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats)
+    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth)
 
 
 def summarise(
-    samples: Sequence[ServiceSample], records: Sequence[RewardRecord], formats: Formats = PLAIN
+    samples: Sequence[ServiceSample],
+    records: Sequence[RewardRecord],
+    formats: Formats = PLAIN,
+    truth: ExactAct | None = None,
 ) -> HeldOutResult:
     """Reduces records to the held-out figures; `samples` are theirs, one per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
@@ -124,6 +138,7 @@ def summarise(
     for sample, ok in zip(samples, right, strict=True):
         acts[str(sample.meta.get("act", "all"))].append(ok)
     n = len(samples)
+    known = {} if truth is None else truth.by_act([r.action for r in records], samples)
     return HeldOutResult(
         n=n,
         action_accuracy=sum(right) / n,
@@ -134,7 +149,15 @@ def summarise(
         by_act={act: sum(v) / len(v) for act, v in sorted(acts.items())},
         by_format=_by_format(samples, records, right, formats),
         records=tuple(records),
+        exact_act=sum(map(sum, known.values())) / n if known else None,
+        exact_by_act={act: _share(held) for act, held in known.items()},
     )
+
+
+def _share(held: Sequence[bool]) -> dict[str, float]:
+    found = share_interval(held)
+    assert found.mean is not None and found.low is not None and found.high is not None, "an act has responses"
+    return {"n": float(found.n), "share": found.mean, "low": found.low, "high": found.high}
 
 
 def _by_format(

@@ -29,7 +29,8 @@ hamr data: builds samples for training, validation and test.
 
 usage:
   hamr data sage output=FOLDER [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
-      generated dialogues over the Telecom Package procedure; the splits share no sentence
+      generated dialogues over the Telecom Package procedure; the splits share no sentence. [data.sage.noise=0.4] also
+      writes sft.jsonl, the training samples as a log with errors has them: that share with a wrong reference
       [thoughts=pre|post|hybrid] why the agent acts, from the procedure: SFT items, in items.jsonl and
       held_out_items.jsonl, with the thought before the answer, behind it, or an item of each
   hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [form=actions|sage] [data.sage.train=600] ...
@@ -123,11 +124,18 @@ def _sage(args: list[str]) -> int:
 
     own, overrides = options(args, SAGE_OPTIONS, others=("data.", "pools", "cluster", "--"))
     thoughts = one_of(own, "thoughts", ("none", *ORDERS), "none")
-    folder = output_folder(own, [f"{name}.jsonl" for name in (*_SPLITS, *(_ITEMS if thoughts != "none" else ()))])
+    folder = output_folder(
+        own, [f"{name}.jsonl" for name in (*_SPLITS, "sft", *(_ITEMS if thoughts != "none" else ()))]
+    )
     data = load_config(["data=sage", *overrides]).data
     if "scenario" in own:
         if thoughts != "none":
             raise BadInput("thoughts", thoughts, "are known of the dialogues without scenario=... only; leave one out")
+        for name, plain in (("noise", 0.0), ("procedure", True)):
+            if (value := getattr(data.sage, name)) != plain:
+                raise BadInput(
+                    f"data.sage.{name}", value, "goes with the dialogues without scenario=...; leave one out"
+                )
         from hamr.jobs.build_sage import build
 
         print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
@@ -233,9 +241,14 @@ def _write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
 
 
 def _write(folder: Path, splits: Splits) -> None:
-    for name in _SPLITS:
+    for name in (*_SPLITS, *(("sft",) if splits.sft else ())):
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
     _show(folder, splits)
+    if not splits.sft:
+        (folder / "sft.jsonl").unlink(missing_ok=True)  # `data=FOLDER` would train on that of an earlier call
+    else:
+        wrong = sum("references" in sample.privileged for sample in splits.sft)
+        print(f"written: {folder / 'sft.jsonl'}, the same {len(splits.sft)} training samples, {wrong} of them wrong")
 
 
 def _show(folder: Path, splits: Splits) -> None:

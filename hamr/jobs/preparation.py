@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from array import array
@@ -23,6 +24,7 @@ from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
+from hamr.evaluation.truth import ExactAct
 from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.rules import load_rules
@@ -74,6 +76,11 @@ class Prepared:
     dropped: dict[str, int]
     seconds: dict[str, float]
 
+    @cached_property
+    def truth(self) -> ExactAct | None:
+        """The rule for exact acts, where the samples of all splits name their acts."""
+        return ExactAct.of((*self.splits.train, *self.splits.validation, *self.splits.test))
+
 
 def prepare(config: Config) -> Prepared:
     """Resolves the model, reads or generates the data, and drops or refuses prompts that do not fit.
@@ -108,7 +115,8 @@ def load_splits(data: DataConfig, seed: int) -> Splits:
         return generate(data.sage)
     assert data.train is not None, "the schema holds that"
     given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
-    return split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)
+    splits = split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)
+    return dataclasses.replace(splits, sft=tuple(read_samples(data.sft))) if data.sft else splits
 
 
 def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:
@@ -116,7 +124,7 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
     room = config.model.max_context - config.rollout.max_new_tokens
     kept: dict[str, tuple[ServiceSample, ...]] = {}
     dropped: dict[str, int] = {}
-    for name in ("train", "validation", "test"):
+    for name in ("train", "validation", "test", *(("sft",) if splits.sft else ())):
         samples: Sequence[ServiceSample] = getattr(splits, name)
         fitting = tuple(s for s in samples if len(codec.prompt(s)) <= room)
         dropped[name] = len(samples) - len(fitting)

@@ -133,7 +133,7 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
             given = list(_from_file(entry.validation))
     else:
         splits = load_splits(config.data, config.experiment.seed)
-        everything, given = list(_references(splits.train)), list(_references(splits.validation))
+        everything, given = list(_references(splits.for_sft)), list(_references(splits.validation))
     kinds = config.sft.kinds or KINDS
     kept = [x for x in everything if x.item.kind in kinds]
     if not kept:

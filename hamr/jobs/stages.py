@@ -106,6 +106,7 @@ class Run:
                 responses=how.samples,
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,
+                truth=self.prepared.truth,
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()
@@ -164,7 +165,7 @@ async def sft_stage(run: Run) -> None:
     """Next-token training on the references, so that the policy can utter an action at all."""
     experiment, sft = run.config.experiment, run.config.experiment.sft
     seed = experiment.seed if sft.seed is None else sft.seed
-    samples, rng = PromptStream(run.prepared.splits.train, seed), random.Random(seed)
+    samples, rng = PromptStream(run.prepared.splits.for_sft, seed), random.Random(seed)
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
         for step in range(1, sft.steps + 1):
@@ -201,6 +202,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
+        answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's

@@ -157,6 +157,7 @@ async def _train(
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
         audit_frac=config.rewards.consistency.audit_frac,
+        truth=prepared.truth,
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
         attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)

@@ -152,6 +152,21 @@ METRICS: tuple[Metric, ...] = (
     _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
     _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`, 0 within it", "flag", "zero"),
+    # Truth, by rule and never part of the reward: only where the data name their acts
+    _metric(
+        "truth/exact_act",
+        "Share of the step's responses with the due act and the right facts, replies included",
+        "share",
+        "up",
+    ),
+    _metric("truth/exact_by_act/<act>", "The same of the responses where this act is due", "share", "up"),
+    _metric(
+        "truth/drop",
+        "How far exact_act, over the last steps, is below its best earlier value while the reward is above what it was "
+        "then; 0 where it is not",
+        "share",
+        "zero",
+    ),
     # Policy
     _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
     _metric(
@@ -160,7 +175,19 @@ METRICS: tuple[Metric, ...] = (
         "nats",
         "watch",
     ),
-    _metric("policy/kl_to_reference", "Estimated KL to the reference policy", "nats", "zero"),
+    _metric(
+        "policy/kl_to_reference",
+        "Estimated KL to the reference policy, the one that RL started from (algorithm.kl: coef or measure)",
+        "nats",
+        "zero",
+    ),
+    _metric("policy/advantage/<stat>", "Advantages of the responses that the step learns from", "", "watch"),
+    _metric(
+        "policy/update_ratio",
+        "Norm of the step's change over the norm of the weights, of four matrices; 1e-3 is usual, 1e-2 large",
+        "ratio",
+        "watch",
+    ),
     _metric(
         "policy/approx_kl", "Estimated KL (k3) between the policy before the step's updates and after", "nats", "zero"
     ),
@@ -184,11 +211,18 @@ METRICS: tuple[Metric, ...] = (
     _metric(
         "policy/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"
     ),
+    # Groups, dropped ones included: a response is right if its consistency reward is above algorithm.right_above
+    _metric("groups/all_wrong_frac", "Share of groups without a right response", "share", "down"),
+    _metric("groups/all_right_frac", "Share of groups with right responses only", "share", "up"),
+    _metric("groups/mixed_frac", "Share of groups with both: those that give an advantage", "share", "watch"),
+    _metric("groups/<outcome>_by_act/<act>", "The same shares of the groups where this act is due", "share", "watch"),
+    _metric("groups/kept_reward/<stat>", "Total reward in the groups that the step learns from", "reward", "watch"),
     # Supervised fine-tuning
     _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
+    _metric("sft/update_ratio", "Norm of the step's change over the norm of the weights", "ratio", "watch"),
     _metric("sft/computed_tokens", "Prompt and target tokens of the batch", "tokens", "watch"),
     _metric("sft/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"),
     # Rollout
@@ -243,7 +277,19 @@ METRICS: tuple[Metric, ...] = (
         "down",
     ),
     # Held-out evaluation, per stage: base, sft, rl, and rl-<step> in between
-    _metric("eval/<stage>/action_accuracy", "Share of held-out decisions with the right action", "share", "up"),
+    _metric(
+        "eval/<stage>/exact_act",
+        "Share of held-out responses with the due act and the right facts, replies included",
+        "share",
+        "up",
+    ),
+    _metric("eval/<stage>/exact_by_act/<act>", "The same of the decisions where this act is due", "share", "up"),
+    _metric(
+        "eval/<stage>/action_accuracy",
+        "Share of held-out decisions with the right kind of action; where a reply is due, any reply counts",
+        "share",
+        "up",
+    ),
     _metric(
         "eval/<stage>/tool_exact_match",
         "Share of held-out tool decisions with name and parameters exact",

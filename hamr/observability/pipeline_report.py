@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WHEN = {"base": "enters", "sft": "after its warm-up", "rl": "leaves"}
 FIGURES = {
     "held-out reward": ("reward.total", "{:.3f}"),
+    "exact act": ("exact_act", "{:.1%}"),
     "right action": ("action_accuracy", "{:.1%}"),
     "tool call exact": ("tool_exact_match", "{:.1%}"),
     "format errors": ("format_error_rate", "{:.1%}"),

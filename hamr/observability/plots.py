@@ -67,14 +67,15 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         _plot(
             "learning_curve",
             "Learning curve",
-            "Total reward of each step's responses. Held out: responses to decisions never trained on.",
+            "Total reward of each step's responses, and the truth by rule, which is never rewarded. Held out: "
+            "responses to decisions never trained on.",
             learning.learning_curve,
             wide=True,
         ),
     ),
     "held_out": (
         _plot("held_out", "Decisions", "Share of held-out decisions; format errors are better low.", learning.held_out),
-        _plot("by_act", "Right action, by kind of decision", "", learning.by_act),
+        _plot("by_act", "By kind of decision", "On wordings that no training split contains.", learning.by_act),
         _plot(
             "rewards",
             "Reward by component",

@@ -5,11 +5,12 @@ One function a plot: `ReportData -> Figure`, or None where there is nothing to s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.observability.plot_kit import (
     BLUE,
+    GREEN,
     HALF,
     INK,
     MUTED,
@@ -26,6 +27,7 @@ from hamr.observability.plot_kit import (
 from hamr.observability.report_data import STAGE_NAMES, ReportData
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -71,15 +73,34 @@ def learning_curve(data: ReportData) -> Figure | None:
         )
     ax.set_ylabel("total reward")
     step_axis(ax)
+    _truth_curve(data, ax)
     legend(ax)
     return figure
 
 
-def held_out_curve(data: ReportData) -> list[tuple[int, float]]:
-    """(RL step, held-out mean total reward): where RL began, in between, and at its end."""
+def _truth_curve(data: ReportData, ax: Axes) -> None:
+    """The share of exact acts in the same axes, on a scale of its own at the right."""
+    steps, share = data.series("truth/exact_act")
+    if not steps:
+        return
+    right = ax.twinx()
+    right.plot(steps, smooth(share), color=GREEN, lw=2.4)
+    ax.plot([], [], color=GREEN, lw=2.4, label="exact acts by rule (right scale)")
+    if held := held_out_curve(data, "exact_act"):
+        right.plot([x for x, _ in held], [y for _, y in held], color=GREEN, marker="s", ms=5, lw=1.4, ls=(0, (4, 2)))
+        ax.plot([], [], color=GREEN, marker="s", ms=5, lw=1.4, ls=(0, (4, 2)), label="exact acts, held out")
+    right.set_ylim(0.0, 1.02)
+    right.set_ylabel("exact acts")
+    right.spines["right"].set_visible(True)
+    right.grid(visible=False)
+    percent(right)
+
+
+def held_out_curve(data: ReportData, figure: str = "reward/total") -> list[tuple[int, float]]:
+    """(RL step, a held-out figure): where RL began, in between, and at its end."""
     points = {}
     for name, (step, figures) in data.evaluations.items():
-        value = figures.get("reward/total")
+        value = figures.get(figure)
         if value is None or (name == "base" and "sft" in data.evaluations):
             continue
         points[0 if name in ("base", "sft") else step] = value
@@ -88,7 +109,8 @@ def held_out_curve(data: ReportData) -> list[tuple[int, float]]:
 
 def held_out(data: ReportData) -> Figure | None:
     names = {
-        "action_accuracy": "right action",
+        "exact_act": "exact act",
+        "action_accuracy": "right kind",
         "tool_exact_match": "tool call exact",
         "format_error_rate": "format errors",
     }
@@ -112,14 +134,20 @@ def rewards(data: ReportData) -> Figure | None:
 
 
 def by_act(data: ReportData) -> Figure | None:
-    acts = list(dict.fromkeys(a for f in data.stages.values() for a in f.get("by_act", {})))
+    """Exact acts with their intervals where the truth is known, else the right kind of action."""
+    truth = any(f.get("exact_by_act") for f in data.stages.values())
+    shares = {stage: _shares(figures) if truth else figures.get("by_act", {}) for stage, figures in data.stages.items()}
+    acts = list(dict.fromkeys(a for own in shares.values() for a in own))
     if len(acts) < 2:
         return None
     figure, ax = axes((5.6, max(3.3, 1.2 + 0.36 * len(acts))))
     for y, act in enumerate(reversed(acts)):
-        known = [(s, f["by_act"][act]) for s, f in data.stages.items() if act in f.get("by_act", {})]
+        known = [(s, own[act]) for s, own in shares.items() if act in own]
         values = [v for _, v in known]
         ax.plot([min(values), max(values)], [y, y], color="#cbd2d9", lw=2.5, zorder=1)
+        if truth and known:
+            ends = data.stages[known[-1][0]]["exact_by_act"][act]
+            ax.plot([ends["low"], ends["high"]], [y - 0.22] * 2, color=STAGE_COLOURS[known[-1][0]], lw=1.4, zorder=1)
         for i, (stage, value) in enumerate(known):
             label = STAGE_NAMES[stage] if y == 0 else None
             ax.scatter(
@@ -131,10 +159,14 @@ def by_act(data: ReportData) -> Figure | None:
     ax.set_ylim(-0.6, len(acts) - 0.4)
     ax.grid(axis="x")
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("right action")
+    ax.set_xlabel("exact act (thin line: 95 % interval of the last stage)" if truth else "right kind of action")
     percent(ax, x=True)
     legend(ax)
     return figure
+
+
+def _shares(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {act: own["share"] for act, own in (figures.get("exact_by_act") or {}).items()}
 
 
 def scorer_auc(data: ReportData) -> Figure | None:

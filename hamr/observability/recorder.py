@@ -11,14 +11,22 @@ from typing import Any
 
 from hamr.config.logging import AlarmsConfig
 from hamr.errors import Preempted
+from hamr.evaluation.truth import ExactAct, metric_word
 from hamr.observability.console import Console
 from hamr.observability.ledger import Ledger
-from hamr.observability.metrics import JsonlWriter, MetricsWriter, reward_metrics, router_metrics
+from hamr.observability.metrics import (
+    JsonlWriter,
+    MetricsWriter,
+    mean,
+    reward_metrics,
+    router_metrics,
+    total_rewards,
+)
 from hamr.observability.pace import PACE_STEPS, left_s
 from hamr.observability.record_json import action_to_dict
 from hamr.observability.run_folder import RunFolder
 from hamr.observability.sinks import Sink
-from hamr.observability.watch import alarms, flags, watch_metrics
+from hamr.observability.watch import TruthWindow, alarms, flags, watch_metrics
 from hamr.routing.audit import AuditWindow
 from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
@@ -29,6 +37,7 @@ class RunRecorder:
     `records` of a step go into the ledger at once; their reward/* and router/* figures wait for the step's
     `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
 
+    `truth`: the rule for exact acts, where the data allow one.
     `wandb`: where figures, histograms and sampled responses go beside the folder; W&B, or several such as one.
     `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
     `sample_rows` of them are kept a step. Figures beyond `limits` raise alarms; `audit_frac` is the configured share of
@@ -45,6 +54,7 @@ class RunRecorder:
         sample_rows: int = 8,
         limits: AlarmsConfig | None = None,
         audit_frac: float = 0.0,
+        truth: ExactAct | None = None,
         strict: bool | None = None,
     ) -> None:
         self.stage = ""
@@ -61,6 +71,7 @@ class RunRecorder:
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow() if audit_frac else None
+        self._truth, self._truths = truth, TruthWindow()
 
     def begin(self, stage: str, total: int) -> None:
         """What follows belongs to `stage` (sft, rl), which has `total` steps."""
@@ -102,10 +113,24 @@ class RunRecorder:
             **router_metrics(records),
             **watch_metrics(records),
             **audits,
+            **self._exact_acts(records),
         }
         if self._wandb:
             self._wandb.records(step, records)
         self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
+
+    def _exact_acts(self, records: Sequence[RewardRecord]) -> dict[str, float]:
+        """truth/* of a step; nothing where there is no rule."""
+        known = [(r, self._prompts[r.key.prompt]) for r in records if r.key.prompt in self._prompts]
+        if self._truth is None or not known:
+            return {}
+        by_act = self._truth.by_act([r.action for r, _ in known], [sample for _, sample in known])
+        share = sum(map(sum, by_act.values())) / len(known)
+        metrics = {"truth/exact_act": share}
+        metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
+        if rewards := total_rewards(records):
+            metrics["truth/drop"] = self._truths.add(mean(rewards), share)
+        return metrics
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         for row in rows:

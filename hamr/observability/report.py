@@ -19,8 +19,9 @@ from hamr.observability.report_data import STAGE_NAMES, ReportData
 from hamr.observability.report_template import PAGE
 
 _HEADLINES = (
+    ("Exact act", "exact_act", "up", "{:.1%}"),
     ("Held-out reward", "reward.total", "up", "{:.3f}"),
-    ("Right action", "action_accuracy", "up", "{:.1%}"),
+    ("Right kind of action", "action_accuracy", "up", "{:.1%}"),
     ("Tool call exact", "tool_exact_match", "up", "{:.1%}"),
     ("Format errors", "format_error_rate", "down", "{:.1%}"),
 )
@@ -77,10 +78,13 @@ def verdict(data: ReportData) -> str:
         return f"{done} RL steps recorded; no comparison on held-out decisions yet."
     first, last = next(iter(stages)), next(reversed(stages))
     parts = []
-    for words, key, form in (
-        ("the held-out reward", "reward.total", "{:.2f}"),
-        ("the share of right actions", "action_accuracy", "{:.0%}"),
-    ):
+    told = {
+        "exact_act": ("the share of exact acts", "{:.0%}"),
+        "reward.total": ("the held-out reward", "{:.2f}"),
+        "action_accuracy": ("the share of responses of the right kind", "{:.0%}"),
+    }
+    for key in (key for _, key, _, _ in _headlines(data) if key in told):
+        words, form = told[key]
         old, new = _value(stages[first], key), _value(stages[last], key)
         if old is not None and new is not None:
             was, now = form.format(old), form.format(new)
@@ -99,10 +103,16 @@ def _value(stage: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
+def _headlines(data: ReportData) -> list[tuple[str, str, str, str]]:
+    """Where the truth is known, a figure in which any reply counts is no headline."""
+    truth = any(_value(figures, "exact_act") is not None for figures in data.stages.values())
+    return [line for line in _HEADLINES if not (truth and line[1] == "action_accuracy")]
+
+
 def _cards(data: ReportData) -> list[dict[str, Any]]:
     """One card per headline figure: the last stage's value, its change against the first, and the way there."""
     cards = []
-    for title, key, good, form in _HEADLINES:
+    for title, key, good, form in _headlines(data):
         known = [(stage, _value(figures, key)) for stage, figures in data.stages.items()]
         values = [(stage, v) for stage, v in known if v is not None]
         if not values:

@@ -18,7 +18,9 @@ STAGES = ("base", "sft", "rl")
 class StageSummary(TypedDict, total=False):
     """Held-out figures of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
 
-    `tool_exact_match` is None where the split has no tool decisions; `by_act` is accuracy per kind of decision.
+    `tool_exact_match` is None where the split has no tool decisions; `by_act` is the accuracy per kind of
+    decision, where any reply counts if one is due. `exact_act` has the facts in it and tells replies apart;
+    `exact_by_act` has it per act, with `n` and its interval (`low`, `high`).
     """
 
     n: int
@@ -28,6 +30,8 @@ class StageSummary(TypedDict, total=False):
     failed_frac: float
     reward: dict[str, float]
     by_act: dict[str, float]
+    exact_act: float | None
+    exact_by_act: dict[str, dict[str, float]]
 
 
 class ScorerSummary(TypedDict, total=False):

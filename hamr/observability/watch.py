@@ -52,6 +52,25 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
     return max(-1.0, min(1.0, xy / math.sqrt(xx * yy))) if xx > 0.0 and yy > 0.0 else None
 
 
+class TruthWindow:
+    """Watches reward and truth of a run together, each averaged over `size` steps."""
+
+    def __init__(self, size: int = 12) -> None:
+        self._size = size
+        self._steps: list[tuple[float, float]] = []
+
+    def add(self, reward: float, truth: float) -> float:
+        """Take a step's means. Return how far the truth's average is below the best earlier one with a lower reward,
+        or 0."""
+        self._steps.append((reward, truth))
+        rewards, truths = (
+            [fmean(values[end - self._size : end]) for end in range(self._size, len(values) + 1)]
+            for values in zip(*self._steps, strict=True)
+        )
+        best = max((t for r, t in zip(rewards, truths, strict=True) if r < rewards[-1]), default=0.0)
+        return max(best - truths[-1], 0.0) if truths else 0.0
+
+
 _SAYS = {
     "audit_drift": (
         "audit/drift",
@@ -61,6 +80,7 @@ _SAYS = {
     "duplicate_frac": ("watch/duplicate_frac", "siblings say the same thing word for word"),
     "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
     "top_component": ("watch/top_component", "one component decides the reward"),
+    "truth_drop": ("truth/drop", "the reward rises and exact acts fall: the scorers are being fooled"),
 }
 
 

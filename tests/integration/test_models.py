@@ -23,7 +23,7 @@ CHAT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["tiny", "smollm2-135m"])
+@pytest.mark.parametrize("name", ["tiny", "compact", "smollm2-135m"])
 def test_light_tokenizer_equals_transformers(name: str) -> None:
     from transformers import AutoTokenizer
 
@@ -51,6 +51,27 @@ def test_tiny_is_what_it_says(tiny: Path) -> None:
     assert {len(each) for each in ids} == {1} and len({each[0] for each in ids}) == 10
     assert tokenizer.decode(tokenizer.encode('{"name": "été"} ☎')) == '{"name": "été"} ☎'
     assert len(tokenizer) == said["vocabulary"]
+
+
+def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
+    from hamr.backends.compact_model import build_compact
+    from hamr.config.schema import SageDataConfig
+    from hamr.data.actions import render_action
+    from hamr.data.rendering import policy_messages
+    from hamr.data.telecom import generate
+
+    path = resolve_model("compact")
+    said = describe(path)
+    assert 500_000 < said["parameters"] < 5_000_000 and said["architecture"] == "Qwen3ForCausalLM"
+    tokenizer = load_tokenizer(path)
+    other = generate(SageDataConfig(train=60, validation=6, test=6, procedure=False, seed=99)).train
+    texts = [m["content"] for s in other for m in policy_messages(s)[1:]]
+    texts += [render_action(r.action) for s in other for r in s.references]
+    assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)
+    assert [tokenizer.decode(tokenizer.encode(t)) for t in texts] == texts
+    build_compact(tmp_path)
+    for file in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / file).read_bytes() == (path / file).read_bytes(), "built twice, it is the same"
 
 
 def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> None:

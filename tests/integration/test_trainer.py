@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +349,27 @@ def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, mon
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda device=trainer.device: emptied.append(device))
         trainer.release_memory()
     assert emptied == ["cuda:0"]
+
+
+def test_the_distance_from_the_start_is_measured_without_a_penalty(local_ray: None, tiny: Path) -> None:
+    group = started(tiny, CONFIG, AlgorithmConfig(kl=KlConfig(coef=0.0, measure=True)))
+    try:
+        first, later = train(group), train(group)
+    finally:
+        asyncio.run(group.shutdown())
+    assert first["policy/kl_to_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert later["policy/kl_to_reference"] > 1e-6
+    assert 0 < first["policy/update_ratio"] < 1
+
+
+def test_a_member_that_no_engine_sampled_is_learned_from(one: TrainerGroup, tiny: Path) -> None:
+    reset(one, tiny, CONFIG)
+    group = BATCH.groups[0]
+    reference = replace(group.sequences[0], old_logprobs=(), advantage=2.0)
+    batch = replace(BATCH, groups=(replace(group, sequences=(*group.sequences[1:], reference)),))
+    before = logprobs(one)
+    assert math.isfinite(train(one, batch)["policy/loss"])
+    assert logprobs(one) != before
 
 
 def test_an_empty_batch_is_refused_and_the_world_lives_on(one: TrainerGroup, tiny: Path) -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from hamr.config.faults import UnscoredConfig
-from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, OverlongConfig, RolloutConfig
+from hamr.config.schema import (
+    AlgorithmConfig,
+    AllWrongConfig,
+    DynamicSamplingConfig,
+    ExperimentConfig,
+    OverlongConfig,
+    RolloutConfig,
+)
 from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
 from hamr.errors import TooManyUnscored
@@ -245,6 +252,61 @@ async def test_a_run_whose_scorers_stay_away_stops_and_leaves_nothing_of_the_ste
     with pytest.raises(TooManyUnscored, match=r"step 0: 8 of 8 responses have no reward \(judge_unavailable 8"):
         await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
     assert (trainer.batches, recorder.kept, controller.version, controller.weights.versions) == ([], [], 0, [])
+
+
+ALL_WRONG = AllWrongConfig(reference=True)
+ONE_ROUND = DynamicSamplingConfig(max_rounds=1)
+
+
+def wrong_but_for(prompt: str) -> Callable[[Rollout], Outcome]:
+    return lambda r: by_index(r) if r.key.prompt == prompt else Scored(value=0.0)
+
+
+async def test_a_reference_joins_groups_in_which_all_are_wrong() -> None:
+    controller, _, trainer, recorder = build(wrong_but_for("s0"), algorithm=AlgorithmConfig(all_wrong=ALL_WRONG))
+    controller.answer = lambda action: (7, 8)
+    metrics = await controller.step(0, PromptStream([sample(0), sample(1)], seed=0))
+    groups = sorted(trainer.batches[0].groups, key=lambda g: len(g.sequences))
+    assert [len(g.sequences) for g in groups] == [4, 5], "a group with a right response needs no help"
+    reference = groups[1].sequences[-1]
+    assert (reference.token_ids, reference.old_logprobs) == ((7, 8), ()) and reference.advantage == pytest.approx(
+        2.0, abs=1e-4
+    )
+    assert [s.advantage for s in groups[1].sequences[:-1]] == pytest.approx([-0.5] * 4, abs=1e-4)
+    assert len(recorder.kept) == 8, "it is no response of the policy's"
+    assert metrics["groups/all_wrong_frac"] == metrics["groups/mixed_frac"] == 0.5
+    assert (
+        metrics["policy/advantage/max"] == pytest.approx(2.0, abs=1e-4) and metrics["groups/kept_reward/mean"] == 0.25
+    )
+
+
+async def test_a_reference_is_worth_the_best_side_rewards_with_full_consistency() -> None:
+    controller, _, _, _ = build(lambda r: Scored(value=0.0), prompts=1)
+    controller.answer = lambda action: (7,)
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    side = Component(name="format", outcome=Scored(value=1.0), weight=0.2)
+    first = replace(group.records[0], total=Scored(value=0.2), components=(*group.records[0].components, side))
+    assert controller.reference(replace(group, records=(first, *group.records[1:])))[1] == pytest.approx(1.2)
+
+
+async def test_further_responses_join_the_group_of_a_prompt_that_had_no_right_one() -> None:
+    def reward(rollout: Rollout) -> Outcome:
+        return Scored(value=float(rollout.key.prompt == "s0" or (rollout.key.attempt == 1 and rollout.key.sample == 0)))
+
+    algorithm = AlgorithmConfig(all_wrong=AllWrongConfig(more_samples=6), dynamic_sampling=ONE_ROUND)
+    controller, engine, trainer, recorder = build(reward, algorithm=algorithm)
+    await controller.step(0, PromptStream([sample(0), sample(1)], seed=0))
+    assert [len(r.keys) for r in engine.requests] == [4, 4, 6]
+    (group,) = trainer.batches[0].groups
+    assert len(group.sequences) == 10 and sum(s.advantage > 0 for s in group.sequences) == 1
+    assert len({r.key for r in recorder.kept}) == 14
+
+
+async def test_the_remedies_are_off_by_default() -> None:
+    controller, engine, trainer, _ = build(lambda r: Scored(value=0.0))
+    controller.answer = lambda action: (7,)
+    await controller.step(0, PromptStream([sample(0)], seed=0))
+    assert trainer.batches == [] and {len(r.keys) for r in engine.requests} == {4}
 
 
 def test_seeds_differ_by_sample_and_repeat_by_key() -> None:

@@ -68,3 +68,11 @@ def test_overlong_penalty_is_zero_then_linear_then_minus_one() -> None:
 def test_overlong_cache_lies_within_the_limit(cache: int) -> None:
     with pytest.raises(ValueError, match="cache"):
         overlong_penalty(10, 64, cache)
+
+
+def test_a_floor_keeps_near_equal_rewards_small_and_leaves_wide_groups_alone() -> None:
+    near = [1.28] * 7 + [1.17]
+    assert group_advantages(near)[-1] == pytest.approx(-2.65, abs=0.01)
+    floored = group_advantages(near, std_floor=0.2)
+    assert floored[-1] == pytest.approx(-0.48, abs=0.01) and sum(floored) == pytest.approx(0.0, abs=1e-9)
+    assert group_advantages([0.0, 1.0], std_floor=0.2) == group_advantages([0.0, 1.0])

@@ -151,3 +151,8 @@ def test_sft_loss_is_the_mean_negative_log_likelihood_of_counted_tokens() -> Non
     assert terms.loss.item() == pytest.approx(1.5)
     assert new.grad.tolist() == pytest.approx([-0.5, -0.5, 0.0])
     assert sft_loss(new, ones(3), normaliser=14.0).loss.item() == pytest.approx(0.5)
+
+
+def test_a_token_that_no_engine_sampled_has_a_weight_of_one() -> None:
+    weights = importance_weights(tensor(-5.0, -1.0), tensor(math.nan, -1.5), 2.0)
+    assert weights.tolist() == pytest.approx([1.0, math.exp(0.5)])

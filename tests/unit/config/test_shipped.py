@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hamr.backends.models import BUNDLED
 from hamr.config.load import load_config
 from hamr.config.resources import resource
 from hamr.config.schema import Config
@@ -71,6 +72,12 @@ def test_smoke_is_tiny_everywhere_and_short() -> None:
     assert config.experiment.steps * config.experiment.prompts_per_step * config.rollout.samples_per_prompt == 8
     assert config.rollout.max_new_tokens == 12
     assert all(pool.finetune is None for pool in config.pools.values())
+
+
+def test_the_compact_policy_learns_from_noisy_logs_for_hundreds_of_steps() -> None:
+    config = load_config(["experiment=compact"])
+    assert config.model.path == "compact" in BUNDLED
+    assert config.data.sage.noise > 0 and config.experiment.steps >= 200
 
 
 def test_quickstart_needs_no_gpu_hub_or_account() -> None:

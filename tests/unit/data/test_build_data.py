@@ -6,8 +6,10 @@ import json
 import pytest
 
 from hamr.cli import main as hamr
+from hamr.config.load import load_config
 from hamr.data.samples import read_samples
 from hamr.evaluation.sage import scenario_names
+from hamr.jobs.preparation import load_splits
 
 NAMES = ("train", "validation", "test")
 
@@ -120,3 +122,21 @@ def test_thoughts_replace_no_items_unasked(tmp_path, capsys):
     assert (tmp_path / "items.jsonl").read_text() == "mine"
     assert hamr([*args, "thoughts=pre", "overwrite=true"]) == 0
     assert (tmp_path / "items.jsonl").read_text() != "mine"
+
+
+def test_noise_writes_a_further_file_that_training_finds_and_a_later_call_takes_away(tmp_path, capsys):
+    assert _sage(tmp_path, "data.sage.noise=0.5") == 0
+    assert "the same 30 training samples" in capsys.readouterr().out
+    samples = read_samples(tmp_path / "sft.jsonl")
+    assert [s.id for s in samples] == [s.id for s in read_samples(tmp_path / "train.jsonl")]
+    assert 0 < sum("references" in s.privileged for s in samples) < 30
+    data = load_config([f"data={tmp_path}"]).data
+    assert load_splits(data, 0).for_sft == tuple(samples)
+    assert _sage(tmp_path, "overwrite=true") == 0
+    assert not (tmp_path / "sft.jsonl").exists()
+
+
+@pytest.mark.parametrize("option", ["data.sage.noise=0.4", "data.sage.procedure=false"])
+def test_options_of_the_dialogues_without_a_scenario_are_refused_with_one(tmp_path, capsys, option):
+    assert hamr(["data", "sage", "scenario=airline_refund", f"output={tmp_path}", option]) == 2
+    assert option.partition("=")[0] in capsys.readouterr().err

@@ -191,6 +191,6 @@ def test_no_change_is_called_so_and_blank_responses_are_shown_as_such(tmp_path):
         row |= {"s_r": None, "s_j": None, "outcome": "scored", "total": 0.0, "stage": "rl", "step": 1}
         folder.samples.write_text(json.dumps(row) + "\n")
         html = write_report(folder.path).read_text()
-    assert "the held-out reward stayed at 0.00 and the share of right actions stayed at 0%" in html
+    assert "the held-out reward stayed at 0.00 and the share of responses of the right kind stayed at 0%" in html
     assert html.count(">unchanged<") == 2
     assert "(blank)" in html

@@ -8,7 +8,7 @@ from hamr.config.logging import AlarmsConfig
 from hamr.observability.metrics import read_metrics
 from hamr.observability.recorder import RunRecorder
 from hamr.observability.run_folder import RunFolder
-from hamr.observability.watch import alarms, flags, pearson, watch_metrics
+from hamr.observability.watch import TruthWindow, alarms, flags, pearson, watch_metrics
 from hamr.types import Audit, Component, JudgeTimeout, Scored
 
 from .records import record
@@ -85,3 +85,17 @@ def test_a_run_notes_its_alarms(tmp_path):
     assert row["alarm/length_correlation"] == 1.0
     assert row["audit/answered"] == 5.0
     assert [line for line in terminal.lines if "watch/length_correlation is 1.00 (limit 0.5)" in line]
+
+
+def test_truth_falls_while_the_reward_rises() -> None:
+    window = TruthWindow(size=4)
+    clean = [window.add(0.4 + 0.02 * i, 0.4 + 0.02 * i) for i in range(20)]
+    assert max(clean) == 0.0
+    hacked = [window.add(0.8 + 0.01 * i, 0.78 - 0.05 * i) for i in range(8)]
+    assert hacked[-1] > 0.15 and hacked == sorted(hacked)
+    assert "scorers" in alarms({"truth/drop": hacked[-1]}, AlarmsConfig())["truth_drop"]
+
+
+def test_truth_that_falls_with_the_reward_is_no_alarm() -> None:
+    window = TruthWindow(size=4)
+    assert max(window.add(0.8 - 0.05 * i, 0.8 - 0.05 * i) for i in range(12)) == 0.0

@@ -1,0 +1,259 @@
+"""Does RL learn? Held-out exact act of the compact policy after RL, against its own warm-up and three controls.
+
+    .venv/bin/python benchmarks/learning.py --seeds 0 1 2 3 4                    # all arms
+    .venv/bin/python benchmarks/learning.py --arms rl true --seeds 0 rollout.samples_per_prompt=16
+    .venv/bin/python benchmarks/learning.py --experiment smollm2 --name learning_smollm2 --seeds 0 1 2
+
+Arms, each a whole `hamr train experiment=...` per seed: `rl`, as it ships; `true`, the rule itself as the reranker and
+no judge; `shuffled`, the rewards of `true` dealt out anew within each group; `sft`, no RL but more SFT steps, as many
+as take the wall time of the same seed's `rl` run (of `true` where `rl` was not asked for). A finished run folder is
+read instead of run again. Writes benchmarks/results/<name>.json and prints a table in Markdown; intervals are 95 %
+crossed bootstraps over seeds and held-out items.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hamr.config.load import load_dumped
+from hamr.config.schema import SageDataConfig
+from hamr.controller import Controller
+from hamr.data.telecom import generate
+from hamr.evaluation.truth import ExactAct
+from hamr.jobs.preparation import load_splits
+from hamr.jobs.summary import machine, versions
+from hamr.observability.ledger import Ledger
+from hamr.observability.record_json import record_from_json
+from hamr.types import Answer, Question, Reply, RolloutGroup, ScorerCall
+
+HERE = Path(__file__).resolve().parent
+ARMS = ("rl", "true", "shuffled", "sft")
+RULE_POOL = (
+    "pools=tiny",
+    "pools.reranker.type=embedding",
+    "pools.reranker.model=all-minilm-l6-v2",
+    "pools.reranker.prompt=''",
+    "rewards.consistency.mode=reranker",
+    "rewards.consistency.judge_best_k=null",
+)
+RESAMPLES = 10_000
+
+
+class RuleScorer:
+    """The truth as a scorer: 1 for a reply that takes the reference's act with its facts, else 0."""
+
+    def __init__(self, pool: str, config: Any, model: Path) -> None:
+        samples = generate(SageDataConfig(train=300, validation=100, test=100))
+        rule = ExactAct.of((*samples.train, *samples.validation, *samples.test))
+        assert rule is not None, "generated samples name their acts"
+        self.pool, self.rule = pool, rule
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        return [self._answer(question) for question in questions]
+
+    def _answer(self, question: Question) -> Answer:
+        started = time.perf_counter()
+        reference, response = (question.variables[f"statement_{side}"] for side in "ab")
+        same = self.rule.agree(Reply(content=reference), Reply(content=response))
+        call = ScorerCall(
+            pool=self.pool,
+            model="rule",
+            prompt_version="1",
+            replica="",
+            queue_s=0.0,
+            service_s=time.perf_counter() - started,
+            prompt_tokens=0,
+            output_tokens=0,
+        )
+        return Answer(score=float(same), verdict="yes" if same else "no", call=call)
+
+    async def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ShufflingController(Controller):
+    """Deals each group's rewards out anew: the same spread, nothing to learn."""
+
+    def rewards(self, group: RolloutGroup) -> list[float | None]:
+        dealt = super().rewards(group)
+        random.Random(repr(group.rollouts[0].key)).shuffle(dealt)
+        return dealt
+
+
+def run_here(arm: str, overrides: list[str]) -> int:
+    """`hamr train` in this process, with the arm's changes."""
+    import ray.cloudpickle
+
+    from hamr.jobs import stages, train, world
+
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    if arm in ("true", "shuffled"):
+        world.start_pools = functools.partial(world.start_pools, scorer_factory=RuleScorer)  # type: ignore[assignment]
+    if arm == "shuffled":
+        stages.Controller = ShufflingController  # type: ignore[misc]
+    return train.main(overrides)
+
+
+def finished(arm: str, seed: int, args: argparse.Namespace, sft_steps: int | None) -> Path:
+    """The arm's run folder, made now if it is not there."""
+    folder = args.out / f"{arm}_{seed}"
+    if not (folder / "summary.json").is_file():
+        overrides = [f"experiment={args.experiment}", f"experiment.seed={seed}", f"experiment.run_dir={folder}"]
+        overrides += RULE_POOL if arm in ("true", "shuffled", "sft") else ()
+        overrides += args.overrides
+        if sft_steps is not None:
+            overrides += ["experiment.steps=0", f"experiment.sft.steps={sft_steps}"]
+        child = [sys.executable, str(HERE / "learning.py"), "--here", arm, *overrides]
+        before, since = os.times(), time.perf_counter()
+        subprocess.run(child, check=True)
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        spent = {"wall_s": time.perf_counter() - since, "driver_cpu_s": cpu}
+        (folder / "spent.json").write_text(json.dumps(spent))
+    return folder
+
+
+def equal_time(folder: Path) -> int:
+    """SFT steps that take as long as the SFT and RL steps of a run."""
+    summary, config = json.loads((folder / "summary.json").read_text()), load_dumped(folder / "config.yaml")
+    timing = summary["timing"]
+    return round(config.experiment.sft.steps * (1 + timing["rl"] / timing["sft"]))
+
+
+def exact_items(folder: Path) -> dict[str, dict[str, tuple[str, float]]]:
+    """Stage -> held-out item -> (its act, the share of its responses that are exact)."""
+    config = load_dumped(folder / "config.yaml")
+    splits = load_splits(config.data, config.experiment.seed)
+    samples = {s.id: s for s in splits.test}
+    rule = ExactAct.of((*splits.train, *splits.validation, *splits.test))
+    assert rule is not None, "the data name their acts"
+    found: dict[str, dict[str, list[bool]]] = {}
+    with Ledger(folder / "ledger.sqlite", readonly=True) as ledger:
+        for run, text in ledger.query("SELECT run, record FROM records WHERE run LIKE '%/eval-%'"):
+            record = record_from_json(text)
+            sample = samples[record.key.prompt]
+            own = found.setdefault(run.rpartition("/eval-")[2], {})
+            own.setdefault(sample.id, []).append(rule.is_exact(record.action, sample))
+    return {
+        stage: {item: (str(samples[item].meta["act"]), float(np.mean(held))) for item, held in sorted(own.items())}
+        for stage, own in found.items()
+    }
+
+
+def crossed(differences: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Mean of a seeds x items table, with the middle 95 % when both are drawn anew."""
+    rng = np.random.default_rng(seed)
+    seeds, items = differences.shape
+    means = [
+        differences[np.ix_(rng.integers(seeds, size=seeds), rng.integers(items, size=items))].mean()
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return {"mean": float(differences.mean()), "low": float(low), "high": float(high)}
+
+
+def compared(runs: dict[str, dict[int, dict[str, dict[str, tuple[str, float]]]]]) -> dict[str, Any]:
+    """Every arm's last stage against its own warm-up, per act too, and against the SFT-only control."""
+
+    def last(arm: str, seed: int) -> dict[str, tuple[str, float]]:
+        stages = runs[arm][seed]
+        return stages.get("rl", stages["sft"])
+
+    def table(arm: str, of: Any, against: Any) -> np.ndarray:
+        rows = []
+        for seed in runs[arm]:
+            ours, theirs = of(seed), against(seed)
+            rows.append([ours[item][1] - theirs[item][1] for item in sorted(ours)])
+        return np.array(rows)
+
+    found: dict[str, Any] = {}
+    for arm, seeds in runs.items():
+        own: dict[str, Any] = {"seeds": {}}
+        for seed, stages in seeds.items():
+            now = last(arm, seed)
+            acts = sorted({act for act, _ in now.values()})
+            own["seeds"][seed] = {
+                stage: {
+                    "exact_act": float(np.mean([v for _, v in items.values()])),
+                    "by_act": {a: float(np.mean([v for act, v in items.values() if act == a])) for a in acts},
+                }
+                for stage, items in stages.items()
+            }
+        own["gain"] = crossed(table(arm, lambda seed, a=arm: last(a, seed), lambda seed, a=arm: runs[a][seed]["sft"]))
+        if arm != "sft" and set(seeds) <= set(runs.get("sft", {})):
+            own["over_sft_only"] = crossed(
+                table(arm, lambda seed, a=arm: last(a, seed), lambda seed: last("sft", seed))
+            )
+        found[arm] = own
+    return found
+
+
+def markdown(found: dict[str, Any]) -> str:
+    lines = ["| arm | seed | after SFT | at the end | gain | least gain of an act |", "|---|---|---|---|---|---|"]
+    for arm, own in found.items():
+        for seed, stages in own["seeds"].items():
+            start, end = stages["sft"], stages.get("rl", stages["sft"])
+            worst, act = min((end["by_act"][a] - start["by_act"][a], a) for a in end["by_act"])
+            change = end["exact_act"] - start["exact_act"]
+            ends = f"{start['exact_act']:.3f} | {end['exact_act']:.3f} | {change:+.3f}"
+            lines.append(f"| {arm} | {seed} | {ends} | {worst:+.2f} {act} |")
+        for name in ("gain", "over_sft_only"):
+            if name in own:
+                lines.append(
+                    f"| **{arm}** | **{name}** | | | {own[name]['mean']:+.3f} [{own[name]['low']:+.3f}, "
+                    f"{own[name]['high']:+.3f}] | |"
+                )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--experiment", default="compact")
+    parser.add_argument("--name", default="learning", help="of the results, and of the folder of the runs")
+    parser.add_argument("--out", type=Path, help="folder of the runs; runs/<name> if not given")
+    parser.add_argument("overrides", nargs="*", help="further key=value for every run")
+    args = parser.parse_args()
+    args.out = args.out or Path("runs") / args.name
+    runs: dict[str, dict[int, Any]] = {}
+    spent: dict[str, Any] = {}
+    for seed in args.seeds:  # seed by seed, so that what is interrupted can be compared
+        for arm in (a for a in ARMS if a in args.arms):
+            steps = None
+            if arm == "sft":
+                steps = equal_time(args.out / f"{'rl' if 'rl' in args.arms else 'true'}_{seed}")
+            folder = finished(arm, seed, args, steps)
+            runs.setdefault(arm, {})[seed] = exact_items(folder)
+            summary = json.loads((folder / "summary.json").read_text())
+            spent[f"{arm}_{seed}"] = {"timing": summary["timing"], "memory_gb_peak": summary["memory_gb_peak"]}
+            found = compared(runs)
+            results = HERE / "results" / f"{args.name}.json"
+            results.parent.mkdir(exist_ok=True)
+            head = {"experiment": args.experiment, "overrides": args.overrides, "seeds": args.seeds}
+            about = {
+                "machine": machine(),
+                "versions": versions(),
+                "cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),
+            }
+            results.write_text(json.dumps({**head, **about, "arms": found, "runs": spent}, indent=2) + "\n")
+    print(markdown(found))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--here"]:
+        raise SystemExit(run_here(sys.argv[2], sys.argv[3:]))
+    main()

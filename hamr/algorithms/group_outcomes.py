@@ -1,0 +1,47 @@
+"""How groups of responses turn out: all wrong, all right or mixed. Only mixed ones give a group-relative advantage."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from hamr.types import RewardRecord, RolloutGroup
+
+Outcome = Literal["all_wrong", "all_right", "mixed"]
+OUTCOMES: tuple[Outcome, ...] = ("all_wrong", "all_right", "mixed")
+
+
+def is_right(record: RewardRecord, right_above: float) -> bool | None:
+    """Whether a response's consistency reward (its total, where there is none) is above the limit; None: not scored."""
+    component = next((c for c in record.components if c.name == "consistency"), None)
+    value = component.value if component is not None else getattr(record.total, "value", None)
+    return None if value is None else value > right_above
+
+
+def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
+    """The outcome of a group, None where no response has a reward."""
+    right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
+    if not right:
+        return None
+    return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
+
+
+def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[str, float]:
+    """`groups/*`: the share of each outcome, over all scored groups and per act (`meta.act`) where samples name one."""
+    counts: Counter[str] = Counter()
+    by_act: dict[str, Counter[str]] = {}
+    for group in groups:
+        found = outcome(group, right_above)
+        if found is None:
+            continue
+        counts[found] += 1
+        if (act := group.sample.meta.get("act")) is not None:
+            by_act.setdefault(re.sub(r"[^A-Za-z0-9_.-]+", "_", str(act)), Counter())[found] += 1
+    if not counts:
+        return {}
+    metrics = {f"groups/{name}_frac": counts[name] / counts.total() for name in OUTCOMES}
+    for act, own in sorted(by_act.items()):
+        metrics |= {f"groups/{name}_by_act/{act}": own[name] / own.total() for name in OUTCOMES}
+    return metrics

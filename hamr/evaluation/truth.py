@@ -1,0 +1,125 @@
+"""Exact act: does a response take the due act with the right facts, by rule and for replies too?
+
+Never a reward. It is computed beside the reward so that a policy that pleases its scorers without being right is seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hamr.rewards.matching import match_action
+from hamr.types import Action, Reply, ServiceSample, ToolCall
+
+PRECISION = 0.7
+"""Least share of a reply's words that the nearest known wording of the act has too."""
+RECALL = 0.5
+"""Least share of that wording's words that the reply has."""
+_FACT = re.compile(r"\b(?:[A-Z]\w*\s)?\d\w*(?:[.,]\d+)*")
+_WORD = re.compile(r"[^\W\d_]+")
+
+Wording = tuple[str, Counter[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactAct:
+    """The rule for a data set whose samples name their act (`meta.act`).
+
+    A tool call is right if it equals a reference. A reply is right if a reply is due, the known wording that it is
+    nearest to belongs to the due act, and its facts (numbers, with the name before them) are those of the references:
+    all that every reference states, and none that no reference states.
+    """
+
+    wordings: Mapping[str, tuple[Counter[str], ...]]
+    """Act -> its known wordings, as bags of words without facts."""
+    _nearest: dict[str, str | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, samples: Iterable[ServiceSample]) -> ExactAct | None:
+        """The rule from the references of all splits, or None where the data do not name at least two acts."""
+        found: dict[str, dict[tuple[str, ...], Counter[str]]] = {}
+        for sample in samples:
+            act = sample.meta.get("act")
+            if not isinstance(act, str):
+                return None
+            known = found.setdefault(act, {})
+            for reference in sample.references:
+                if isinstance(reference.action, Reply):
+                    words = _words(reference.action.content)
+                    known.setdefault(tuple(sorted(words.elements())), words)
+        if len(found) < 2:
+            return None
+        return cls(wordings={act: tuple(known.values()) for act, known in found.items()})
+
+    def is_exact(self, action: Action | None, sample: ServiceSample) -> bool:
+        """Whether the action is the due one in act and facts. `None`, a malformed response, is not."""
+        if action is None:
+            return False
+        if isinstance(action, ToolCall):
+            return match_action(action, sample.references).score == 1.0
+        replies = [r.action.content for r in sample.references if isinstance(r.action, Reply)]
+        if not replies or self.act_of(action) != sample.meta["act"]:
+            return False
+        stated, known = facts(action.content), [facts(reply) for reply in replies]
+        return set.intersection(*known) <= stated <= set.union(*known)
+
+    def agree(self, reference: Reply, reply: Reply) -> bool:
+        """Whether two replies take the same act with the same facts, whatever the context."""
+        act = self.act_of(reference)
+        return act is not None and act == self.act_of(reply) and facts(reference.content) == facts(reply.content)
+
+    def by_act(self, actions: Sequence[Action | None], samples: Sequence[ServiceSample]) -> dict[str, list[bool]]:
+        """Due act -> for each response to such a sample, whether it is exact. Acts in alphabetical order."""
+        found: dict[str, list[bool]] = {}
+        for action, sample in zip(actions, samples, strict=True):
+            found.setdefault(str(sample.meta["act"]), []).append(self.is_exact(action, sample))
+        return dict(sorted(found.items()))
+
+    def act_of(self, action: Action) -> str | None:
+        """The act that an action takes: a call's tool, or the act of the wording that a reply is nearest to.
+
+        None: the reply is near to no known wording, or equally near to wordings of two acts.
+        """
+        if isinstance(action, ToolCall):
+            return action.name
+        words = _words(action.content)
+        key = " ".join(sorted(words.elements()))
+        if key not in self._nearest:
+            self._nearest[key] = self._find(words)
+        return self._nearest[key]
+
+    def _find(self, words: Counter[str]) -> str | None:
+        best: dict[str, float] = {}
+        for act, known in self.wordings.items():
+            for wording in known:
+                common, said, due = (words & wording).total(), words.total(), wording.total()
+                if said and due and common >= PRECISION * said and common >= RECALL * due:
+                    best[act] = max(best.get(act, 0.0), 2 * common / (said + due))
+        ranked = sorted(best, key=best.__getitem__, reverse=True)
+        if len(ranked) > 1 and best[ranked[0]] == best[ranked[1]]:
+            return None
+        return ranked[0] if ranked else None
+
+
+def facts(text: str) -> set[str]:
+    """Numbers of a text, each with the capitalised word directly before it.
+
+    >>> sorted(facts("Ring 400min at $55 would suit you."))
+    ['55', 'Ring 400min']
+    """
+    return set(_FACT.findall(text))
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(word.lower() for word in _WORD.findall(_FACT.sub(" ", text)))
+
+
+def metric_word(act: str) -> str:
+    """An act's name as one word of a metric's name.
+
+    >>> metric_word("ask EmotionTag")
+    'ask_EmotionTag'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", act)

@@ -1,0 +1,73 @@
+"""benchmarks/learning.py: the rule as a scorer, the shuffled control, and the crossed bootstrap."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from learning import RuleScorer, ShufflingController, compared, crossed, equal_time, markdown
+
+from hamr.config.load import dump_config, load_config
+from hamr.types import Question
+from tests.unit.test_controller import build, by_index, sample
+
+
+async def test_the_rule_scores_other_words_with_the_right_facts_and_nothing_else() -> None:
+    reference = "I recommend Talk 500min for $60. Shall I switch you?"
+    said = {
+        "Talk 500min at $60 would suit you. Do you want it?": 1.0,
+        "Talk 500min at $55 would suit you. Do you want it?": 0.0,
+        "Talk 600min at $60 would suit you. Do you want it?": 0.0,
+        "That is fine. Have a nice day, goodbye!": 0.0,
+    }
+    questions = [
+        Question(variables={"history": "", "statement_a": reference, "statement_b": response}) for response in said
+    ]
+    answers = await RuleScorer("reranker", None, Path()).score(questions)
+    assert [answer.score for answer in answers] == list(said.values())
+
+
+async def test_shuffled_rewards_keep_a_group_s_values_and_are_the_same_when_asked_again() -> None:
+    controller, _, _, _ = build(by_index, n=8)
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    shuffling = ShufflingController(**{name: getattr(controller, name) for name in FIELDS})
+    dealt = shuffling.rewards(group)
+    assert sorted(dealt) == sorted(controller.rewards(group)) and dealt != controller.rewards(group)
+    assert dealt == shuffling.rewards(group)
+
+
+FIELDS = (
+    *("run", "experiment", "rollout", "algorithm", "encode", "engine"),
+    *("rewarder", "trainer", "weights", "recorder"),
+)
+
+
+def test_the_interval_counts_seeds_and_items() -> None:
+    rng = np.random.default_rng(0)
+    sure = crossed(np.full((3, 50), 0.4))
+    assert (sure["mean"], sure["low"], sure["high"]) == pytest.approx((0.4, 0.4, 0.4))
+    items = crossed(0.3 + rng.normal(0, 0.5, size=(1, 120)).repeat(3, axis=0))
+    seeds = crossed(0.3 + rng.normal(0, 0.5, size=(3, 1)).repeat(120, axis=1))
+    assert items["high"] - items["low"] < seeds["high"] - seeds["low"]
+
+
+def test_a_table_has_the_gain_the_worst_act_and_the_control() -> None:
+    start = {"a": ("ask", 0.0), "b": ("ask", 1.0), "c": ("order", 0.0)}
+    end = {"a": ("ask", 1.0), "b": ("ask", 1.0), "c": ("order", 0.0)}
+    found = compared({"true": {0: {"sft": start, "rl": end}}, "sft": {0: {"sft": start}}})
+    assert found["true"]["gain"]["mean"] == pytest.approx(1 / 3) == found["true"]["over_sft_only"]["mean"]
+    assert found["sft"]["gain"]["mean"] == 0.0
+    assert "| true | 0 | 0.333 | 0.667 | +0.333 | +0.00 order |" in markdown(found)
+
+
+def test_the_control_trains_for_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
+    config = load_config(["experiment=compact", "experiment.sft.steps=100"])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    (tmp_path / "summary.json").write_text(json.dumps({"timing": {"sft": 50.0, "rl": 75.0}}))
+    assert equal_time(tmp_path) == 250

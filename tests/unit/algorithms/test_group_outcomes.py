@@ -1,0 +1,59 @@
+"""Outcomes of groups: what counts as right, and the shares per act."""
+
+from __future__ import annotations
+
+from hamr.algorithms.group_outcomes import group_metrics, is_right, outcome
+from hamr.types import (
+    Component,
+    JudgeTimeout,
+    Outcome,
+    Reference,
+    Reply,
+    RewardRecord,
+    RolloutGroup,
+    SampleKey,
+    Scored,
+    ServiceSample,
+)
+
+
+def record(value: float | None, side: float = 0.2) -> RewardRecord:
+    scored: Outcome = JudgeTimeout(detail="away") if value is None else Scored(value=value)
+    total: Outcome = scored if value is None else Scored(value=value + side)
+    return RewardRecord(
+        key=SampleKey(run="r", step=0, prompt="p", sample=0),
+        total=total,
+        components=(Component(name="consistency", outcome=scored, weight=1.0),),
+        action=None,
+        band="none",
+    )
+
+
+def group(act: str | None, *values: float | None) -> RolloutGroup:
+    meta = {} if act is None else {"act": act}
+    references = (Reference(action=Reply(content="ok")),)
+    sample = ServiceSample(id="p", ticket={}, policy="", tools=(), history=(), references=references, meta=meta)
+    return RolloutGroup(sample=sample, rollouts=(), records=tuple(map(record, values)))
+
+
+def test_right_is_by_consistency_and_not_by_side_rewards() -> None:
+    assert is_right(record(0.45, side=0.4), 0.5) is False and is_right(record(0.6), 0.5) is True
+    assert is_right(record(None), 0.5) is None
+    bare = RewardRecord(key=record(0).key, total=Scored(value=0.9), components=(), action=None, band="none")
+    assert is_right(bare, 0.5) is True, "without a consistency reward the total counts"
+
+
+def test_failures_are_left_out_of_an_outcome() -> None:
+    assert outcome(group(None, None, 1.0), 0.5) == "all_right"
+    assert outcome(group(None, 0.0, None, 1.0), 0.5) == "mixed"
+    assert outcome(group(None, None), 0.5) is None
+
+
+def test_shares_add_up_overall_and_per_act() -> None:
+    groups = [group("ask", 0, 0), group("ask", 0, 1), group("order it", 1, 1), group("order it", None, None)]
+    metrics = group_metrics(groups, 0.5)
+    assert metrics["groups/all_wrong_frac"] == metrics["groups/mixed_frac"] == metrics["groups/all_right_frac"] == 1 / 3
+    assert metrics["groups/all_wrong_by_act/ask"] == metrics["groups/mixed_by_act/ask"] == 0.5
+    assert metrics["groups/all_right_by_act/order_it"] == 1.0
+    assert group_metrics([group("ask", None)], 0.5) == {}
+    assert not any("by_act" in name for name in group_metrics([group(None, 1.0)], 0.5))
