@@ -19,7 +19,7 @@ from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.telecom import generate
 
-RECIPE_VERSION = "1"
+RECIPE_VERSION = "2"
 VOCABULARY = 1536
 CONTEXT = 1024
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384
@@ -79,16 +79,11 @@ def _let_copy(layer: Any) -> None:
 
 
 def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is imported only here
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    # A space belongs to the word before it: "=Ring 400min" in a ticket and " Ring 400min" in a reply are then the same
-    # tokens, and a name can be copied.
-    words = pre_tokenizers.Split(Regex(r"\w+ ?|[^\w\s]+ ?|\s+"), behavior="isolated")
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
