@@ -40,7 +40,7 @@ check: setup
 	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 -m "not slow" $(ARGS)
 
 test-deep: setup
-	@$(VENV)/bin/python -m pytest tests --deep -n 2 --dist loadgroup $(ARGS)
+	@$(VENV)/bin/python -m pytest tests --deep -n 2 --dist loadfile $(ARGS)
 
 test-benchmarks: setup
 	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)

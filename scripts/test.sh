@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All three tiers: scripts/test.sh PYTHON [pytest's arguments]. The unit tests compute, so they get a process per core. The
-# others mostly wait for engines to start: three processes, each with a Ray of its own, keep two cores busy.
+# others mostly wait for engines to start: three processes, each with a Ray of its own, keep two cores busy. A file's tests
+# share what they start, so they stay in one process (loadfile).
 # JUnit files and the slowest tests of each tier go to $TEST_REPORTS (.test-reports).
 set -u
 python=$1
@@ -24,5 +25,5 @@ tier() {
 
 : >"$reports/times.txt"
 tier unit tests/unit -n 2 "$@"
-tier jobs tests/e2e tests/integration -n 3 --dist loadgroup --no-loadscope-reorder "$@"
+tier jobs tests/e2e tests/integration -n 3 --dist loadfile --no-loadscope-reorder "$@"
 exit $failed

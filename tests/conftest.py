@@ -35,13 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, keep a file's tests in one process, and choose by `--deep`."""
-    observing = {item.path for item in items if "observed" in getattr(item, "fixturenames", ())}
+    """Mark each test by its folder, let the longest files begin, and choose by `--deep`."""
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in MARKERS:
             item.add_marker(folder)
-        item.add_marker(pytest.mark.xdist_group("observed" if item.path in observing else str(item.path)))
     deep, kept, left = config.getoption("--deep"), [], []
     for item in items:
         is_deep = item.get_closest_marker("deep") or (deep and is_hypothesis_test(getattr(item, "obj", None)))

@@ -1,8 +1,9 @@
-"""The whole job with the tiny model: an unbroken run and one that lost its cluster, their folders and ledgers."""
+"""The whole job with the tiny model: one run that is observed, one that lost its cluster, their folders and ledgers."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -14,15 +15,21 @@ from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.ledger import Ledger
 from hamr.observability.metrics import read_metrics
 from hamr.types import Failure
-from tests.e2e.observed import Observed
+from tests.e2e.observed import KEYS, Observed, observe
 from tests.e2e.runs import COMPARED, hamr
 from tests.integration.endpoints import judge_endpoint
-from tests.integration.heads import Head, environment, head
+from tests.integration.heads import ROOT, Head, environment, head
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 TOKEN = "a-token-for-this-test-alone-0123456789"
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    """It is finished: read its folder, change nothing there."""
+    return observe(tmp_path_factory.mktemp("observed"))
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +120,26 @@ def test_a_lost_run_goes_on_where_it_stood(lost: Path, observed: Observed) -> No
     ours, theirs = (Checkpoints(folder / "checkpoints").newest() for folder in (lost, observed.folder))
     assert ours is not None and theirs is not None
     assert (ours.step, ours.state["stream"]) == (4, theirs.state["stream"])
+
+
+def test_its_secrets_are_in_no_file(observed: Observed) -> None:
+    assert observed.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"
+    files = {path.name for path in observed.folder.rglob("*")}
+    assert {"config.yaml", "ledger.sqlite", "metrics.jsonl", "samples.jsonl", "report.html", "summary.json"} <= files
+    assert any(name.endswith(".wandb") for name in files)
+    assert "group: of-[redacted]" in (observed.folder / "config.yaml").read_text()
+    assert observed.logs > 5, "the logs of Ray's processes were searched"
+    assert observed.holders == []
+
+
+def test_prometheus_is_told_all_that_the_dashboard_shows(observed: Observed) -> None:
+    dashboard = json.loads((ROOT / "launch" / "grafana.json").read_text())
+    wanted = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    names = {re.match(r"ray_\w+", expression)[0] for expression in wanted}
+    assert len(names) > 20
+    assert names - observed.scraped.keys() == set()
+    for expression in wanted:
+        name, labels = re.fullmatch(r"(\w+)\{(.*)\}", expression).groups()
+        fixed = [label for label in re.findall(r'\w+="[^"]*"', labels) if "$" not in label]
+        assert any(all(label in seen for label in fixed) for seen in observed.scraped[name]), expression
+    assert any('run="run"' in seen and 'stage="rl"' in seen for seen in observed.scraped["ray_hamr_timing_step_total"])
