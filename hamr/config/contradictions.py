@@ -154,6 +154,11 @@ def _check_judges(c: Config) -> None:
                 f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
                 "point it at a pool with role 'judge' or 'grader'"
             )
+        if c.pools[section.pool].compares:
+            raise ValueError(
+                f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.type={c.pools[section.pool].type!r}, "
+                "which compares two texts and cannot write; point it at a pool with a language model"
+            )
         if c.rewards.fallback == "wait":
             _check_patience(c, "rewards", section.pool)
 
@@ -177,7 +182,7 @@ def _check_dialogues(c: Config) -> None:
                 f"experiment.sage.{key}={name!r} but pools has only {sorted(c.pools)}; "
                 "add the pool, rename it, or take a script (scripted:worded, scripted:gold)"
             )
-        if pool.role == "reranker" or pool.finetune:
+        if pool.role == "reranker" or pool.finetune or pool.compares:
             raise ValueError(
                 f"experiment.sage.{key}={name!r} but pools.{name} gives verdicts and cannot write; "
                 "point it at an untrained pool with role 'judge' or 'grader'"

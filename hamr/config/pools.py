@@ -241,20 +241,25 @@ class PoolConfig(Section):
         return self.type in ("cross_encoder", "embedding")
 
     def _check_comparing(self) -> None:
-        if self.role != "reranker":
+        if self.role == "grader" or (self.role == "judge" and self.type == "embedding"):
             raise ValueError(
                 f"type={self.type!r} and role={self.role!r} contradict each other; it compares two texts and can only "
-                "be a reranker"
+                "be a reranker" + (" or a judge" if self.type == "cross_encoder" else "")
             )
         if self.prompt:
             raise ValueError(
                 f"type={self.type!r} and prompt={self.prompt!r} contradict each other; it takes no instructions: set "
                 "prompt=''"
             )
-        if self.finetune:
+        if self.finetune and self.type == "embedding":
             raise ValueError(
-                f"type={self.type!r} and a finetune section contradict each other; only vllm pools are fine-tuned: "
-                "set finetune=null"
+                f"type={self.type!r} and a finetune section contradict each other; only vllm and cross_encoder pools "
+                "are fine-tuned: set finetune=null"
+            )
+        if self.finetune and self.finetune.lora:
+            raise ValueError(
+                f"type={self.type!r} and finetune.lora contradict each other; a cross-encoder's own weights are "
+                "trained: set finetune.lora=null"
             )
 
 

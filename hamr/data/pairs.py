@@ -15,13 +15,14 @@ from pathlib import Path
 from random import Random
 from typing import Literal, cast, get_args
 
+from hamr.data.contrasts import COMMON_COURTESIES, OPENINGS, clusters_of, plain, replies_of
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.telecom import act_of, wordings
 from hamr.data.telecom_pairs import Candidate, candidate
 from hamr.errors import DataError
-from hamr.types import Reply, ServiceSample
+from hamr.types import ServiceSample
 
 Label = Literal["consistent", "partial", "inconsistent"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -51,8 +52,8 @@ def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Rep
     """
     rng = Random(f"pairs/{seed}")
     sources: list[_Telecom | _Logged] = []
-    generated = [s for s in samples if "slots" in s.meta and _replies(s)]
-    logged = [s for s in samples if "slots" not in s.meta and _replies(s)]
+    generated = [s for s in samples if "slots" in s.meta and replies_of(s)]
+    logged = [s for s in samples if "slots" not in s.meta and replies_of(s)]
     if generated:
         sources.append(_Telecom(generated, rng))
     if logged:
@@ -70,13 +71,6 @@ def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Rep
     return list(pairs)
 
 
-COURTESIES = {
-    "en": ("Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that."),
-    "zh": ("感谢您的来电，再见！", "请问有什么可以帮您？", "抱歉，我没有听懂。"),
-}
-OPENINGS = {"en": "Certainly. ", "zh": "好的。"}
-
-
 def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[ReplyPair]:
     """Return up to `n` easy pairs from samples with one reference each, half of each label.
 
@@ -84,24 +78,20 @@ def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> lis
     fits anywhere. A scorer that cannot order these carries no signal; one that can may still be poor.
     """
     rng = Random(f"unlabelled pairs/{seed}")
-    with_replies = [sample for sample in samples if _replies(sample)]
-    cluster = _clusters(with_replies)
+    with_replies = [sample for sample in samples if replies_of(sample)]
+    cluster = clusters_of(with_replies)
     pairs: dict[ReplyPair, None] = {}
     for sample in rng.sample(with_replies, min(n // 2, len(with_replies))):
-        reference, other = rng.choice(_replies(sample)), rng.choice(with_replies)
+        reference, other = rng.choice(replies_of(sample)), rng.choice(with_replies)
         language = language_of(reference)
-        courtesies = [text for text in COURTESIES[language] if _plain(text) != _plain(reference)]
-        wrong = _replies(other) if cluster[other.id] != cluster[sample.id] else courtesies
+        courtesies = [text for text in COMMON_COURTESIES[language] if plain(text) != plain(reference)]
+        wrong = replies_of(other) if cluster[other.id] != cluster[sample.id] else courtesies
         for text, label in ((OPENINGS[language] + reference, "consistent"), (rng.choice(wrong), "inconsistent")):
             pair = ReplyPair(
                 history=dialogue_text(sample), statement_a=reference, statement_b=text, label=cast(Label, label)
             )
             pairs[pair] = None
     return list(pairs)
-
-
-def _replies(sample: ServiceSample) -> list[str]:
-    return [r.action.content for r in sample.references if isinstance(r.action, Reply)]
 
 
 class _Telecom:
@@ -147,7 +137,7 @@ class _Logged:
 
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
         self.samples, self.rng = samples, rng
-        self.cluster = _clusters(samples)
+        self.cluster = clusters_of(samples)
         self.labels: Iterator[Label] = itertools.cycle(("consistent", "inconsistent"))
         self.turn()
 
@@ -156,14 +146,14 @@ class _Logged:
 
     def draw(self, tried: int) -> ReplyPair | None:
         sample = self.rng.choice(self.samples)
-        replies = _replies(sample)
+        replies = replies_of(sample)
         first = self.rng.choice(replies)
         if self.label == "consistent":
-            others = [reply for reply in replies if _plain(reply) != _plain(first)]
+            others = [reply for reply in replies if plain(reply) != plain(first)]
             thought = "B says the same as A."
         else:
             other = self.rng.choice(self.samples)
-            others = _replies(other) if self.cluster[other.id] != self.cluster[sample.id] else []
+            others = replies_of(other) if self.cluster[other.id] != self.cluster[sample.id] else []
             thought = "B says something else than A."
         if not others:
             return None
@@ -174,30 +164,6 @@ class _Logged:
             label=self.label,
             thought=thought,
         )
-
-
-def _plain(text: str) -> str:
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
-
-
-def _clusters(samples: Sequence[ServiceSample]) -> dict[str, str]:
-    """Sample id -> name of its cluster: union-find over declared clusters and shared references."""
-    parent: dict[str, str] = {}
-
-    def root(key: str) -> str:
-        parent.setdefault(key, key)
-        while parent[key] != key:
-            parent[key] = parent[parent[key]]
-            key = parent[key]
-        return key
-
-    for sample in samples:
-        keys = [f"reference {_plain(reply)}" for reply in _replies(sample)]
-        if "cluster" in sample.meta:
-            keys.append(f"cluster {sample.meta['cluster']}")
-        for key in keys:
-            parent[root(key)] = root(f"sample {sample.id}")
-    return {sample.id: root(f"sample {sample.id}") for sample in samples}
 
 
 def read_pairs(path: str | Path) -> list[ReplyPair]:

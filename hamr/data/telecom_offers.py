@@ -9,6 +9,7 @@ from typing import Any
 
 _DATA_NAMES = ("Giga", "Surf", "Stream", "Web", "Net", "Cloud")
 _VOICE_NAMES = ("Ring", "Talk", "Call", "Chat", "Phone", "Speak")
+OFFER_NAMES = (_DATA_NAMES, _VOICE_NAMES)
 _CURRENT_NAMES = ("Basic", "Starter", "Lite", "Classic", "Family", "Smart")
 _DATA_SIZES = ("30GB", "40GB", "50GB", "60GB", "80GB")
 _VOICE_SIZES = ("400min", "500min", "600min", "800min", "1000min")

@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from hamr.data.contrasts import (
+    TELECOM_ACTS,
+    Kind,
+    changed_slots,
+    courtesy,
+    fragment,
+    off_topic,
+    other_facts,
+    shuffled,
+    with_fee,
+)
 from hamr.data.telecom import Slots, wordings
 from hamr.data.telecom_words import BANKS, Split
-from hamr.data.telecom_words.stray import STRAY
-
-_INSTEAD: Mapping[str, tuple[str, ...]] = {
-    "ask_profile": ("recommend", "goodbye", "penalty_notice", "confirm_change", "hand_over"),
-    "recommend": ("ask_profile", "confirm_change", "penalty_notice", "goodbye", "hand_over"),
-    "penalty_notice": ("ask_profile", "recommend", "confirm_change", "confirm_cancel", "goodbye", "hand_over"),
-    "goodbye": ("ask_profile", "recommend", "penalty_notice", "confirm_change", "hand_over"),
-}
-"""What a wrong agent would say: the acts that other system variables or another answer would call for."""
 
 _GIST: Mapping[str, str] = {
     "ask_profile": "data or voice?",
@@ -61,49 +63,29 @@ def _thought(a: str, b: str) -> str:
     return f"A: {a}; B: {b}."
 
 
+_SHARES: Mapping[Kind, int] = {
+    "act": 4, "fact": 3, "negation": 2, "courtesy": 2, "fragment": 1, "shuffled": 1, "off_topic": 2,
+}  # fmt: skip
+_NONSENSE = {"courtesy": "courtesy", "fragment": "a fragment", "shuffled": "nonsense", "off_topic": "off the point"}
+
+
 def _wrong(act: str, slots: Slots, split: Split, index: int, rng: Random) -> tuple[str, str]:
-    """(reply, what it says). Wrong facts come half the time in the reference's very words, so that they
-    are what tells it from a right reply."""
-    kinds = {
-        "act": 4,
-        "fact": 3 if act in ("recommend", "penalty_notice") else 0,
-        "negation": 2,
-        "noise": 1,
-        "stray": 2,
-    }
-    kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    """(reply, what it says). All acts are equally likely in the place of the right one."""
+    kind = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+    if (kind == "fact" and act not in ("recommend", "penalty_notice")) or (kind == "courtesy" and act == "goodbye"):
+        kind = "act"
     if kind == "act":
-        other = rng.choice(_INSTEAD[act])
-        facts = slots if slots["fee"] != "0" else {**slots, "fee": _other_number("0", rng)}
+        other = rng.choice([name for name in TELECOM_ACTS if name != act])
+        facts = other_facts(with_fee(slots, rng), with_fee(slots, rng), rng)
         return rng.choice(wordings(other, facts, split)), _GIST[other].format(**facts)
     if kind == "fact":
-        facts = _changed(act, slots, rng)
+        facts = changed_slots(act, slots, rng)
         texts = wordings(act, facts, split)
+        # Half of them in the reference's very words, so that the fact is what tells them from a right reply.
         return texts[index] if rng.random() < 0.5 else rng.choice(texts), _GIST[act].format(**facts)
     if kind == "negation":
         return rng.choice(BANKS[split].negated[act]).format(**slots), "opposite"
-    if kind == "stray":
-        return _stray(split, rng), "off the point"
-    words = wordings(act, slots, split)[index].split()
-    rng.shuffle(words)
-    return " ".join(words[: rng.randint(1, max(1, len(words) // 2))]), "nonsense"
-
-
-def _stray(split: Split, rng: Random) -> str:
-    """What a model says that has lost the thread: chatter of no use, often over and over."""
-    text = rng.choice(STRAY[split])
-    return " ".join([text] * rng.choice((1, 1, 2, 4)))
-
-
-def _changed(act: str, slots: Slots, rng: Random) -> dict[str, str]:
-    """The slots with one fact of the act replaced: the fee, the price, or the package for the other profile's."""
-    if act == "penalty_notice":
-        return {**slots, "fee": _other_number(slots["fee"], rng)}
-    if rng.random() < 0.5:
-        return {**slots, "price": _other_number(slots["price"], rng)}
-    return {**slots, "package": slots["other_package"], "price": slots["other_price"]}
-
-
-def _other_number(number: str, rng: Random) -> str:
-    """Another amount in dollars that needs no "an" before it."""
-    return str(rng.choice([n for n in range(15, 201, 5) if str(n) != number and n not in (80, 85)]))
+    reference = wordings(act, slots, split)[index]
+    made = {"courtesy": courtesy, "off_topic": off_topic}.get(kind)
+    text = made(split, rng) if made else {"fragment": fragment, "shuffled": shuffled}[kind](reference, rng)
+    return text, _NONSENSE[kind]

@@ -25,6 +25,8 @@ def writing_pool(config: Config, key: str, name: str) -> str:
         raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
     if config.pools[name].role == "reranker":
         raise BadInput(key, name, "is a reranker and cannot write; name a pool with role judge or grader")
+    if config.pools[name].compares:
+        raise BadInput(key, name, "compares two texts and cannot write; name a pool with a language model")
     if config.pools[name].finetune:
         raise BadInput(key, name, "is fine-tuned to give verdicts and cannot write; name an untrained pool")
     return name

@@ -22,9 +22,10 @@ from typing import Any, TextIO
 
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
+from hamr.backends.pair_training import PairExample
 from hamr.backends.scorer_pairs import check_installed, check_pair_model
 from hamr.backends.scorer_prompt import ScorerPrompt
-from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
+from hamr.backends.scorer_training import ScorerExample
 from hamr.backends.scorers import check_template
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import dump_config, load_config
@@ -41,6 +42,7 @@ from hamr.jobs.scorer_lessons import (
     PAIRS_SEED,
     Exam,
     Lessons,
+    compared_exam,
     grader_exam,
     grader_lessons,
     grading_of,
@@ -53,16 +55,24 @@ from hamr.rewards.prompting import PromptTemplate
 from hamr.types import ServiceSample
 
 HELP = """\
-hamr scorer: fine-tunes the pools' scorers on labelled reply pairs, where their raw model carries no signal.
+hamr scorer: fine-tunes the pools' scorers on labelled reply pairs where their raw model carries no signal, and checks
+whether wrong replies can please them.
 
 usage:
   hamr scorer [experiment=scorer_lora] [data=FOLDER] [overrides]
+  hamr scorer check [output=FOLDER] [contexts=200] [experiment=quickstart] [data=FOLDER] [overrides]
 
 Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on pairs
 of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap: accuracy,
 AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled responses, the
 sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than it learnt from.
 The models are cached and found again by `hamr train`; figures and reliability plots go into the run folder.
+
+`hamr scorer check` asks the scorers of a job whether a wrong reply can beat the right ones, before RL does. For each of
+`contexts` references of the test split they see right rewordings and wrong replies: other acts, wrong facts, negations,
+courtesies, fragments and shuffled words of the reference, chatter. Printed for reranker, judge and cascade: the share
+of contexts in which the best wrong reply outscores the median right one, and these replies. output gets
+scorer_check.json.
 
 options (`hamr --help` explains overrides):
   pools.reranker.model=Qwen/Qwen3-4B
@@ -102,6 +112,10 @@ class TunedScorer:
 
 def main(args: list[str]) -> int:
     """Prepares every pool that has a `finetune` section, measures it, and prints where its model lies."""
+    if args[:1] == ["check"]:
+        from hamr.jobs import scorer_check
+
+        return scorer_check.main(args[1:])
     config = load_config(args)
     wanted = {name: pool for name, pool in config.pools.items() if pool.finetune}
     if not wanted:
@@ -131,10 +145,12 @@ def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[
     if pool.role == "grader":
         _, rows = labelled_responses(name, pool.finetune)
         return {"held_out": grader_exam(grading_of(pool, config), rows[:MOST_MEASURED])}
-    prompt = ScorerPrompt(PromptTemplate.load(pool.prompt), load_tokenizer(resolve_model(pool.model)))
     sets = {"held_out": clear_pairs("data.test", reply_pairs(splits.test, 2 * MOST_MEASURED, PAIRS_SEED))}
     if config.data.labelled_pairs:
         sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
+    if pool.compares:
+        return {kind: compared_exam(pairs) for kind, pairs in sets.items()}
+    prompt = ScorerPrompt(PromptTemplate.load(pool.prompt), load_tokenizer(resolve_model(pool.model)))
     return {kind: pair_exam(prompt, pairs) for kind, pairs in sets.items()}
 
 
@@ -151,7 +167,8 @@ def measured(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Qual
     for their verdict at once, a judge without its reasoning: what is compared is what training changed."""
     assert pool.finetune is not None, "only such pools are measured"
     base = resolve_model(pool.model)
-    models = {"raw": base} | ({"tuned": tuned.path} if tuned.finetuned else {})
+    models = {"raw": base} if exam.suits(base) else {}
+    models |= {"tuned": tuned.path} if tuned.finetuned else {}
     with _environment(CHILD_ENV), _child() as call:
         scores = {model: call(_raw_scores, path, exam, pool.finetune) for model, path in models.items()}
     scores["overlap"] = exam.overlap
@@ -174,6 +191,7 @@ def prepare_scorers(
     for name, pool in pools.items():
         if pool.compares:
             check_installed(name, pool)
+        if pool.compares and not pool.finetune:
             check_pair_model(name, pool, resolve_model(pool.model))
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
@@ -261,13 +279,12 @@ def _made(
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
     overlap = exam.overlap_auc
     with _child() as call:
-        raw = auc(call(_raw_scores, base, exam, tuning), exam.labels)
-        needed = tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
-        progress(
-            f"{name}: raw model AUC {raw:.2f}, word overlap {overlap:.2f}: " + ("fine-tuning" if needed else "kept")
-        )
+        raw = auc(call(_raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
+        needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
+        found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
+        progress(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
         if needed and not (folder / "config.json").is_file():
-            call(_finetune, begin, folder, taught.examples(), tuning, name)
+            call(_finetune, taught.train, begin, folder, taught.examples(), tuning, name)
     return {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
 
 
@@ -304,11 +321,17 @@ def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
 
 
 def _raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[float]:
-    questions = [tuple(q) for q in exam.questions]
-    return verdict_scores(base, questions, exam.values, dtype=tuning.dtype, threads=tuning.threads)
+    return exam.scores(base, tuning)
 
 
-def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: ScorerTrainingConfig, name: str) -> None:
+def _finetune(
+    train: Callable[..., None],
+    base: Path,
+    out: Path,
+    examples: list[ScorerExample] | list[PairExample],
+    tuning: ScorerTrainingConfig,
+    name: str,
+) -> None:
     begin = last = time.monotonic()
 
     def report(step: int, steps: int, loss: float) -> None:
@@ -318,7 +341,7 @@ def _finetune(base: Path, out: Path, examples: list[ScorerExample], tuning: Scor
             last, left = now, (now - begin) * (steps - step) / step
             print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
 
-    finetune(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
+    train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
 
 
 @contextlib.contextmanager

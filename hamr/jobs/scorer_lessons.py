@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from hamr.backends.models import resolve_model
+from hamr.backends.pair_training import PairExample, finetune_pairs, pair_scores
+from hamr.backends.scorer_pairs import is_cross_encoder
 from hamr.backends.scorer_prompt import ScorerPrompt
-from hamr.backends.scorer_training import ScorerExample
+from hamr.backends.scorer_training import ScorerExample, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
-from hamr.config.pools import PoolConfig
+from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
+from hamr.data.contrasts import contrasts
 from hamr.data.formats import Formats
 from hamr.data.judged import JudgedResponse, borne_out
 from hamr.data.pairs import ReplyPair, reply_pairs
@@ -26,17 +32,20 @@ from hamr.types import ServiceSample
 PAIRS_SEED = 17
 CHECK_PAIRS = 60
 """Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+RIGHT_EACH = 3
+FEWEST_EACH = 5
+"""Pairs that a contrast gives at least."""
+VERBATIM_SHARE = 0.3
+"""Share of the contrasts in which one of the right replies is the reference itself."""
 GRADERS_OWN = {"reward", "labelled", "held_out"}
 """What of a `finetune` section a scorer of pairs has no use for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exam:
-    """Questions whose answers are known. They end right before the verdict: nobody reasons. `values`: what the
-    verdict's tokens are worth. `labels`: where a high score is right. `overlap`: a score that needs no model."""
+class Exam(ABC):
+    """Questions whose answers are known. `labels`: where a high score is right. `overlap`: a score that needs no
+    model."""
 
-    questions: list[list[int]]
-    values: dict[int, float]
     labels: list[bool]
     overlap: list[float]
 
@@ -44,14 +53,50 @@ class Exam:
     def overlap_auc(self) -> float:
         return auc(self.overlap, self.labels)
 
+    def suits(self, model: Path) -> bool:
+        """Return whether the model can be asked as it is."""
+        return True
+
+    @abstractmethod
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        """Return the model's score in [0, 1] for every question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictExam(Exam):
+    """For language models. Questions are token ids and end right before the verdict, so that no model reasons.
+    `values`: what the verdict's tokens are worth."""
+
+    questions: list[list[int]]
+    values: dict[int, float]
+
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        questions = [tuple(question) for question in self.questions]
+        return verdict_scores(model, questions, self.values, dtype=tuning.dtype, threads=tuning.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairExam(Exam):
+    """For cross-encoders."""
+
+    pairs: list[tuple[str, str]]
+
+    def suits(self, model: Path) -> bool:
+        return is_cross_encoder(model)
+
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        return pair_scores(model, self.pairs, threads=tuning.threads)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lessons:
-    """`basis` is all that the others depend on beside the model, as JSON; these are made when they are needed."""
+    """`basis` is all that the others depend on beside the model, as JSON; these are made when they are needed.
+    `train`: what trains a model on the examples."""
 
     basis: list[Any]
     exam: Callable[[], Exam]
-    examples: Callable[[], list[ScorerExample]]
+    examples: Callable[[], list[ScorerExample] | list[PairExample]]
+    train: Callable[..., None] = finetune
 
 
 def pair_lessons(
@@ -59,13 +104,23 @@ def pair_lessons(
 ) -> Lessons:
     """For a reranker or a judge."""
     assert pool.finetune is not None, "only such pools learn"
-    template = PromptTemplate.load(pool.prompt)
-    prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
-    pairs = reply_pairs(train, min(pool.finetune.examples, max_pairs), PAIRS_SEED)
+    most = min(pool.finetune.examples, max_pairs)
     checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
     settings = pool.finetune.model_dump(exclude=GRADERS_OWN)
+    asked = [dataclasses.astuple(p) for p in checks]
+    if pool.compares:
+        contrasted = contrast_examples(train, most)
+        return Lessons(
+            basis=[pool.type, settings, asked, contrasted],
+            exam=lambda: compared_exam(checks),
+            examples=lambda: contrasted,
+            train=finetune_pairs,
+        )
+    pairs = reply_pairs(train, most, PAIRS_SEED)
+    template = PromptTemplate.load(pool.prompt)
+    prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
     return Lessons(
-        basis=[template.id, settings, [dataclasses.astuple(p) for p in (*pairs, *checks)]],
+        basis=[template.id, settings, [*map(dataclasses.astuple, pairs), *asked]],
         exam=lambda: pair_exam(prompt, checks),
         examples=lambda: training_examples(prompt, pairs),
     )
@@ -100,10 +155,37 @@ def grading_of(pool: PoolConfig, config: Config) -> Grading:
     )
 
 
-def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> Exam:
-    """Whether pairs that are consistent or inconsistent are told apart."""
+def contrast_examples(samples: Sequence[ServiceSample], n: int) -> list[PairExample]:
+    """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part, and twice
+    as many wrong ones, half of them other acts."""
+    rng = Random(f"contrast examples/{PAIRS_SEED}")
+    examples: list[PairExample] = []
+    for contrast in contrasts(samples, n // FEWEST_EACH + 1, PAIRS_SEED):
+        right = rng.sample(contrast.right, min(RIGHT_EACH, len(contrast.right)))
+        if rng.random() < VERBATIM_SHARE:
+            right[-1] = contrast.reference
+        acts = [wrong.text for wrong in contrast.wrong if wrong.kind == "act"]
+        others = [wrong.text for wrong in contrast.wrong if wrong.kind != "act"]
+        wrong = [text for own in (acts, others) for text in rng.sample(own, min(RIGHT_EACH, len(own)))]
+        partial = [rng.choice(contrast.partial)] if contrast.partial else []
+        for texts, target in ((right, 1.0), (partial, 0.5), (wrong, 0.0)):
+            examples += [PairExample(contrast.reference, text, target) for text in texts]
+    return examples[:n]
+
+
+def compared_exam(pairs: Sequence[ReplyPair]) -> PairExam:
+    """Whether a cross-encoder tells pairs apart that are consistent or inconsistent."""
+    return PairExam(
+        pairs=[(pair.statement_a, pair.statement_b) for pair in pairs],
+        labels=[pair.label == "consistent" for pair in pairs],
+        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
+    )
+
+
+def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> VerdictExam:
+    """Whether a language model tells pairs apart that are consistent or inconsistent."""
     levels = prompt.template.labels.items()
-    return Exam(
+    return VerdictExam(
         questions=[question_ids(prompt, pair, think=False) for pair in pairs],
         values={prompt.labels[label]: verdict.value for label, verdict in levels},
         labels=[pair.label == "consistent" for pair in pairs],
@@ -111,10 +193,10 @@ def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> Exam:
     )
 
 
-def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> Exam:
+def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> VerdictExam:
     """Whether clean responses are told from flawed ones."""
     opened, values = grading.verdict_ids()
-    return Exam(
+    return VerdictExam(
         questions=[grading.question_ids(row) + opened for row in rows],
         values=values,
         labels=[not row.labels for row in rows],

@@ -14,12 +14,14 @@ import psutil
 import pytest
 
 from hamr.backends.models import resolve_model
+from hamr.backends.pair_training import PairExample, finetune_pairs, pair_scores
+from hamr.backends.scorer_pairs import CrossEncoderModel
 from hamr.backends.scorer_prompt import ScorerPrompt
 from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
-from hamr.config.pools import ScorerTrainingConfig
+from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.data.formats import PLAIN
 from hamr.data.judged import JudgedResponse
 from hamr.data.pairs import ReplyPair
@@ -67,6 +69,22 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     same, other = verdict_scores(out, questions, values, dtype="float32", threads=1)
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
+    assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+def test_a_cross_encoder_learns_from_nothing_and_its_pool_scores_as_it_was_trained(tmp_path: Path) -> None:
+    """A fee is right by being the reference's own: amounts that no example names are told apart too."""
+    fees = [(a, b) for a in range(20, 60) for b in (a, a + 7)]
+    examples = [PairExample(f"A fee of ${a} applies.", f"You pay ${b}.", float(a == b)) for a, b in fees]
+    out = tmp_path / "scorer"
+    tuning = ScorerTrainingConfig(epochs=25, batch_size=16, learning_rate=1e-3, threads=2)
+    finetune_pairs(resolve_model("compact-encoder"), out, examples, tuning, seed=0)
+    unseen = [("A fee of $300 applies.", "You pay $300."), ("A fee of $300 applies.", "You pay $400.")]
+    right, wrong = pair_scores(out, unseen, threads=1)
+    assert right > 0.8 and wrong < 0.2
+    pool = PoolConfig(role="judge", type="cross_encoder", dtype="float32", model=str(out))
+    served = CrossEncoderModel(pool, out).scores(unseen)
+    assert served == pytest.approx([right, wrong], abs=1e-5)
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
 
 

@@ -38,3 +38,30 @@ STRAY: Mapping[Literal["train", "validation", "test"], tuple[str, ...]] = {
         "It is important to think about your needs.",
     ),
 }
+
+COURTESIES: Mapping[Literal["train", "validation", "test"], tuple[str, ...]] = {
+    "train": (
+        "Thank you very much.",
+        "You are welcome, have a great evening.",
+        "How may I help you?",
+        "Sorry, what did you say?",
+        "One moment please.",
+        "Is there anything else that I can do for you?",
+        "Thanks for calling us, bye bye!",
+        "Okay.",
+        "That is all right, all the best!",
+        "We hope to hear from you soon.",
+    ),
+    "validation": (
+        "Thanks a lot for your patience.",
+        "What can I do for you?",
+        "Great, I wish you a lovely weekend!",
+    ),
+    "test": (
+        "Thank you, have a nice day. Goodbye!",
+        "How can I help you?",
+        "Sorry, I did not understand that.",
+        "That is fine. Have a nice day, goodbye!",
+    ),
+}
+"""Polite sentences that fit anywhere, and are therefore right almost nowhere."""

@@ -112,16 +112,27 @@ def test_a_cosine_becomes_a_score() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"role": "judge"}, "can only be a reranker"),
         ({"role": "grader"}, "can only be a reranker"),
         ({"prompt": "reranker.en"}, "set prompt=''"),
-        ({"finetune": {}}, "set finetune=null"),
         ({"endpoint": "http://x/v1"}, "no other has one"),
     ],
 )
 def test_contradictions_are_named(kind: str, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         config(type=kind, **changes)
+
+
+def test_an_embedding_is_no_judge_and_is_not_fine_tuned() -> None:
+    with pytest.raises(ValidationError, match="can only be a reranker"):
+        config(type="embedding", role="judge")
+    with pytest.raises(ValidationError, match="set finetune=null"):
+        config(type="embedding", finetune={})
+
+
+def test_a_cross_encoder_may_be_a_judge_and_may_be_fine_tuned_whole() -> None:
+    assert config(type="cross_encoder", role="judge", finetune={}).learns_pairs
+    with pytest.raises(ValidationError, match="set finetune.lora=null"):
+        config(type="cross_encoder", finetune={"lora": {}})
 
 
 def test_a_pool_of_another_type_still_needs_its_prompt() -> None:

@@ -161,6 +161,7 @@ def test_a_judged_reward_needs_a_pool_that_can_write() -> None:
     message = complaint("rewards.risk.weight=1", "rewards.risk.pool=safety")
     assert "rewards.risk.pool='safety' but pools has only ['judge', 'reranker']" in message
     assert "role 'judge' or 'grader'" in complaint("rewards.policy.weight=1", "rewards.policy.pool=reranker")
+    assert "compares two texts and cannot write" in complaint("pools=compact", "rewards.policy.weight=1")
     config = load_config(["rewards.risk.weight=1", "rewards.risk.pool=safety", "pools.safety.role=grader"])
     assert config.rewards.judged.keys() == {"risk"}
     assert load_config(["rewards.risk.pool=safety"]).rewards.judged == {}, "nobody is asked without a weight"

@@ -1,0 +1,132 @@
+"""Fine-tunes a cross-encoder: two texts in, one logit out, binary cross-entropy against the label of the pair.
+
+Fine-tuned cross-encoders read numbers by identity: every number of a pair is replaced by a letter, the same one where
+the number is the same. A small model learns within minutes whether two replies name the same amounts, for amounts that
+it has never seen; how large they are it cannot know. The model's config.json says so (`marked_numbers`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hamr.config.pools import ScorerTrainingConfig
+
+SCORING_BATCH = 64
+MARKED = "marked_numbers"
+"""Key of config.json of a model that reads numbers by identity."""
+_LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
+_NUMBER = re.compile(r"\d+")
+
+
+class PairExample(NamedTuple):
+    """Two texts and the probability that they agree: 1, 0, or 0.5 where they agree in part."""
+
+    a: str
+    b: str
+    target: float
+
+
+def finetune_pairs(
+    base: Path,
+    out: Path,
+    examples: Sequence[PairExample],
+    config: ScorerTrainingConfig,
+    *,
+    seed: int,
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> None:
+    """Train the encoder at `base` (its first `config.layers` layers) with one logit on `examples`; write it to `out`.
+
+    `base` is any encoder that transformers can put a classification head on; a head that it lacks starts at random.
+    AdamW with linear warm-up and linear decay; float32 weights, matrix products in `config.dtype`. Written aside and
+    renamed, so that `out` is whole or absent.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(seed)
+    scratch = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    shape = AutoConfig.from_pretrained(base, num_labels=1)
+    setattr(shape, MARKED, True)
+    if config.layers is not None:
+        shape.num_hidden_layers = min(config.layers, shape.num_hidden_layers)
+    model = AutoModelForSequenceClassification.from_pretrained(base, config=shape, dtype=torch.float32).train()
+    model.get_input_embeddings().requires_grad_(config.train_embeddings)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0, fused=True)
+    batches = [batch for epoch in range(config.epochs) for batch in _batches(examples, config.batch_size, seed + epoch)]
+    warmup = max(1, int(len(batches) * config.warmup_frac))
+    for step, batch in enumerate(batches):
+        left = (len(batches) - step) / max(1, len(batches) - warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.dtype == "bfloat16"):
+            logits = model(**_encoded(tokenizer, batch)).logits[:, 0].float()
+        targets = torch.tensor([example.target for example in batch])
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(
+                f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
+            )
+        progress(step + 1, len(batches), loss.item())
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    scratch.rename(out)
+
+
+def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int) -> list[float]:
+    """What the cross-encoder at `folder` says to each pair, numbers marked: the sigmoid of its logit."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.set_num_threads(threads)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    scores: list[float] = []
+    with torch.inference_mode():
+        for start in range(0, len(pairs), SCORING_BATCH):
+            batch = [PairExample(a, b, 0.0) for a, b in pairs[start : start + SCORING_BATCH]]
+            scores += model(**_encoded(tokenizer, batch)).logits[:, 0].sigmoid().tolist()
+    return scores
+
+
+def mark_numbers(a: str, b: str) -> tuple[str, str]:
+    """Both texts with a letter for every number; numbers beyond the 24th of a pair stay as they are.
+
+    >>> mark_numbers("Talk 500min for $25", "$25 for Talk 600min")
+    ('Talk αmin for $β', '$β for Talk γmin')
+    """
+    letters: dict[str, str] = {}
+
+    def letter(found: re.Match[str]) -> str:
+        if found[0] not in letters and len(letters) < len(_LETTERS):
+            letters[found[0]] = _LETTERS[len(letters)]
+        return letters.get(found[0], found[0])
+
+    return _NUMBER.sub(letter, a), _NUMBER.sub(letter, b)
+
+
+def _batches(examples: Sequence[PairExample], size: int, seed: int) -> list[list[PairExample]]:
+    """In random order. Batches of pairs of one length would save a third of the time, but short pairs are mostly wrong
+    ones, and a model that sees one label for many steps learns the label."""
+    order = list(examples)
+    random.Random(seed).shuffle(order)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _encoded(tokenizer, batch: Sequence[PairExample]):  # type: ignore[no-untyped-def]
+    marked = [mark_numbers(example.a, example.b) for example in batch]
+    return tokenizer([a for a, _ in marked], [b for _, b in marked], padding=True, truncation=True, return_tensors="pt")

@@ -1,0 +1,296 @@
+"""Contrasts: for one reference, replies that say the same in other words, and replies that are wrong in known ways.
+
+What a policy under optimisation finds is the best of its wrong replies, so scorers learn from contrasts and are checked
+by them: the best wrong reply of a contrast should not outscore its right ones.
+
+| kind       | the wrong reply                                             |
+|------------|-------------------------------------------------------------|
+| `act`      | does something else: a reference of another act or cluster  |
+| `fact`     | names another number, price or product                      |
+| `negation` | says the opposite                                           |
+| `courtesy` | fits anywhere: thanks, a greeting, a goodbye                |
+| `fragment` | some words of the reference in a row, and no more           |
+| `shuffled` | words of the reference out of order                         |
+| `off_topic`| has nothing to do with the request                          |
+| `policy`   | what a policy says where something else is due              |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, NamedTuple, get_args
+
+from hamr.data.language import language_of
+from hamr.data.rendering import dialogue_text
+from hamr.data.telecom import Slots, act_of, wordings
+from hamr.data.telecom_offers import OFFER_NAMES
+from hamr.data.telecom_words import BANKS, Split
+from hamr.data.telecom_words.stray import COURTESIES, STRAY
+from hamr.errors import DataError
+from hamr.types import Reply, ServiceSample
+
+Kind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TELECOM_ACTS = (
+    "ask_profile", "recommend", "penalty_notice", "goodbye", "confirm_change", "confirm_cancel", "hand_over",
+)  # fmt: skip
+"""What an agent can say; the last three put a tool call's effect in words, and are right nowhere."""
+_ACTS_PER_CONTRAST = 3
+_NUMBER = re.compile(r"\d+")
+_AUXILIARY = re.compile(
+    r"\b(can|could|will|would|should|is|are|was|were|am|do|does|did|has|have|may|must)\b(?!'t| not)", re.I
+)
+_CHINESE_NEGATED = (("可以", "不可以"), ("能", "不能"), ("会", "不会"), ("是", "不是"), ("有", "没有"))
+OPENINGS = {"en": "Certainly. ", "zh": "好的。"}
+COMMON_COURTESIES = {
+    "en": ("Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that."),
+    "zh": ("感谢您的来电，再见！", "请问有什么可以帮您？", "抱歉，我没有听懂。"),
+}
+
+
+class Wrong(NamedTuple):
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """`cluster`: the act that is due, or the name of a cluster of samples that ask for the same thing."""
+
+    cluster: str
+    history: str
+    reference: str
+    right: tuple[str, ...]
+    partial: tuple[str, ...] = ()
+    wrong: tuple[Wrong, ...]
+
+
+def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contrast]:
+    """Return `n` contrasts, the same for the same arguments, every act or cluster in turn.
+
+    Generated telecom samples are worded at will. Of others only their own references are known to be right: where a
+    sample has one, the right reply is that one after a polite opening.
+
+    Raises:
+        DataError: fewer than two acts or clusters have a reply among their references.
+    """
+    rng = Random(f"contrasts/{seed}")
+    with_replies = [sample for sample in samples if replies_of(sample)]
+    generated = [sample for sample in with_replies if "slots" in sample.meta]
+    source = _Telecom(generated) if generated else _Logged(with_replies)
+    clusters = source.clusters()
+    if len(clusters) < 2:
+        remedy = "replies of one act or cluster cannot be told apart from others; give samples of at least two"
+        raise DataError("contrasts", len(clusters), remedy)
+    names = sorted(clusters)
+    return [source.contrast(rng.choice(clusters[names[i % len(names)]]), rng) for i in range(n)]
+
+
+def replies_of(sample: ServiceSample) -> list[str]:
+    return [r.action.content for r in sample.references if isinstance(r.action, Reply)]
+
+
+class _Telecom:
+    def __init__(self, samples: Sequence[ServiceSample]) -> None:
+        self.samples = samples
+
+    def clusters(self) -> dict[str, list[ServiceSample]]:
+        found: dict[str, list[ServiceSample]] = {}
+        for sample in self.samples:
+            found.setdefault(act_of(sample), []).append(sample)
+        return found
+
+    def contrast(self, sample: ServiceSample, rng: Random) -> Contrast:
+        act, split = act_of(sample), sample.meta["split"]
+        slots = with_fee(sample.meta["slots"], rng)
+        known = wordings(act, slots, split)
+        reference = rng.choice(replies_of(sample))
+        return Contrast(
+            cluster=act,
+            history=dialogue_text(sample),
+            reference=reference,
+            right=tuple(text for text in known if text != reference),
+            partial=tuple(text.format(**slots) for text in BANKS[split].partial[act]),
+            wrong=tuple(self._wrong(act, slots, split, known.index(reference), rng)),
+        )
+
+    def _wrong(self, act: str, slots: Slots, split: Split, index: int, rng: Random) -> Iterator[Wrong]:
+        for other in TELECOM_ACTS:
+            if other != act:
+                facts = other_facts(slots, with_fee(rng.choice(self.samples).meta["slots"], rng), rng)
+                yield Wrong("act", rng.choice(wordings(other, facts, split)))
+        reference = wordings(act, slots, split)[index]
+        if act in ("recommend", "penalty_notice"):
+            for _ in range(2):
+                texts = wordings(act, changed_slots(act, slots, rng), split)
+                # Half of them in the reference's very words, so that the fact is what tells them from a right reply.
+                yield Wrong("fact", texts[index] if rng.random() < 0.5 else rng.choice(texts))
+        yield Wrong("negation", rng.choice(BANKS[split].negated[act]).format(**slots))
+        if act != "goodbye":
+            yield Wrong("courtesy", courtesy(split, rng))
+        yield Wrong("fragment", fragment(reference, rng))
+        yield Wrong("shuffled", shuffled(reference, rng))
+        yield Wrong("off_topic", off_topic(split, rng))
+
+
+class _Logged:
+    """Samples of any origin."""
+
+    def __init__(self, samples: Sequence[ServiceSample]) -> None:
+        self.samples = samples
+        self._cluster = clusters_of(samples)
+        self._texts: dict[str, list[str]] = {}
+        for sample in samples:
+            self._texts.setdefault(self._cluster[sample.id], []).extend(replies_of(sample))
+
+    def clusters(self) -> dict[str, list[ServiceSample]]:
+        found: dict[str, list[ServiceSample]] = {}
+        for sample in self.samples:
+            found.setdefault(self._cluster[sample.id], []).append(sample)
+        return found
+
+    def contrast(self, sample: ServiceSample, rng: Random) -> Contrast:
+        own = replies_of(sample)
+        reference = rng.choice(own)
+        opening = OPENINGS[language_of(reference)]
+        right = tuple(text for text in dict.fromkeys(own) if text != reference)
+        return Contrast(
+            cluster=self._cluster[sample.id],
+            history=dialogue_text(sample),
+            reference=reference,
+            right=right or (opening + reference,),
+            wrong=tuple(self._wrong(sample, reference, rng)),
+        )
+
+    def _wrong(self, sample: ServiceSample, reference: str, rng: Random) -> Iterator[Wrong]:
+        cluster = self._cluster[sample.id]
+        others = [name for name in self._texts if name != cluster]
+        for name in rng.sample(others, min(_ACTS_PER_CONTRAST, len(others))):
+            yield Wrong("act", rng.choice(self._texts[name]))
+        if _NUMBER.search(reference):
+            yield Wrong("fact", other_number(reference, rng))
+        if (opposite := negated(reference)) is not None:
+            yield Wrong("negation", opposite)
+        known = {plain(text) for text in self._texts[cluster]}
+        courtesies = [t for t in COMMON_COURTESIES[language_of(reference)] if plain(t) not in known]
+        if courtesies:
+            yield Wrong("courtesy", rng.choice(courtesies))
+        yield Wrong("fragment", fragment(reference, rng))
+        yield Wrong("shuffled", shuffled(reference, rng))
+
+
+def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, str]:
+    """Sample id -> name of its cluster: its act, or union-find over declared clusters and shared references."""
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        parent.setdefault(key, key)
+        while parent[key] != key:
+            parent[key] = parent[parent[key]]
+            key = parent[key]
+        return key
+
+    for sample in samples:
+        keys = [f"reference {plain(reply)}" for reply in replies_of(sample)]
+        keys += [f"{name} {sample.meta[name]}" for name in ("act", "cluster") if name in sample.meta]
+        for key in keys:
+            parent[root(key)] = root(f"sample {sample.id}")
+    return {sample.id: root(f"sample {sample.id}") for sample in samples}
+
+
+def changed_slots(act: str, slots: Slots, rng: Random) -> dict[str, str]:
+    """The slots with one fact of the act replaced: the fee, the price, the package's name, or the whole offer."""
+    if act == "penalty_notice":
+        return {**slots, "fee": _other_amount(slots["fee"], rng)}
+    kind = rng.randrange(3)
+    if kind == 0:
+        return {**slots, "price": _other_amount(slots["price"], rng)}
+    if kind == 1:
+        return {**slots, "package": slots["other_package"], "price": slots["other_price"]}
+    name, _, size = slots["package"].partition(" ")
+    names = next((own for own in OFFER_NAMES if name in own), OFFER_NAMES[0])
+    return {**slots, "package": f"{rng.choice([other for other in names if other != name])} {size}"}
+
+
+def _other_amount(amount: str, rng: Random) -> str:
+    """Another amount in dollars that needs no "an" before it."""
+    return str(rng.choice([n for n in range(15, 201, 5) if str(n) != amount and n not in (80, 85)]))
+
+
+def other_facts(slots: Slots, elsewhere: Slots, rng: Random) -> Slots:
+    """What a reply of another act names: this context's facts, those of another, or this one's numbers as others, so
+    that neither facts nor numbers that two replies share tell that they agree."""
+    drawn = rng.random()
+    if drawn < 1 / 3:
+        return slots
+    if drawn < 2 / 3:
+        return elsewhere
+    size = re.findall(r"\d+", slots["package"])
+    number = rng.choice([slots["price"], *size])
+    return {**elsewhere, "fee": number, "price": rng.choice([slots["fee"], *size])}
+
+
+def with_fee(slots: Slots, rng: Random) -> Slots:
+    """Nobody pays a fee of nothing."""
+    return slots if slots["fee"] != "0" else {**slots, "fee": _other_amount("0", rng)}
+
+
+def courtesy(split: Split, rng: Random) -> str:
+    return rng.choice(COURTESIES[split])
+
+
+def off_topic(split: Split, rng: Random) -> str:
+    """What a model says that has lost the thread: chatter of no use, often over and over."""
+    return " ".join([rng.choice(STRAY[split])] * rng.choice((1, 1, 2, 4)))
+
+
+def fragment(text: str, rng: Random) -> str:
+    """At most half of the text's words, in a row; of a text without spaces, of its characters."""
+    words, space = _units(text)
+    size = rng.randint(1, max(1, len(words) // 2))
+    start = rng.randint(0, len(words) - size)
+    return space.join(words[start : start + size])
+
+
+def shuffled(text: str, rng: Random) -> str:
+    """At most half of the text's words, in random order."""
+    words, space = _units(text)
+    rng.shuffle(words)
+    return space.join(words[: rng.randint(1, max(1, len(words) // 2))])
+
+
+def _units(text: str) -> tuple[list[str], str]:
+    words = text.split()
+    return (words, " ") if len(words) > 2 else (list(text), "")
+
+
+def other_number(text: str, rng: Random) -> str:
+    """The text with one of its numbers replaced by another with as many digits.
+
+    >>> other_number("That is $9.", Random(0)) != "That is $9."
+    True
+    """
+    found = rng.choice(list(_NUMBER.finditer(text)))
+    low = 10 ** (len(found[0]) - 1)
+    number = str(low + (int(found[0]) - low + rng.randint(1, 9 * low - 1)) % (9 * low))
+    return text[: found.start()] + number + text[found.end() :]
+
+
+def negated(text: str) -> str | None:
+    """The text with its first auxiliary verb negated, or None where it has none.
+
+    >>> negated("You can return it."), negated("Goodbye!")
+    ('You can not return it.', None)
+    """
+    if language_of(text) == "zh":
+        return next((text.replace(word, other, 1) for word, other in _CHINESE_NEGATED if word in text), None)
+    found = _AUXILIARY.search(text)
+    return None if found is None else f"{text[: found.end()]} not{text[found.end() :]}"
+
+
+def plain(text: str) -> str:
+    """Letters and digits of the text in lower case, words parted by single spaces."""
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.contrasts import (
+    KINDS,
+    TELECOM_ACTS,
+    contrasts,
+    fragment,
+    negated,
+    other_number,
+    plain,
+    replies_of,
+    shuffled,
+)
+from hamr.data.telecom import generate, wordings
+from hamr.errors import DataError
+from hamr.evaluation.truth import ExactAct
+from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return generate(SageDataConfig())
+
+
+def logged(identity: str, *replies: str, **meta: object) -> ServiceSample:
+    return ServiceSample(
+        id=identity,
+        ticket={},
+        policy="",
+        tools=(),
+        history=(Turn(role="customer", content="Hello"),),
+        references=tuple(Reference(action=Reply(content=text), source="log") for text in replies),
+        meta=meta,
+    )
+
+
+def test_acts_take_turns_and_the_draw_is_repeatable(splits):
+    drawn = contrasts(splits.test, 40, 3)
+    assert [c.cluster for c in drawn[:4]] == ["ask_profile", "goodbye", "penalty_notice", "recommend"]
+    assert drawn == contrasts(splits.test, 40, 3) != contrasts(splits.test, 40, 4)
+    assert {wrong.kind for c in drawn for wrong in c.wrong} == set(KINDS) - {"policy"}
+
+
+def test_right_replies_are_exact_and_wrong_ones_are_not(splits):
+    """By the rule that knows every wording; it calls a half sentence of a short reply right at times."""
+    rule = ExactAct.of((*splits.train, *splits.validation, *splits.test))
+    for c in contrasts(splits.train, 60, 5):
+        assert c.reference not in c.right
+        assert not set(c.right) & {wrong.text for wrong in c.wrong}
+        for wrong in c.wrong:
+            if wrong.kind in ("act", "fact", "courtesy"):
+                assert not rule.agree(Reply(content=c.reference), Reply(content=wrong.text)), wrong
+
+
+def test_every_other_act_stands_against_the_reference(splits):
+    for c in contrasts(splits.test, 8, 1):
+        assert sum(wrong.kind == "act" for wrong in c.wrong) == len(TELECOM_ACTS) - 1
+
+
+def test_the_facts_of_a_right_reply_are_the_references(splits):
+    [c] = [c for c in contrasts(splits.test, 40, 3) if c.cluster == "penalty_notice"][:1]
+    sample = next(s for s in splits.test if c.reference in replies_of(s))
+    assert set(c.right) < set(wordings("penalty_notice", sample.meta["slots"], "test"))
+
+
+def test_samples_of_any_origin():
+    samples = [
+        logged("a", "You can return it within 30 days.", "Returns are possible for 30 days."),
+        logged("b", "Your parcel arrives on Monday."),
+        logged("c", "Returns are possible for 30 days."),
+    ]
+    drawn = contrasts(samples, 60, 1)
+    assert len({c.cluster for c in drawn}) == 2, "a and c share a reference"
+    by_reference = {c.reference: c for c in drawn}
+    returns = by_reference["You can return it within 30 days."]
+    assert returns.right == ("Returns are possible for 30 days.",)
+    kinds = {wrong.kind: wrong.text for wrong in returns.wrong}
+    assert kinds["act"] == "Your parcel arrives on Monday."
+    assert kinds["negation"] == "You can not return it within 30 days."
+    assert kinds["fact"].startswith("You can return it within ") and "30" not in kinds["fact"]
+    parcel = by_reference["Your parcel arrives on Monday."]
+    assert parcel.right == ("Certainly. Your parcel arrives on Monday.",)
+
+
+def test_a_courtesy_that_is_a_reference_of_the_cluster_is_not_wrong_there():
+    closing = logged(
+        "a", "Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that"
+    )
+    for c in contrasts([closing, logged("b", "It costs $3.")], 8, 0):
+        assert c.reference == "It costs $3." or all(wrong.kind != "courtesy" for wrong in c.wrong)
+
+
+@pytest.mark.parametrize("samples", [[], [logged("a", "Yes."), logged("b", "Yes.")], [logged("a", "Yes.", act="x")]])
+def test_one_act_cannot_be_told_from_others(samples):
+    with pytest.raises(DataError, match="at least two"):
+        contrasts(samples, 4, 0)
+
+
+def test_tool_calls_only_have_no_contrasts():
+    call = Reference(action=ToolCall(name="close", parameters={}), source="log")
+    samples = [replace(logged(name), references=(call,)) for name in "ab"]
+    with pytest.raises(DataError, match="at least two"):
+        contrasts(samples, 4, 0)
+
+
+@given(st.text(min_size=1, max_size=40).filter(lambda text: plain(text) != ""), st.integers(0, 99))
+def test_pieces_are_made_of_the_text_and_not_longer(text, seed):
+    for make in (fragment, shuffled):
+        assert len(make(text, Random(seed))) <= len(text)
+    assert Counter(plain(shuffled(text, Random(seed)))) - Counter(plain(text)) == Counter()
+
+
+@given(st.integers(0, 10**6), st.integers(0, 99))
+def test_another_number_has_as_many_digits(number, seed):
+    other = other_number(f"It costs ${number}.", Random(seed))
+    assert other != f"It costs ${number}." and len(other) == len(f"It costs ${number}.")
+
+
+@pytest.mark.parametrize(
+    ("text", "opposite"),
+    [
+        ("It is free.", "It is not free."),
+        ("You can't.", None),
+        ("It will not work, but you can call.", "It will not work, but you can not call."),
+        ("您可以退货。", "您不可以退货。"),
+        ("好。", None),
+    ],
+)
+def test_negation(text, opposite):
+    assert negated(text) == opposite
