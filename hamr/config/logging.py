@@ -37,6 +37,8 @@ class AlarmsConfig(Section):
     """Mean distance between reranker and judge where both spoke."""
     top_component: Fraction | None = None
     """Share of the rewards' spread that comes from one component."""
+    top_reply_frac: Fraction | None = 0.5
+    """Share of the most frequent reply among all that the policy says in a step."""
     truth_drop: Fraction | None = 0.15
     """Fall of `truth/exact_act` below its best earlier value while the reward has risen."""
 

@@ -19,6 +19,7 @@ from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
+from hamr.config.scorers import ScorersConfig
 from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
 from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
@@ -217,6 +218,10 @@ class ConsistencyConfig(Section):
     verbatim: bool = False
     """A reply in the very words of a reference is worth 1, and no scorer is asked. Off as in the paper, whose scorers
     say how well they agree with it; scorers much weaker than a reader give the same right words different rewards."""
+    call_credit: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """What a call of the right tool earns at most while a parameter is wrong: the share of tool and parameters that
+    agree, times this. 0 is the paper's exact match, under which a wrong call earns what a reply in its place earns; a
+    policy whose scorers give wrong replies a little then drifts towards replies."""
     max_reasks: Annotated[int, Field(ge=0)] = 1
     """How often the judge is asked again for a verdict that cannot be read; then the outcome is a failure."""
     audit_frac: Fraction = 0.0
@@ -390,8 +395,6 @@ class ExperimentConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     sage: DialoguesConfig = DialoguesConfig()
     unscored: UnscoredConfig = UnscoredConfig()
-    accept_chance_scorers: bool = False
-    """Train although the scorer check at the start finds a scorer that is no better than chance. Default: stop."""
 
 
 class Config(Section):
@@ -405,6 +408,7 @@ class Config(Section):
     rewards: RewardsConfig = RewardsConfig()
     pools: dict[str, PoolConfig] = Field(default_factory=default_pools)
     router: RouterConfig = RouterConfig()
+    scorers: ScorersConfig = ScorersConfig()
     data: DataConfig
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,38 +12,36 @@ from typing import Any, NoReturn
 
 from hamr.config.schema import Config
 from hamr.controller import Controller
-from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.errors import DataError, Preempted, UnreliableScorer
+from hamr.errors import Preempted
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
-from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
 from hamr.jobs.dialogues import simulate
 from hamr.jobs.preemption import Preemption
 from hamr.jobs.preparation import Prepared
+from hamr.jobs.scorer_watch import ScorerWatch
 from hamr.jobs.world import World
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.recorder import RunRecorder
 from hamr.protocols import Rewarder
 from hamr.routing.steering import Steered, Steering, Unsteered
-from hamr.types import RewardRecord, Rollout, ServiceSample
-
-CHECK_SEED = 29
-RANDOM_MODEL = "tiny"
-SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
+from hamr.types import Reply, RewardRecord, Rollout, ServiceSample
 
 
 class Counted:
-    """A rewarder that shows on the console how many responses of a batch have been scored."""
+    """A rewarder that shows on the console how many responses of a batch have been scored, and counts the replies."""
 
     def __init__(self, rewarder: Rewarder, console: Console, total: int) -> None:
         self._rewarder, self._console, self._total = rewarder, console, total
         self._done = 0
+        self.said: Counter[str] = Counter()
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._rewarder.score(sample, rollout)
         self._done += 1
+        if isinstance(record.action, Reply):
+            self.said[record.action.content] += 1
         self._console.progress(self._done, max(self._done, self._total), "responses scored")
         return record
 
@@ -54,7 +52,7 @@ class Counted:
 
 @dataclass(kw_only=True)
 class Run:
-    """One training job while it runs. `evaluations`, `dialogues` and `checks` fill up as the stages end."""
+    """One training job while it runs. `evaluations` and `dialogues` fill up as the stages end."""
 
     prepared: Prepared
     world: World
@@ -66,11 +64,18 @@ class Run:
     version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
-    checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
     steering: Steering = field(init=False)
+    scorers: ScorerWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.steering = Steering(self.config.rewards.consistency)
+        self.scorers = ScorerWatch(
+            config=self.config,
+            splits=self.prepared.splits,
+            truth=self.prepared.truth,
+            pools=self.world.pools,
+            note=self.console.note,
+        )
 
     @property
     def folder(self) -> Path:
@@ -114,51 +119,6 @@ class Run:
         if sage.scenarios and stage in sage.stages:
             await simulate(self, stage, step)
         return result
-
-    async def check_scorers(self, most: int = 120) -> None:
-        """Measure the AUC of every pool that the consistency reward asks, on held-out pairs and on the user's own.
-
-        Where every sample has one reference, the pairs are easy ones that need no labels. Without any reply among the
-        references there is no AUC.
-
-        Raises:
-            UnreliableScorer: a scorer is no better than chance and `experiment.accept_chance_scorers` is false. The
-                bundled model with random weights, which tests use, is exempt.
-        """
-        splits = self.prepared.splits
-        sets: dict[str, list[ReplyPair]] = {}
-        with contextlib.suppress(DataError):  # no sample has a reply
-            sets["held_out"] = reply_pairs(splits.test, most, CHECK_SEED)
-        if "held_out" in sets and "consistent" not in {pair.label for pair in sets["held_out"]}:
-            every = (*splits.test, *splits.validation, *splits.train)
-            sets = {"easy": unlabelled_pairs(every, most, CHECK_SEED)}
-        if self.config.data.labelled_pairs:
-            pairs = read_pairs(self.config.data.labelled_pairs)
-            sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(most, len(pairs)))
-        for name, pool in self.world.pools.items():
-            if self.config.pools[name].role == "grader":
-                continue  # has no labels for a pair
-            found = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
-            self.checks[name] = {kind: check for kind, check in found.items() if check is not None}
-            if not self.checks[name]:
-                self.console.note(f"{name}: no AUC; it takes scores of both consistent and inconsistent pairs")
-            for kind, check in self.checks[name].items():
-                self._judge_scorer(name, kind, check)
-
-    def _judge_scorer(self, name: str, kind: str, check: ScorerCheck) -> None:
-        model = self.config.pools[name].model
-        line = f"{name}: AUC {check.auc:.2f} on {check.n} {SETS[kind]} (word overlap {check.word_overlap_auc:.2f})"
-        self.console.note(line)
-        if not check.is_at_chance or model == RANDOM_MODEL:
-            return
-        problem = f"scorer check: pool {name!r} ({model}) is no better than chance: {line.partition(': ')[2]}"
-        if not self.config.experiment.accept_chance_scorers:
-            raise UnreliableScorer(
-                f"{problem}; the policy would learn noise. Give the pool another model or an endpoint "
-                f"(pools.{name}.type=openai pools.{name}.endpoint=URL), fine-tune it (pools.{name}.finetune), or "
-                "accept it with experiment.accept_chance_scorers=true"
-            )
-        self.console.note(f"WARNING: {problem}")
 
 
 async def sft_stage(run: Run) -> None:
@@ -217,12 +177,24 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             if metrics is None:
                 await leave(run, step - 1, before)
             run.version = controller.version
-            run.recorder.metrics(step, {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()})
+            metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
+            alarm = await _check_scorers(run, step, counted.said)
+            run.recorder.metrics(step, {**metrics, **alarm})
             await measure(run, step)  # before it is kept: a checkpoint holds what has been measured
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if run.preemption.asked.is_set() and step < experiment.steps:
                 await leave(run, step, run.state(stream))
+
+
+async def _check_scorers(run: Run, step: int, said: Counter[str]) -> dict[str, float]:
+    """What is due of the scorers after this step, on the replies since the last time."""
+    every = run.config.scorers.check_every
+    if not every or step % every:
+        return {}
+    found = await run.scorers.of_replies(said)
+    said.clear()
+    return found
 
 
 async def measure(run: Run, step: int) -> None:

@@ -28,6 +28,7 @@ def summarise_run(
         "stages": run.evaluations,
         "dialogues": run.dialogues,
         "scorers": {name: _scorer(run, name, tuned) for name, tuned in scorers.items()},
+        "scorer_gate": {role: found.as_dict() for role, found in run.scorers.gates.items()},
         "timing": dict(seconds),
         "steps": experiment.steps,
         "seed": experiment.seed,
@@ -39,7 +40,7 @@ def summarise_run(
 
 
 def _scorer(run: Run, name: str, tuned: TunedScorer) -> ScorerSummary:
-    checks = run.checks.get(name, {})
+    checks = run.scorers.checks.get(name, {})
     return {
         "auc": {kind: check.auc for kind, check in checks.items()},
         "word_overlap_auc": {kind: check.word_overlap_auc for kind, check in checks.items()},

@@ -177,7 +177,7 @@ async def _train(
                     preemption=preemption,
                 )
                 with console.phase("scorer check"):
-                    await run.check_scorers()
+                    await run.scorers.at_start()
                 await run_stages(run, newest)
         except BaseException as e:
             attendant.say("preempted" if preemption.asked.is_set() else "failed", str(e) or type(e).__name__)

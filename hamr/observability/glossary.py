@@ -149,7 +149,10 @@ METRICS: tuple[Metric, ...] = (
     # Signs of reward hacking
     _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
     _metric("watch/duplicate_frac", "Share of the responses that a sibling has said word for word", "share", "watch"),
+    _metric("watch/top_reply_frac", "Share of the most frequent reply among all replies", "share", "watch"),
+    _metric("watch/distinct_replies", "Different replies of a step", "count", "watch"),
     _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
+    _metric("scorers/fooled_frac", "Contexts in which a wrong reply of the policy wins", "share", "zero"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
     _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`, 0 within it", "flag", "zero"),
     # Truth, by rule and never part of the reward: only where the data name their acts

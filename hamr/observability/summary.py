@@ -50,13 +50,15 @@ class ScorerSummary(TypedDict, total=False):
 
 
 class Summary(TypedDict, total=False):
-    """Everything in summary.json. `dialogues`: SAGE's figures by stage, with their step. `timing`: seconds per phase of
-    the run; memory in GB over all processes."""
+    """Everything in summary.json. `dialogues`: SAGE's figures by stage, with their step. `scorer_gate`: role -> in how
+    many contexts a wrong reply beat the right ones before RL, and which. `timing`: seconds per phase of the run; memory
+    in GB over all processes."""
 
     name: str
     stages: dict[str, StageSummary]
     dialogues: dict[str, dict[str, float]]
     scorers: dict[str, ScorerSummary]
+    scorer_gate: dict[str, dict[str, Any]]
     timing: dict[str, float]
     steps: int
     seed: int

@@ -8,17 +8,22 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pvariance
 
 from hamr.config.logging import AlarmsConfig
-from hamr.types import Failure, RewardRecord
+from hamr.types import Failure, Reply, RewardRecord
 
 
 def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     """`watch/*` of a step's records; a figure that has nothing to stand on is left out.
 
     length_correlation: Pearson's, of total reward and response tokens. duplicate_frac: share of the responses that a
-    sibling has said word for word. scorer_gap: mean |S_R - S_J| where both are known, audits included. top_component:
+    sibling has said word for word. top_reply_frac: share of the most frequent reply among the replies, of which
+    distinct_replies are different. scorer_gap: mean |S_R - S_J| where both are known, audits included. top_component:
     the largest component's share of the sum of the contributions' variances.
     """
     metrics: dict[str, float] = {}
+    replies = Counter(r.action.content for r in records if isinstance(r.action, Reply))
+    if replies:
+        metrics["watch/top_reply_frac"] = max(replies.values()) / replies.total()
+        metrics["watch/distinct_replies"] = float(len(replies))
     scored = [(r.total.value, float(r.response_tokens)) for r in records if not isinstance(r.total, Failure)]
     correlation = pearson([reward for reward, _ in scored], [length for _, length in scored])
     if correlation is not None:
@@ -80,6 +85,7 @@ _SAYS = {
     "duplicate_frac": ("watch/duplicate_frac", "siblings say the same thing word for word"),
     "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
     "top_component": ("watch/top_component", "one component decides the reward"),
+    "top_reply_frac": ("watch/top_reply_frac", "one reply makes up most of what the policy says"),
     "truth_drop": ("truth/drop", "the reward rises and exact acts fall: the scorers are being fooled"),
 }
 

@@ -47,20 +47,22 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,63})(?:\.\d{1,64})?")
 class MatchRules:
     """How parameters compare. `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a response may meet a
     reference's constraint with a value; else it has to state the same constraint. `verbatim`: a reply in a reference's
-    very words (white space aside) needs no scorer."""
+    very words (white space aside) needs no scorer. `call_credit`: what a call of the right tool earns at most while a
+    parameter is wrong."""
 
     numeric_strings: bool = True
     values_satisfy: bool = True
     verbatim: bool = False
+    call_credit: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
     """What the types and parameters alone say.
 
-    `score` is 0.0 or 1.0, or None where the scorers have to be asked. `reference` is the index of the reference
-    that a tool call met, or that a reply said again. `ask` are the indices of the references that the scorers
-    compare a reply with.
+    `score` is 0.0 or 1.0, between them for a call with credit, or None where the scorers have to be asked. `reference`
+    is the index of the reference that a tool call met, or that a reply said again. `ask` are the indices of the
+    references that the scorers compare a reply with.
     """
 
     kind: Literal["type_mismatch", "tool_call", "reply"]
@@ -75,7 +77,8 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     No reference of the action's type: exactly 0, before any model is asked. A tool call: 1 if its name and all of
     its parameters agree with some reference, else 0; extra and missing parameters disagree. A reply: `ask` names
     the reply references; tool-call references beside them are other acceptable actions and play no part. Under
-    `rules.verbatim` a reply that repeats a reference is worth 1.
+    `rules.verbatim` a reply that repeats a reference is worth 1. With `rules.call_credit` c, a call of the right tool,
+    k of whose n parameters agree, is worth c (1 + k) / (1 + n); n counts extra and missing ones.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0
@@ -100,7 +103,18 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
         other = acceptable[index]
         if isinstance(other, ToolCall) and same_call(action, other, rules):
             return Match(kind="tool_call", score=1.0, reference=index)
-    return Match(kind="tool_call", score=0.0)
+    calls = [other for other in acceptable if isinstance(other, ToolCall)]
+    credit = max(agreement(action, other, rules) for other in calls) if rules.call_credit else 0.0
+    return Match(kind="tool_call", score=rules.call_credit * credit)
+
+
+def agreement(call: ToolCall, reference: ToolCall, rules: MatchRules) -> float:
+    """Return the share of tool and parameters that agree; 0 for another tool."""
+    if call.name.strip() != reference.name.strip():
+        return 0.0
+    given, wanted = call.parameters, reference.parameters
+    same = sum(_agrees(given[key], wanted[key], rules) for key in given.keys() & wanted.keys())
+    return (1 + same) / (1 + len(given.keys() | wanted.keys()))
 
 
 def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = None) -> bool:

@@ -245,7 +245,8 @@ class RewardRouter:
             if gate is not None:
                 gate.settled(action.value, config)
             return Finding(outcome=action)
-        match = match_action(action, sample.references, MatchRules(verbatim=self._rewards.consistency.verbatim))
+        rules = MatchRules(verbatim=config.verbatim, call_credit=config.call_credit)
+        match = match_action(action, sample.references, rules)
         if match.score is not None:
             if gate is not None:
                 gate.settled(match.score, config)

@@ -55,7 +55,7 @@ LANGUAGE_MODEL = ["pools.reranker.model=smollm2-135m"]
 def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: str) -> Run:
     config = load_config(["experiment=smoke", *overrides])
     splits = Splits(train=(), validation=(), test=tuple(test))
-    prepared: Any = SimpleNamespace(config=config, splits=splits)
+    prepared: Any = SimpleNamespace(config=config, splits=splits, truth=None)
     nothing: Any = None
     return Run(
         prepared=prepared,
@@ -75,25 +75,25 @@ CALLS_ALONE = [sample(name, ToolCall(name="look")) for name in "abc"]
 async def test_data_without_replies_have_no_scorer_check(tmp_path: Path) -> None:
     pool = Pool()
     run = a_run(CALLS_ALONE, tmp_path, pool)
-    await run.check_scorers()
-    assert run.checks == {"reranker": {}} and not pool.asked
+    await run.scorers.at_start()
+    assert run.scorers.checks == {"reranker": {}} and not pool.asked
 
 
 async def test_samples_with_one_reference_are_checked_on_easy_pairs(tmp_path: Path) -> None:
     run = a_run(ONE_REPLY, tmp_path, Overlap(), *LANGUAGE_MODEL)
-    await run.check_scorers()
-    check = run.checks["reranker"]["easy"]
+    await run.scorers.at_start()
+    check = run.scorers.checks["reranker"]["easy"]
     assert check.auc == 1.0 and check.n == 2 * len(ONE_REPLY)
 
 
 async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) -> None:
     """The bundled model with random weights is exempt: it is for trying out the machinery."""
-    with pytest.raises(UnreliableScorer, match=r"'reranker' \(smollm2-135m\).*accept_chance_scorers=true"):
-        await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).check_scorers()
-    for accepted in ([*LANGUAGE_MODEL, "experiment.accept_chance_scorers=true"], []):
+    with pytest.raises(UnreliableScorer, match=r"'reranker' \(smollm2-135m\).*accept_chance=true"):
+        await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).scorers.at_start()
+    for accepted in ([*LANGUAGE_MODEL, "scorers.accept_chance=true"], []):
         run = a_run(ONE_REPLY, tmp_path, Constant(), *accepted)
-        await run.check_scorers()
-        assert run.checks["reranker"]["easy"].is_at_chance
+        await run.scorers.at_start()
+        assert run.scorers.checks["reranker"]["easy"].is_at_chance
 
 
 async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path
     )
     pool = Pool()
     run = a_run(CALLS_ALONE, tmp_path, pool, f"data.labelled_pairs={pairs}")
-    await run.check_scorers()
-    assert run.checks["reranker"].keys() == {"labelled_pairs"} and len(pool.asked) == 2
-    assert run.checks["reranker"]["labelled_pairs"].auc == 1.0
+    await run.scorers.at_start()
+    assert run.scorers.checks["reranker"].keys() == {"labelled_pairs"} and len(pool.asked) == 2
+    assert run.scorers.checks["reranker"]["labelled_pairs"].auc == 1.0
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(0, ["base"]), (2, ["base", "rl"])])

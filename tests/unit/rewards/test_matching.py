@@ -64,6 +64,27 @@ def test_a_wrong_tool_call_is_zero_but_no_type_mismatch(wrong):
     assert (match.kind, match.score, match.reference) == ("tool_call", 0.0, None)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "score"),
+    [
+        ({"package": "Surf", "day": 3}, 1.0),
+        ({"package": "Ring", "day": 3}, 0.3 * 2 / 3),
+        ({"package": "Ring"}, 0.3 / 3),
+        ({"package": "Surf", "day": 3, "fee": 1}, 0.3 * 3 / 4),
+        ({}, 0.3 / 3),
+    ],
+)
+def test_a_wrong_call_of_the_right_tool_has_credit_by_what_agrees(parameters, score):
+    wanted = [ToolCall(name="move", parameters={"package": "Surf", "day": 3}), ToolCall(name="stop")]
+    found = match_action(ToolCall(name="move", parameters=parameters), wanted, MatchRules(call_credit=0.3))
+    assert (found.kind, found.score) == ("tool_call", pytest.approx(score))
+
+
+def test_another_tool_has_no_credit():
+    found = match_action(ToolCall(name="stop"), [ToolCall(name="move")], MatchRules(call_credit=0.3))
+    assert found.score == 0.0
+
+
 def test_no_references_is_an_error():
     with pytest.raises(DataError, match="at least one reference"):
         match_action(Reply(content="x"), [])
