@@ -223,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--experiment", default="compact")
+    parser.add_argument("--experiment", default="quickstart")
     parser.add_argument("--name", default="learning", help="of the results, and of the folder of the runs")
     parser.add_argument("--out", type=Path, help="folder of the runs; runs/<name> if not given")
     parser.add_argument("overrides", nargs="*", help="further key=value for every run")

@@ -67,7 +67,7 @@ def test_a_table_has_the_gain_the_worst_act_and_the_control() -> None:
 
 
 def test_the_control_trains_for_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
-    config = load_config(["experiment=compact", "experiment.sft.steps=100"])
+    config = load_config(["experiment=quickstart", "experiment.sft.steps=100"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     (tmp_path / "summary.json").write_text(json.dumps({"timing": {"sft": 50.0, "rl": 75.0}}))
     assert equal_time(tmp_path) == 250

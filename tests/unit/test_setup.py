@@ -23,7 +23,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def clean_environment(**more: str) -> dict[str, str]:
     """Without what an outer `make` hands down."""
-    outer = ("PYTHON", "VENV", "TORCH_INDEX", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
+    outer = ("PYTHON", "VENV", "TORCH_INDEX", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "TEST_REPORTS")
     return {k: v for k, v in os.environ.items() if k not in outer} | more
 
 
