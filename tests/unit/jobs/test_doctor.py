@@ -96,11 +96,9 @@ def test_the_recipe_fits_the_memory_and_has_a_time() -> None:
 
 
 def test_a_recipe_takes_longer_on_fewer_cores_and_slower_ones() -> None:
-    recipe = doctor.Recipe(experiment="e", memory_gib=1, seconds=120, tflop=60)
-    assert recipe.minutes(100.0, 2) == pytest.approx(2 + 60e3 / 200 / 60)
-    assert recipe.minutes(100.0, 1) == pytest.approx(2 * recipe.minutes(100.0, 2))
-    assert recipe.minutes(100.0, 16) == recipe.minutes(100.0, 2)
-    assert recipe.minutes(50.0, 2) > recipe.minutes(100.0, 2)
+    recipe = doctor.Recipe(experiment="e", memory_gib=1, minutes_there=10)
+    assert recipe.minutes(doctor.GFLOPS_THERE, 2) == recipe.minutes(10 * doctor.GFLOPS_THERE, 16) == 10
+    assert recipe.minutes(doctor.GFLOPS_THERE / 2, 2) == recipe.minutes(doctor.GFLOPS_THERE, 1) == 20
 
 
 @pytest.mark.parametrize("command", [["/nowhere/python"], ["false"], ["echo", "no json"]])

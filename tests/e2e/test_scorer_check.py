@@ -1,0 +1,40 @@
+"""`hamr scorer check` on real pools."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.e2e.runs import hamr
+
+EMBEDDING = [
+    "experiment=smoke",
+    "rewards=reranker",
+    "pools.reranker.type=embedding",
+    "pools.reranker.model=all-minilm-l6-v2",
+    "pools.reranker.prompt=''",
+]
+
+
+def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path) -> None:
+    command = hamr("scorer", "check", "contexts=12", "output=found", *EMBEDDING)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found" / "scorer_check.json").read_text())
+    assert found.keys() == {"reranker"} and found["reranker"]["contexts"] == 12
+    assert 4 <= found["reranker"]["fooled"] <= 12
+    assert {fooled["kind"] for fooled in found["reranker"]["sentences"]} & {"fact", "fragment"}
+    assert "reranker: the best wrong reply outscores the median right one in" in done.stdout
+
+
+def test_bad_options_are_named_before_ray_starts(tmp_path: Path) -> None:
+    for option, said in (
+        ("contexts=none", "contexts"),
+        ("contexts=0", "at least 1"),
+        ("rewards.consistency.weight=0", "weight"),
+    ):
+        command = hamr("scorer", "check", *EMBEDDING, "rewards.format.weight=1", option)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
