@@ -1,6 +1,6 @@
 """The bundled model `compact`: a Qwen3 of about a million random weights whose tokenizer knows one service task.
 
-It speaks no language until a warm-up has taught it one. Its vocabulary comes from generated telecom dialogues, so that
+It speaks no language until a warm-up has taught it one. Its vocabulary comes from generated dialogues, so that
 almost every word of a prompt is one token. Both parts are deterministic.
 
 The random weights follow "Mimetic Initialization of Self-Attention Layers" (Trockman and Kolter, 2023): an attention
@@ -17,9 +17,9 @@ from hamr.backends.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
 from hamr.config.schema import SageDataConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
-from hamr.data.telecom import generate
+from hamr.data.sage_samples import generated
 
-RECIPE_VERSION = "2"
+RECIPE_VERSION = "3"
 VOCABULARY = 1536
 CONTEXT = 1024
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384
@@ -27,7 +27,7 @@ COPY = 0.15
 """Scale of the output projection, the transpose of the orthonormal value projection."""
 LIKENESS = 0.5
 """Correlation of key and query projections: tokens attend to tokens like themselves."""
-CORPUS = SageDataConfig(train=1500, validation=1, test=1, seed=0)
+CORPUS = SageDataConfig(train=1500, validation=1, test=1, seed=0, procedure=False)
 
 
 def build_compact(out: Path) -> None:
@@ -104,8 +104,8 @@ def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is impor
 
 
 def _corpus() -> Iterator[str]:
-    """Prompts and references of generated training samples; the policy, which all prompts share, once."""
-    samples = generate(CORPUS).train
+    """Prompts and references of generated training samples; what all prompts share, once."""
+    samples = generated(CORPUS).train
     for sample in samples:
         system, *turns = policy_messages(sample)
         yield system["content"] if sample is samples[0] else system["content"].rpartition("\n")[2]

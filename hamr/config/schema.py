@@ -273,8 +273,11 @@ class RewardsConfig(JudgedRewards):
 
 
 class SageDataConfig(Section):
-    """Generated dialogues over the Telecom Package procedure."""
+    """Dialogues that a scenario generates."""
 
+    scenario: str = "telecom_package"
+    """A shipped scenario by name, a file of one's own by path, or `all` that ship in equal parts."""
+    language: Literal["en", "zh"] = "en"
     train: PositiveInt = 600
     validation: PositiveInt = 80
     test: PositiveInt = 120

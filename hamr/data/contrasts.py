@@ -17,28 +17,26 @@ by them: the best wrong reply of a contrast should not outscore its right ones.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple, get_args
 
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
-from hamr.data.telecom import Slots, act_of, wordings
-from hamr.data.telecom_offers import OFFER_NAMES
-from hamr.data.telecom_words import BANKS, Split
-from hamr.data.telecom_words.stray import COURTESIES, STRAY
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.sage_words import Split
+from hamr.data.samples import act_of
+from hamr.data.stray import COURTESIES, STRAY
 from hamr.errors import DataError
 from hamr.types import Reply, ServiceSample
 
 Kind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-TELECOM_ACTS = (
-    "ask_profile", "recommend", "penalty_notice", "goodbye", "confirm_change", "confirm_cancel", "hand_over",
-)  # fmt: skip
-"""What an agent can say; the last three put a tool call's effect in words, and are right nowhere."""
 _ACTS_PER_CONTRAST = 3
+_FACTS = 2
 _NUMBER = re.compile(r"\d+")
 _AUXILIARY = re.compile(
     r"\b(can|could|will|would|should|is|are|was|were|am|do|does|did|has|have|may|must)\b(?!'t| not)", re.I
@@ -52,8 +50,11 @@ COMMON_COURTESIES = {
 
 
 class Wrong(NamedTuple):
+    """`act`: what the reply does instead, where it is another act."""
+
     kind: Kind
     text: str
+    act: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Contrast:
 def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contrast]:
     """Return `n` contrasts, the same for the same arguments, every act or cluster in turn.
 
-    Generated telecom samples are worded at will. Of others only their own references are known to be right: where a
+    Samples of a shipped scenario are worded at will. Of others only their own references are known to be right: where a
     sample has one, the right reply is that one after a polite opening.
 
     Raises:
@@ -79,8 +80,8 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
     """
     rng = Random(f"contrasts/{seed}")
     with_replies = [sample for sample in samples if replies_of(sample)]
-    generated = [sample for sample in with_replies if "slots" in sample.meta]
-    source = _Telecom(generated) if generated else _Logged(with_replies)
+    generated = [sample for sample in with_replies if SageActs.of(sample) is not None]
+    source = _Generated(generated) if generated else _Logged(with_replies)
     clusters = source.clusters()
     if len(clusters) < 2:
         remedy = "replies of one act or cluster cannot be told apart from others; give samples of at least two"
@@ -93,7 +94,9 @@ def replies_of(sample: ServiceSample) -> list[str]:
     return [r.action.content for r in sample.references if isinstance(r.action, Reply)]
 
 
-class _Telecom:
+class _Generated:
+    """Samples of shipped scenarios, whose acts can be worded at will."""
+
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
         self.samples = samples
 
@@ -104,36 +107,65 @@ class _Telecom:
         return found
 
     def contrast(self, sample: ServiceSample, rng: Random) -> Contrast:
-        act, split = act_of(sample), sample.meta["split"]
-        slots = with_fee(sample.meta["slots"], rng)
-        known = wordings(act, slots, split)
-        reference = rng.choice(replies_of(sample))
-        return Contrast(
-            cluster=act,
-            history=dialogue_text(sample),
-            reference=reference,
-            right=tuple(text for text in known if text != reference),
-            partial=tuple(text.format(**slots) for text in BANKS[split].partial[act]),
-            wrong=tuple(self._wrong(act, slots, split, known.index(reference), rng)),
-        )
+        return generated_contrast(sample, rng)
 
-    def _wrong(self, act: str, slots: Slots, split: Split, index: int, rng: Random) -> Iterator[Wrong]:
-        for other in TELECOM_ACTS:
-            if other != act:
-                facts = other_facts(slots, with_fee(rng.choice(self.samples).meta["slots"], rng), rng)
-                yield Wrong("act", rng.choice(wordings(other, facts, split)))
-        reference = wordings(act, slots, split)[index]
-        if act in ("recommend", "penalty_notice"):
-            for _ in range(2):
-                texts = wordings(act, changed_slots(act, slots, rng), split)
-                # Half of them in the reference's very words, so that the fact is what tells them from a right reply.
-                yield Wrong("fact", texts[index] if rng.random() < 0.5 else rng.choice(texts))
-        yield Wrong("negation", rng.choice(BANKS[split].negated[act]).format(**slots))
-        if act != "goodbye":
-            yield Wrong("courtesy", courtesy(split, rng))
-        yield Wrong("fragment", fragment(reference, rng))
-        yield Wrong("shuffled", shuffled(reference, rng))
-        yield Wrong("off_topic", off_topic(split, rng))
+
+def generated_contrast(sample: ServiceSample, rng: Random) -> Contrast:
+    """Return a contrast for a reply sample of a shipped scenario, in the wordings of the sample's split."""
+    acts = SageActs.of(sample)
+    assert acts is not None, "the sample's meta names a shipped scenario"
+    act, context = act_of(sample), Context.of(sample)
+    reference = rng.choice(replies_of(sample))
+    right = acts.right(act, context)
+    return Contrast(
+        cluster=act,
+        history=dialogue_text(sample),
+        reference=reference,
+        right=tuple(text for text in right if text != reference),
+        partial=tuple(acts.related(act, context, "partial")),
+        wrong=tuple(_wrong_replies(acts, act, context, reference, right, rng)),
+    )
+
+
+def _wrong_replies(
+    acts: SageActs, act: str, context: Context, reference: str, right: Collection[str], rng: Random
+) -> Iterator[Wrong]:
+    own, split = acts.completed(context, rng), context.split
+    language = language_of(reference)
+    for other in acts.names(split):
+        # This context's facts or others, so that neither shared facts nor their absence tells that replies agree.
+        texts = acts.right(other, own if rng.random() < 0.5 else acts.elsewhere(own, rng))
+        if other != act and texts:
+            yield Wrong("act", rng.choice(texts), other)
+    for text in itertools.islice(_wrong_facts(acts, act, context, reference, right, rng), _FACTS):
+        yield Wrong("fact", text)
+    opposites = acts.related(act, context, "negated") or [t for t in [negated(reference)] if t is not None]
+    if opposites:
+        yield Wrong("negation", rng.choice(opposites))
+    action = acts.scenario.file.actions.get(act)
+    if action is None or not action.reply:  # a reply that closes a dialogue is a courtesy itself
+        yield Wrong("courtesy", rng.choice(COURTESIES[language][split]))
+    yield Wrong("fragment", fragment(reference, rng))
+    yield Wrong("shuffled", shuffled(reference, rng))
+    yield Wrong("off_topic", off_topic(split, rng, language))
+
+
+def _wrong_facts(
+    acts: SageActs, act: str, context: Context, reference: str, right: Collection[str], rng: Random
+) -> Iterator[str]:
+    """The act with other facts, half of them in the reference's very words, so that the fact alone is wrong."""
+    names = list(acts.scenario.file.catalogue)
+    for _ in range(2 * _FACTS):
+        changed: str | None
+        if rng.random() < 0.5:
+            changed = other_name(reference, names, rng)
+            if (changed is None or rng.random() < 0.5) and _NUMBER.search(reference):
+                changed = other_number(reference, rng)
+        else:
+            texts = acts.right(act, acts.elsewhere(context, rng))
+            changed = rng.choice(texts) if texts else None
+        if changed is not None and changed not in right and changed != reference:
+            yield changed
 
 
 class _Logged:
@@ -201,50 +233,20 @@ def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, str]:
     return {sample.id: root(f"sample {sample.id}") for sample in samples}
 
 
-def changed_slots(act: str, slots: Slots, rng: Random) -> dict[str, str]:
-    """The slots with one fact of the act replaced: the fee, the price, the package's name, or the whole offer."""
-    if act == "penalty_notice":
-        return {**slots, "fee": _other_amount(slots["fee"], rng)}
-    kind = rng.randrange(3)
-    if kind == 0:
-        return {**slots, "price": _other_amount(slots["price"], rng)}
-    if kind == 1:
-        return {**slots, "package": slots["other_package"], "price": slots["other_price"]}
-    name, _, size = slots["package"].partition(" ")
-    names = next((own for own in OFFER_NAMES if name in own), OFFER_NAMES[0])
-    return {**slots, "package": f"{rng.choice([other for other in names if other != name])} {size}"}
+def off_topic(split: Split, rng: Random, language: str) -> str:
+    """Return a sentence that has nothing to do with the request, at times repeated, as derailed models do."""
+    return " ".join([rng.choice(STRAY[language][split])] * rng.choice((1, 1, 2, 4)))
 
 
-def _other_amount(amount: str, rng: Random) -> str:
-    """Another amount in dollars that needs no "an" before it."""
-    return str(rng.choice([n for n in range(15, 201, 5) if str(n) != amount and n not in (80, 85)]))
+def other_name(text: str, names: Sequence[str], rng: Random) -> str | None:
+    """Return the text with one of the names in it replaced by another of them, or None where it has none.
 
-
-def other_facts(slots: Slots, elsewhere: Slots, rng: Random) -> Slots:
-    """What a reply of another act names: this context's facts, those of another, or this one's numbers as others, so
-    that neither facts nor numbers that two replies share tell that they agree."""
-    drawn = rng.random()
-    if drawn < 1 / 3:
-        return slots
-    if drawn < 2 / 3:
-        return elsewhere
-    size = re.findall(r"\d+", slots["package"])
-    number = rng.choice([slots["price"], *size])
-    return {**elsewhere, "fee": number, "price": rng.choice([slots["fee"], *size])}
-
-
-def with_fee(slots: Slots, rng: Random) -> Slots:
-    """Nobody pays a fee of nothing."""
-    return slots if slots["fee"] != "0" else {**slots, "fee": _other_amount("0", rng)}
-
-
-def courtesy(split: Split, rng: Random) -> str:
-    return rng.choice(COURTESIES[split])
-
-
-def off_topic(split: Split, rng: Random) -> str:
-    """What a model says that has lost the thread: chatter of no use, often over and over."""
-    return " ".join([rng.choice(STRAY[split])] * rng.choice((1, 1, 2, 4)))
+    >>> other_name("Take Surf 40GB.", ["Surf 40GB", "Talk 600min"], Random(0))
+    'Take Talk 600min.'
+    """
+    found = [name for name in names if name in text]
+    others = [name for name in names if name not in text]
+    return text.replace(rng.choice(found), rng.choice(others)) if found and others else None
 
 
 def fragment(text: str, rng: Random) -> str:

@@ -7,24 +7,28 @@ from dataclasses import replace
 from random import Random
 
 from hamr.data.samples import action_json
+from hamr.evaluation.truth import facts
 from hamr.types import Action, Reference, Reply, ServiceSample
 
 WRONG_ARGUMENT = 0.25
 """Share of the wrong references that take the right act with another sample's facts, where the act has any."""
-Render = Callable[[ServiceSample, str], Sequence[Action]]
-"""The actions of an act in the words and with the facts of a sample."""
+Render = Callable[[ServiceSample, str, Random], Sequence[Action]]
+"""The actions of an act in the words and with the facts of a sample; empty where the act is impossible there."""
 
 
 def corrupt(samples: Sequence[ServiceSample], noise: float, seed: int, render: Render) -> tuple[ServiceSample, ...]:
     """Replace the references of a share `noise` of the samples: by another act with the sample's own facts, or by the
     right act with another sample's facts. The true ones are kept in `privileged["references"]`.
 
-    A sample needs `meta.act`. The draw depends on the seed and the sample's id alone.
+    A sample needs `meta.act`; only acts of its own `meta.scenario` take the place of its own. The draw depends on the
+    seed and the sample's id alone.
     """
-    by_act: dict[str, list[ServiceSample]] = {}
+    by_act: dict[object, dict[str, list[ServiceSample]]] = {}
     for sample in samples:
-        by_act.setdefault(str(sample.meta["act"]), []).append(sample)
-    return tuple(_corrupted(s, by_act, Random(f"noise/{seed}/{s.id}"), noise, render) for s in samples)
+        by_act.setdefault(sample.meta.get("scenario"), {}).setdefault(str(sample.meta["act"]), []).append(sample)
+    return tuple(
+        _corrupted(s, by_act[s.meta.get("scenario")], Random(f"noise/{seed}/{s.id}"), noise, render) for s in samples
+    )
 
 
 def _corrupted(
@@ -35,10 +39,11 @@ def _corrupted(
     own = str(sample.meta["act"])
     if rng.random() < WRONG_ARGUMENT:
         donor = rng.choice(by_act[own])
-        if _says(donor).isdisjoint(_says(sample)):
+        if _facts(donor) != _facts(sample):
             return _with(sample, [reference.action for reference in donor.references])
     others = [act for act in by_act if act != own]
-    return _with(sample, render(sample, rng.choice(others))) if others else sample
+    actions = render(sample, rng.choice(others), rng) if others else ()
+    return _with(sample, actions) if actions else sample
 
 
 def _with(sample: ServiceSample, actions: Sequence[Action]) -> ServiceSample:
@@ -50,9 +55,7 @@ def _with(sample: ServiceSample, actions: Sequence[Action]) -> ServiceSample:
     )
 
 
-def _says(sample: ServiceSample) -> set[str]:
-    return {_text(reference.action) for reference in sample.references}
-
-
-def _text(action: Action) -> str:
-    return action.content if isinstance(action, Reply) else f"{action.name} {sorted(action.parameters.items())}"
+def _facts(sample: ServiceSample) -> set[str]:
+    """The facts that the first reference states: numbers with the names before them, or a call's parameters."""
+    action = sample.references[0].action
+    return facts(action.content) if isinstance(action, Reply) else {repr(sorted(action.parameters.items()))}

@@ -9,24 +9,45 @@ another fact, the opposite, or no sensible reply.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Literal, cast, get_args
 
-from hamr.data.contrasts import COMMON_COURTESIES, OPENINGS, clusters_of, plain, replies_of
+from hamr.data.contrasts import (
+    COMMON_COURTESIES,
+    OPENINGS,
+    Contrast,
+    Kind,
+    clusters_of,
+    generated_contrast,
+    plain,
+    replies_of,
+)
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
+from hamr.data.sage_acts import SageActs
 from hamr.data.samples import history_from_json, read_rows
-from hamr.data.telecom import act_of, wordings
-from hamr.data.telecom_pairs import Candidate, candidate
 from hamr.errors import DataError
+from hamr.evaluation.truth import facts
 from hamr.types import ServiceSample
 
 Label = Literal["consistent", "partial", "inconsistent"]
 LABELS: tuple[Label, ...] = get_args(Label)
 _TRIES = 20
+_VERBATIM = 1 / 8
+_SHARES: Mapping[Kind, int] = {
+    "act": 4, "fact": 3, "negation": 2, "courtesy": 2, "fragment": 1, "shuffled": 1, "off_topic": 2,
+}  # fmt: skip
+"""How often each kind of wrong reply is drawn; other acts take the place of a kind that a contrast lacks."""
+_WHY: Mapping[Kind, str] = {
+    "negation": "the opposite",
+    "courtesy": "courtesy",
+    "fragment": "a fragment",
+    "shuffled": "nonsense",
+    "off_topic": "off the point",
+}
 _PER_REFERENCE = 6
 """Generated pairs in a row that share a reference: each label twice. A scorer's training computes it once for all."""
 
@@ -45,17 +66,18 @@ class ReplyPair:
 def reply_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> list[ReplyPair]:
     """At most `n` different pairs, the same for the same arguments, the labels in turn.
 
-    Generated telecom samples give all three labels. Others give `consistent` (two references of one sample) and
-    `inconsistent` (a reference of a sample that asks for something else), where there are such. Decision points
-    whose references are tool calls are passed over: no scorer is ever asked about them.
+    Samples of a shipped scenario give the labels that its wordings allow, at best all three. Others give `consistent`
+    (two references of one sample) and `inconsistent` (a reference of a sample that asks for something else), where
+    there are such. Decision points whose references are tool calls are passed over: no scorer is ever asked about them.
     Raises DataError when no sample has a reply to start from.
     """
     rng = Random(f"pairs/{seed}")
-    sources: list[_Telecom | _Logged] = []
-    generated = [s for s in samples if "slots" in s.meta and replies_of(s)]
-    logged = [s for s in samples if "slots" not in s.meta and replies_of(s)]
+    sources: list[_Generated | _Logged] = []
+    with_replies = [s for s in samples if replies_of(s)]
+    generated = [s for s in with_replies if SageActs.of(s) is not None]
+    logged = [s for s in with_replies if SageActs.of(s) is None]
     if generated:
-        sources.append(_Telecom(generated, rng))
+        sources.append(_Generated(generated, rng))
     if logged:
         sources.append(_Logged(logged, rng))
     if not sources:
@@ -94,8 +116,8 @@ def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> lis
     return list(pairs)
 
 
-class _Telecom:
-    """Pairs from generated samples, whose acts can be worded at will."""
+class _Generated:
+    """Pairs from samples of shipped scenarios, whose acts can be worded at will."""
 
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
         self.samples, self.rng = samples, rng
@@ -106,26 +128,51 @@ class _Telecom:
     def turn(self) -> None:
         self.label = next(self.labels)
         if self.turns % _PER_REFERENCE == 0:
-            self._take_reference()
+            self._take_contrast()
         self.turns += 1
 
-    def _take_reference(self) -> None:
-        self.sample = self.rng.choice(self.samples)
-        meta = self.sample.meta
-        self.reference = self.rng.choice(wordings(act_of(self.sample), meta["slots"], meta["split"]))
+    def _take_contrast(self) -> None:
+        self.contrast = generated_contrast(self.rng.choice(self.samples), self.rng)
 
     def draw(self, tried: int) -> ReplyPair | None:
         if tried >= _TRIES // 2:
-            self._take_reference()
-        sample, meta = self.sample, self.sample.meta
-        made: Candidate = candidate(act_of(sample), meta["slots"], meta["split"], self.label, self.rng, self.reference)
+            self._take_contrast()
+        found = self._drawn(self.contrast)
+        if found is None:
+            return None
+        text, gist = found
+        own = _gist(self.contrast.cluster, self.contrast.reference)
         return ReplyPair(
-            history=dialogue_text(sample),
-            statement_a=made.reference,
-            statement_b=made.text,
+            history=self.contrast.history,
+            statement_a=self.contrast.reference,
+            statement_b=text,
             label=self.label,
-            thought=made.thought,
+            thought=f"A: {own}; B: {gist}.",
         )
+
+    def _drawn(self, contrast: Contrast) -> tuple[str, str] | None:
+        """(reply of the label, what it says in few words), or None where the contrast has no such reply."""
+        own = _gist(contrast.cluster, contrast.reference)
+        if self.label == "consistent":
+            verbatim = self.rng.random() < _VERBATIM or not contrast.right
+            return contrast.reference if verbatim else self.rng.choice(contrast.right), own
+        if self.label == "partial":
+            return (self.rng.choice(contrast.partial), f"partly {own}") if contrast.partial else None
+        kind = self.rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+        wrong = [w for w in contrast.wrong if w.kind == kind] or [w for w in contrast.wrong if w.kind == "act"]
+        if not wrong:
+            return None
+        drawn = self.rng.choice(wrong)
+        return drawn.text, _WHY.get(drawn.kind) or _gist(drawn.act or contrast.cluster, drawn.text)
+
+
+def _gist(act: str, text: str) -> str:
+    """An act and its facts in the fewest words: a judge's reasoning is the dearest part of its answer.
+
+    >>> _gist("ask EmotionTag", "There is a penalty of 30.")
+    'ask EmotionTag 30'
+    """
+    return " ".join([act, *sorted(facts(text))])
 
 
 class _Logged:

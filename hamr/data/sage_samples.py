@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
+from hamr.config.schema import SageDataConfig
+from hamr.data.noise import corrupt
+from hamr.data.sage_acts import ASK, Context, SageActs
 from hamr.data.sage_words import SPLITS, Split, Words, ask_of, customer_turns, load_words, one_of
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
-from hamr.evaluation.sage import Route, Scenario, Walk
+from hamr.evaluation.sage import Route, Scenario, Walk, load_scenario, scenario_names
 from hamr.evaluation.sage.prompts import policy_text, service_answer, service_prompt
-from hamr.evaluation.sage.schema import Action as ScenarioAction
 from hamr.evaluation.sage.schema import Value
-from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import Action, Reference, Reply, ServiceSample, Turn
 
 Form = Literal["actions", "sage"]
 """How references answer: with a reply or a tool call, or with the JSON object that SAGE asks of its agents."""
 ENDS = 0.6
-"""Share of samples that ask for the end of a dialogue; the others ask for one of the questions on the way."""
+"""Share of samples of the form `sage` that ask for the end of a dialogue; the others ask for a question on the way."""
 _FILLINGS = 48
 """Draws of the variables that a walk does not read, per walk."""
 _TRIES = 40
@@ -41,6 +44,33 @@ class Setting:
     system: Mapping[str, Value]
 
 
+def generated(config: SageDataConfig, *, form: Form = "actions") -> Splits:
+    """Return the splits that `data.sage` describes, with noisy references for supervised fine-tuning where it asks.
+
+    Raises BadInput as `generate` and `load_scenario` do.
+    """
+    scenarios = [load_scenario(name) for name in named(config.scenario)]
+    sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
+    splits = generate(scenarios, sizes, seed=config.seed, language=config.language, form=form)
+    if not config.procedure:
+        kept = {split: tuple(replace(s, policy="") for s in getattr(splits, split)) for split in SPLITS}
+        splits = replace(splits, **kept)
+    if not config.noise:
+        return splits
+    acts = {s.name: SageActs(scenario=s, words=load_words(s, config.language)) for s in scenarios}
+
+    def render(sample: ServiceSample, act: str, rng: Random) -> Sequence[Action]:
+        own = acts[sample.meta["scenario"]]
+        return own.actions(act, own.completed(Context.of(sample), rng), rng)
+
+    return replace(splits, sft=corrupt(splits.train, config.noise, config.seed, render))
+
+
+def named(scenario: str) -> list[str]:
+    """Return the scenarios that a name stands for: `all` that ship, or the one."""
+    return scenario_names() if scenario == "all" else [scenario]
+
+
 def generate(
     scenarios: Sequence[Scenario],
     sizes: Mapping[Split, int],
@@ -50,6 +80,10 @@ def generate(
     form: Form = "actions",
 ) -> Splits:
     """The three splits, the same for the same arguments on every machine; `sizes` are totals that the scenarios share.
+
+    Every route of a scenario comes up in turn. In the form `actions` the samples are also balanced over the acts: of a
+    dialogue the decision point is taken whose act has the fewest samples so far. In the form `sage`, whose answers hold
+    the whole path, 60 % of the samples ask for the end of a dialogue.
 
     Raises BadInput where wordings are missing or doubled (`load_words`), and where they do not give so many different
     samples.
@@ -146,6 +180,11 @@ def _schema(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {name: spec}, "required": [name]}
 
 
+def act_of_walk(walk: Walk) -> str:
+    """Return the act that the procedure wants from the agent at this point."""
+    return walk.action or f"{ASK}{walk.awaits}"
+
+
 # --- one split of one scenario -----------------------------------------------------------------
 
 
@@ -159,6 +198,12 @@ class _Maker:
     policy: str
     tools: tuple[Mapping[str, Any], ...]
     rng: Random
+    counts: Counter[str] = field(default_factory=Counter)
+    """Samples so far by act."""
+
+    @property
+    def acts(self) -> SageActs:
+        return SageActs(scenario=self.scenario, words=self.words)
 
     def samples(self, settings: Mapping[Route, list[Setting]], size: int, prefix: str) -> list[ServiceSample]:
         """Every route in turn; no two samples with the same ticket and dialogue."""
@@ -185,10 +230,14 @@ class _Maker:
         ticket = self.scenario.furnished(setting.system, seed=rng.random())
         points = list(self._points(setting, intent, persona, ticket))
         end = len(points) - 1
-        point = points[end if not end or rng.random() < ENDS else rng.randrange(end)]
-        history, shown, walk = point
+        if self.form == "actions":
+            index = min(range(end, -1, -1), key=lambda i: self.counts[act_of_walk(points[i][2])])
+        else:
+            index = end if not end or rng.random() < ENDS else rng.randrange(end)
+        history, shown, walk = points[index]
         route = points[end][2]
-        act = walk.action or f"ask {walk.awaits}"
+        act = act_of_walk(walk)
+        self.counts[act] += 1
         return ServiceSample(
             id=identity,
             # As the procedure writes them: true, not True.
@@ -196,7 +245,7 @@ class _Maker:
             policy=self.policy,
             tools=self.tools,
             history=history,
-            references=tuple(Reference(action=a, source="generated") for a in self._acts(walk, shown, ticket)),
+            references=tuple(Reference(action=a, source="generated") for a in self._acts(act, walk, shown, ticket)),
             privileged={
                 "summary": file.intents[intent].description.of(self.language),
                 "fields": shown,
@@ -241,26 +290,16 @@ class _Maker:
                 question = ask_of(self.words.of(self.split), walk.awaits, shown)
                 history.append(Turn(role="agent", content=one_of(question, ticket, self.rng)))
 
-    def _acts(self, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
+    def _acts(self, act: str, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
         """The gold acts, each in another wording."""
-        wordings, name = self.words.of(self.split), str(walk.action)
-        action = self.scenario.file.actions.get(name)
-        texts = wordings.say[name] if walk.awaits is None else ask_of(wordings, walk.awaits, shown)
-        values: dict[str, Value] = dict(ticket)
-        if action is not None and action.amount is not None:
-            values["amount"] = self.scenario.amount(action.amount, ticket)
-        if self.form == "actions" and action is not None and not action.reply:
-            return [self._call(name, action, values)]
+        context = Context(split=self.split, shown=shown, values=ticket)
+        if self.form == "actions":
+            return self.acts.actions(act, context, self.rng)
+        wordings = self.words.of(self.split)
+        texts = wordings.say[str(walk.action)] if walk.awaits is None else ask_of(wordings, walk.awaits, shown)
+        values = self.acts.values(act, context) or {}
+        system = {variable: ticket[variable] for variable in self.scenario.file.system}
         said = [one_of((text,), values, self.rng) for text in texts]
-        if self.form == "sage":
-            system = {variable: ticket[variable] for variable in self.scenario.file.system}
-            said = [service_answer(self.scenario, shown, system, text, language=self.language) for text in said]
-        return [Reply(content=text) for text in said]
-
-    def _call(self, name: str, action: ScenarioAction, values: Mapping[str, Value]) -> ToolCall:
-        parameters: dict[str, Any] = {}
-        if action.amount is not None:
-            parameters["amount"] = values["amount"]
-        if action.option is not None:
-            parameters["option"] = action.option
-        return ToolCall(name=action.tool(name), parameters=parameters)
+        return [
+            Reply(content=service_answer(self.scenario, shown, system, text, language=self.language)) for text in said
+        ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from random import Random
 from string import Formatter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
 
@@ -23,6 +23,8 @@ from hamr.evaluation.sage.schema import Strict, Value
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Relation = Literal["reworded", "partial", "negated"]
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
 Fault = tuple[tuple[str, ...], object, str]
 _VARIANTS = 500
 _CHOICE = re.compile(r"\[([^]]*)\]")
@@ -40,6 +42,8 @@ def _readable(text: str) -> str:
 
 
 Texts = tuple[Annotated[str, AfterValidator(_readable)], ...]
+ByValue = Texts | Mapping[str, Texts]
+"""Texts, or texts by the value of another field."""
 
 
 class Wordings(Strict):
@@ -48,13 +52,19 @@ class Wordings(Strict):
     `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
     customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
     value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount} is the action's amount.
+
+    For scorers alone, by field for questions and by action for the rest: `reworded`, further right wordings; `partial`,
+    wordings that lack a detail or have one too many; `negated`, the opposite.
     """
 
     manner: Mapping[str, Texts]
     opening: Mapping[str, Texts]
     show: Mapping[str, Mapping[Value, Texts]] = {}
-    ask: Mapping[str, Texts | Mapping[str, Texts]] = {}
+    ask: Mapping[str, ByValue] = {}
     say: Mapping[str, Texts] = {}
+    reworded: Mapping[str, ByValue] = {}
+    partial: Mapping[str, ByValue] = {}
+    negated: Mapping[str, ByValue] = {}
 
 
 class Words(Strict):
@@ -87,12 +97,17 @@ def load_words(scenario: Scenario, language: str) -> Words:
 def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
     """The agent's sentences that lead to `field`, where `shown` is known already. Raises BadInput if none fits."""
     texts = wordings.ask[field]
-    if not isinstance(texts, Mapping):
-        return texts
-    found = next((found for key, found in texts.items() if _fits(key, shown)), None)
-    if found is None:
+    found = fitting(texts, shown)
+    if not found:
         raise BadInput(f"words: ask.{field}", dict(shown), f"none of {list(texts)} fits; add one that does")
     return found
+
+
+def fitting(texts: ByValue, shown: Mapping[str, object]) -> Texts:
+    """Return the texts, or those of the first value that the shown fields have; empty where none fits."""
+    if not isinstance(texts, Mapping):
+        return texts
+    return next((found for key, found in texts.items() if _fits(key, shown)), ())
 
 
 def _fits(key: str, shown: Mapping[str, object]) -> bool:
@@ -183,6 +198,10 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         for where, texts in needed.items():
             if not texts:
                 yield (split, *where), None, "has no wording; write at least one"
+        acts = {*one.ask, *one.say}
+        for relation in RELATIONS:
+            for name in getattr(one, relation).keys() - acts:
+                yield (split, relation, name), name, f"is no act; {nearest(name, acts)}known: {sorted(acts)}"
 
 
 def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
@@ -190,7 +209,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
     file = scenario.file
     for split in SPLITS:
         for where, text in _all_texts(words.of(split).model_dump()):
-            action = file.actions.get(where[1]) if where[0] == "say" else None
+            action = file.actions.get(where[1]) if where[0] in ("say", *RELATIONS) else None
             known = {*file.system, *file.facts, *(("amount",) if action and action.amount else ())}
             for name in (slot for _, slot, _, _ in Formatter().parse(text) if slot is not None):
                 if name not in known:

@@ -31,6 +31,14 @@ from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
 
+def act_of(sample: ServiceSample) -> str:
+    """Return the act that a generated sample names; for others the first reference's tool, or `reply`."""
+    if "act" in sample.meta:
+        return str(sample.meta["act"])
+    action = sample.references[0].action
+    return action.name if isinstance(action, ToolCall) else "reply"
+
+
 def read_samples(path: str | Path) -> list[ServiceSample]:
     """All samples of the file, in order. Raises DataError at the first fault; blank lines are skipped."""
     samples: list[ServiceSample] = []

@@ -15,11 +15,10 @@ from rich.table import Table
 from hamr.augmentation.thought import ORDERS, Rendering
 from hamr.config.schema import Config
 from hamr.data.rendering import policy_messages
-from hamr.data.samples import write_samples
+from hamr.data.sage_thoughts import thought_of
+from hamr.data.samples import act_of, write_samples
 from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits
-from hamr.data.telecom import act_of, generate
-from hamr.data.telecom_thoughts import thought_of
 from hamr.errors import BadInput
 from hamr.jobs.job_options import one_of, options, output_folder
 from hamr.types import ServiceSample, ToolCall
@@ -28,18 +27,19 @@ HELP = """\
 hamr data: builds samples for training, validation and test.
 
 usage:
-  hamr data sage output=FOLDER [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
-      generated dialogues over the Telecom Package procedure; the splits share no sentence. [data.sage.noise=0.4] also
-      writes sft.jsonl, the training samples as a log with errors has them: that share with a wrong reference
+  hamr data sage output=FOLDER [scenario=NAME|PATH|all] [language=en|zh] [form=actions|sage]
+      [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
+      generated dialogues over a procedure of conf/scenarios (default: telecom_package), your own, or over every one
+      that ships, in equal parts; the splits share no sentence. Beside a procedure's file are its wordings,
+      words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks for them, one JSON object with
+      labels, path, action and chat
+      [data.sage.noise=0.4] also writes sft.jsonl, the training samples as a log with errors has them: that share with a
+      wrong reference
       [thoughts=pre|post|hybrid] why the agent acts, from the procedure: SFT items, in items.jsonl and
       held_out_items.jsonl, with the thought before the answer, behind it, or an item of each
-  hamr data sage scenario=NAME|PATH|all output=FOLDER [language=en] [form=actions|sage] [data.sage.train=600] ...
-      the same over any procedure of conf/scenarios, or your own; all: over every one that ships, in equal parts.
-      Beside it stand its wordings: words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks
-      for them, one JSON object with labels, path, action and chat. [teacher=POOL|teachers=A,B] [judge=POOL]
-      [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers in a teacher's words, where numbers, names,
-      negations and the fields that a message shows survive, by its words and, if one is named, by the judge's reading;
-      elsewhere the generated wording stays
+      [teacher=POOL|teachers=A,B] [judge=POOL] [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers in a
+      teacher's words, where numbers, names, negations and the fields that a message shows survive, by its words and, if
+      one is named, by the judge's reading; elsewhere the generated wording stays
   hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
       a ticket export; the mapping names its columns (config/tickets.py says how). Faulty tickets are left out, each
       with a line of why, and go to rejected.jsonl
@@ -127,25 +127,17 @@ def _sage(args: list[str]) -> int:
     folder = output_folder(
         own, [f"{name}.jsonl" for name in (*_SPLITS, "sft", *(_ITEMS if thoughts != "none" else ()))]
     )
-    data = load_config(["data=sage", *overrides]).data
-    if "scenario" in own:
-        if thoughts != "none":
-            raise BadInput("thoughts", thoughts, "are known of the dialogues without scenario=... only; leave one out")
-        for name, plain in (("noise", 0.0), ("procedure", True)):
-            if (value := getattr(data.sage, name)) != plain:
-                raise BadInput(
-                    f"data.sage.{name}", value, "goes with the dialogues without scenario=...; leave one out"
-                )
-        from hamr.jobs.build_sage import build
+    for name in ("scenario", "language"):
+        if name in own:
+            overrides.append(f"data.sage.{name}={own[name]}")
+    if thoughts != "none" and own.get("form", "actions") != "actions":
+        raise BadInput("thoughts", thoughts, "go with form=actions; leave one out")
+    from hamr.jobs.build_sage import build
 
-        print(f"generating dialogues of {own['scenario']} (seed {data.sage.seed}) into {folder}", flush=True)
-        _write(folder, build(own, ["data=sage", *overrides], data.sage, folder))
-        return 0
-    for name in SAGE_OPTIONS:
-        if name in own and name not in ("output", "overwrite", "thoughts"):
-            raise BadInput(name, own[name], "goes with scenario=...; give scenario=<name, path or all> too")
-    print(f"generating telecom dialogues (seed {data.sage.seed}) into {folder}", flush=True)
-    splits = generate(data.sage)
+    overrides = ["data=sage", *overrides]
+    config = load_config(overrides).data.sage
+    print(f"generating dialogues of {config.scenario} (seed {config.seed}) into {folder}", flush=True)
+    splits = build(own, overrides, config, folder)
     _write(folder, splits)
     if thoughts != "none":
         _write_thoughts(folder, splits, cast(Rendering, thoughts))

@@ -1,4 +1,4 @@
-"""`hamr data sage scenario=...`: generated dialogues over any scenario."""
+"""`hamr data sage`: generated dialogues over a scenario."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from rich.console import Console
 from rich.table import Table
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import Form, generate
-from hamr.data.sage_words import SPLITS, Split
+from hamr.data.sage_samples import Form, generated, named
+from hamr.data.sage_words import SPLITS
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
-from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
-from hamr.evaluation.sage.schema import LANGUAGES
+from hamr.evaluation.sage import Scenario, load_scenario
 
 TEACHING = ("judge", "at_once", "max_new_tokens", "temperature")
 
 
 def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConfig, folder: Path) -> Splits:
-    """The splits for one scenario, by name or path, or for `all` that ship, with what they cover on the screen; the
-    customers in a teacher's words, if one is named. Raises BadInput."""
-    scenario, language, form = own["scenario"], own.get("language", "en"), own.get("form", "actions")
-    if language not in LANGUAGES:
-        raise BadInput("language", language, f"known: {', '.join(LANGUAGES)}")
+    """Return the splits, with what they cover on the screen; the customers in a teacher's words, if one is named.
+
+    Raises BadInput.
+    """
+    form = own.get("form", "actions")
     if form not in get_args(Form):
         raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
+    if form != "actions" and config.noise:
+        raise BadInput("data.sage.noise", config.noise, "goes with form=actions; leave one out")
     rewording = None
     for name in TEACHING:
         if name in own and not (own.get("teacher") or own.get("teachers")):
@@ -36,14 +37,14 @@ def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConf
     if own.get("teacher") or own.get("teachers"):
         from hamr.jobs.reword_sage import Rewording
 
-        rewording = Rewording(own, overrides, language)
-    scenarios = [load_scenario(name) for name in (scenario_names() if scenario == "all" else [scenario])]
-    sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
+        rewording = Rewording(own, overrides, config.language)
     started = time.perf_counter()
-    splits = generate(scenarios, sizes, seed=config.seed, language=language, form=cast(Form, form))
-    rate = sum(sizes.values()) / max(time.perf_counter() - started, 1e-9) * 60
+    splits = generated(config, form=cast(Form, form))
+    total = config.train + config.validation + config.test
+    rate = total / max(time.perf_counter() - started, 1e-9) * 60
+    scenarios = [load_scenario(name) for name in named(config.scenario)]
     Console().print(_coverage(scenarios, splits))
-    print(f"{sum(sizes.values())} different samples, at {rate:,.0f} a minute", flush=True)
+    print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
     if rewording is not None:
         return rewording.made(splits, {each.name: each for each in scenarios}, folder)
     return splits

@@ -20,9 +20,9 @@ from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.data.pairs import read_pairs
 from hamr.data.rendering import policy_messages
+from hamr.data.sage_samples import generated
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
-from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
 from hamr.evaluation.truth import ExactAct
 from hamr.jobs.dialogues import check_dialogues
@@ -112,7 +112,7 @@ def _check_files(config: Config) -> None:
 def load_splits(data: DataConfig, seed: int) -> Splits:
     """Generated splits, or those of the files; what the files leave out is split off the training file by `seed`."""
     if data.type == "sage":
-        return generate(data.sage)
+        return generated(data.sage)
     assert data.train is not None, "the schema holds that"
     given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
     splits = split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)

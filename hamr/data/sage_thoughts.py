@@ -1,0 +1,38 @@
+"""Why the agent of a generated dialogue acts as it does, in a sentence, from what the procedure saw.
+
+It is known to be right, since the act follows from it, and stands in for a teacher's reasoning where there is none.
+"""
+
+from __future__ import annotations
+
+from hamr.data.sage_acts import ASK, SageActs
+from hamr.errors import DataError
+from hamr.types import ServiceSample
+
+_FORMS = {"en": "The customer {seen}. {next}", "zh": "客户{seen}。{next}"}
+_ASKED = {"en": "I have to find out {field}.", "zh": "我需要了解{field}。"}
+_OPENING = {"en": "has just written", "zh": "刚刚来询"}
+
+
+def thought_of(sample: ServiceSample) -> str:
+    """Return what the dialogue has shown last and what follows from it.
+
+    Raises:
+        DataError: the sample is not of a shipped scenario.
+
+    >>> thought_of(sample)                                                       # doctest: +SKIP
+    'The customer wants to be rid of the package. Carry out the change or the cancellation.'
+    """
+    acts = SageActs.of(sample)
+    if acts is None:
+        raise DataError(f"sample {sample.id}", sample.meta.get("act"), "is not a dialogue of a shipped scenario")
+    file, act, language = acts.scenario.file, str(sample.meta["act"]), str(sample.meta["language"])
+    seen = _OPENING[language]
+    if shown := sample.meta["fields"]:
+        name, value = list(shown.items())[-1]
+        seen = (file.fields[name].meanings or {})[value].of(language)
+    if act.startswith(ASK):
+        follows = _ASKED[language].format(field=file.fields[act.removeprefix(ASK)].description.of(language))
+    else:
+        follows = file.actions[act].description.of(language)
+    return _FORMS[language].format(seen=seen.rstrip(".。"), next=follows)
