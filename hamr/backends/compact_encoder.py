@@ -1,19 +1,22 @@
-"""The bundled model `compact-encoder`: a cross-encoder of random weights, small enough to be trained from nothing.
+"""The bundled model `compact-encoder`: a small cross-encoder whose only pretrained part is its token embeddings.
 
-Two layers of a BERT with the WordPiece vocabulary of `all-minilm-l6-v2`, of which it shares no weight. After some ten
-thousand labelled pairs it is a cheap reranker for one service task; as it is, it carries no signal.
+Two layers of a BERT with the WordPiece vocabulary of `all-minilm-l6-v2`, of which it shares no weight: its embeddings
+are those of SmolLM2-135M, projected (`compact_model.word_vectors`), and all else is random. After some ten thousand
+labelled pairs it is a cheap reranker for one service task; as it is, it carries no signal.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-RECIPE_VERSION = "1"
+from hamr.backends.compact_model import word_vectors
+
+RECIPE_VERSION = "2"
 HIDDEN, LAYERS, HEADS, FEED_FORWARD, CONTEXT = 128, 2, 2, 256, 256
 
 
-def build_compact_encoder(vocabulary: Path, out: Path) -> None:
-    """Write the model into `out`, with the tokenizer of the model at `vocabulary`."""
+def build_compact_encoder(vocabulary: Path, pretrained: Path, out: Path) -> None:
+    """Write the model into `out`, with the tokenizer of the model at `vocabulary` and the embeddings of `pretrained`."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
     from transformers.utils import logging
@@ -32,4 +35,11 @@ def build_compact_encoder(vocabulary: Path, out: Path) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        BertForSequenceClassification(config).to(torch.float32).save_pretrained(out)
+        model = BertForSequenceClassification(config).to(torch.float32)
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    words = [piece.removeprefix("##") if piece.startswith("##") else f" {piece}" for piece in pieces]
+    meaning = word_vectors(pretrained, words, HIDDEN)
+    with torch.no_grad():
+        embeddings = model.get_input_embeddings().weight
+        embeddings.copy_(meaning * (embeddings.std() / meaning.std()))
+    model.save_pretrained(out)

@@ -1,15 +1,17 @@
-"""The bundled model `compact`: a Qwen3 of about a million random weights whose tokenizer knows one service task.
+"""The bundled model `compact`: a Qwen3 of less than a million parameters whose vocabulary is one generated service task.
 
-It speaks no language until a warm-up has taught it one. Its vocabulary comes from generated dialogues, so that
-almost every word of a prompt is one token. Both parts are deterministic.
+A warm-up teaches it all that it does. Only the meaning of words is given: its token embeddings are those of
+SmolLM2-135M, projected onto their first principal components, so that words which no training sample contains are
+near those which some do. All other weights are random. Both parts are deterministic.
 
 The random weights follow "Mimetic Initialization of Self-Attention Layers" (Trockman and Kolter, 2023): an attention
 head starts as one that copies what it attends to, since names and amounts of a ticket have to be copied into answers.
+For the same reason a number is one token, whatever stands before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,15 @@ COPY = 0.15
 """Scale of the output projection, the transpose of the orthonormal value projection."""
 LIKENESS = 0.5
 """Correlation of key and query projections: tokens attend to tokens like themselves."""
-CORPUS = SageDataConfig(train=1500, validation=1, test=1, seed=0, procedure=False)
+CORPUS = SageDataConfig(train=1500, validation=600, test=600, seed=0, procedure=False)
+"""The vocabulary has the words of all splits, as that of a pretrained model would."""
 
 
-def build_compact(out: Path) -> None:
-    """Write the model into `out`: float32 safetensors, `config.json`, tokenizer and chat template."""
+def build_compact(pretrained: Path, out: Path) -> None:
+    """Write the model into `out`: float32 safetensors, `config.json`, tokenizer and chat template.
+
+    `pretrained`: the folder of a model with a tokenizer and `model.embed_tokens.weight`.
+    """
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
@@ -60,6 +66,10 @@ def build_compact(out: Path) -> None:
         with torch.no_grad():
             for layer in model.model.layers:
                 _let_copy(layer)
+            embeddings = model.get_input_embeddings().weight
+            words = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+            meaning = word_vectors(pretrained, words, HIDDEN)
+            embeddings.copy_(meaning * (embeddings.std() / meaning.std()))
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(out)
 
@@ -83,7 +93,9 @@ def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is impor
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
@@ -103,9 +115,27 @@ def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is impor
     return tokenizer
 
 
+def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
+    """Return a [words, size] tensor: each word's mean embedding in the pretrained model, centred, in the basis of the
+    words' first `size` principal components."""
+    import torch
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+
+    with safe_open(pretrained / "model.safetensors", framework="pt") as file:
+        table = file.get_tensor("model.embed_tokens.weight").float()
+    tokenizer = Tokenizer.from_file(str(pretrained / "tokenizer.json"))
+    pieces = [tokenizer.encode(word, add_special_tokens=False).ids for word in words]
+    rows = torch.stack([table[ids].mean(0) if ids else table.mean(0) for ids in pieces])
+    rows = rows - rows.mean(0)
+    _, _, basis = torch.linalg.svd(rows, full_matrices=False)
+    return rows @ basis[:size].T
+
+
 def _corpus() -> Iterator[str]:
-    """Prompts and references of generated training samples; what all prompts share, once."""
-    samples = generated(CORPUS).train
+    """Prompts and references of generated samples; what all prompts share, once."""
+    splits = generated(CORPUS)
+    samples = (*splits.train, *splits.validation, *splits.test)
     for sample in samples:
         system, *turns = policy_messages(sample)
         yield system["content"] if sample is samples[0] else system["content"].rpartition("\n")[2]

@@ -114,15 +114,29 @@ def _on_device(model: PolicyModel, device: str) -> PolicyModel:
     return model.to(torch.device(device))
 
 
+RATE_SCALE = "rate_scale"
+"""Key of a parameter group whose learning rate is a multiple of the scheduled one."""
+
+
 def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any]) -> Any:
     """The engine with a fused AdamW over what is trainable; vectors (norms, biases) are not decayed."""
     import deepspeed
     import torch
 
     trainable = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in trainable if dimensions(p) > 1]
+    embedded = {id(p) for name, p in model.named_parameters() if name.endswith("embed_tokens.weight")}
+    scaled = embedded if config.embedding_rate != 1.0 else set()
+    matrices = [p for p in trainable if dimensions(p) > 1 and id(p) not in scaled]
     vectors = [p for p in trainable if dimensions(p) <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+        {
+            "params": [p for p in trainable if id(p) in scaled],
+            "weight_decay": config.weight_decay,
+            RATE_SCALE: config.embedding_rate,
+        },
+    ]
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True
     )

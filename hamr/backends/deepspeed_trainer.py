@@ -264,7 +264,7 @@ class DeepSpeedTrainer:
             minimum=c.min_learning_rate,
         )
         for group in self.engine.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get(backend.RATE_SCALE, 1.0)
         return rate
 
     def _optimizer_step(self) -> float:

@@ -53,12 +53,13 @@ def resolve_model(name: str) -> Path:
     if name == "compact":
         from hamr.backends import compact_model
 
-        return _build_once(name, compact_model.RECIPE_VERSION, compact_model.build_compact)
+        build = functools.partial(compact_model.build_compact, resolve_model("smollm2-135m"))
+        return _build_once(name, compact_model.RECIPE_VERSION, build)
     if name == "compact-encoder":
         from hamr.backends import compact_encoder
 
         vocabulary = _minilm(name)
-        build = functools.partial(compact_encoder.build_compact_encoder, vocabulary)
+        build = functools.partial(compact_encoder.build_compact_encoder, vocabulary, resolve_model("smollm2-135m"))
         return _build_once(name, compact_encoder.RECIPE_VERSION, build)
     if name == "smollm2-135m":
         gguf = _smollm2_gguf(name)

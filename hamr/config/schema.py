@@ -83,6 +83,9 @@ class TrainerConfig(FootprintConfig):
     """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain oracle."""
     tokens_per_microbatch: PositiveInt = 2048
     learning_rate: PositiveFloat = 5e-6
+    embedding_rate: NonNegative = 1.0
+    """Learning rate of the token embeddings as a multiple of `learning_rate`. Below 1 it keeps words that the training
+    data lack near those that they have."""
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_frac: Fraction = 0.0
     min_learning_rate: NonNegative = 0.0
