@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +21,7 @@ EVERY = pytest.mark.parametrize("name", scenario_names())
 TELECOM_REPLIES = ("ask ConsumptionProfile", "ask ApplicationTendency", "ask EmotionTag", "GoodBye")
 
 
+@functools.cache
 def samples_of(name, language="en", size=60):
     made = generate([load_scenario(name)], dict.fromkeys(SPLITS, size), seed=2, language=language)
     return [sample for split in SPLITS for sample in getattr(made, split)]
