@@ -72,6 +72,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "scenario=all", "language=de"], "data.sage.language: 'de': must be 'en' or 'zh'"),
         (["sage", "output={out}", "scenario=all", "form=xml"], "known: actions, sage"),
         (["sage", "output={out}", "form=sage", "data.sage.noise=0.4"], "goes with form=actions"),
+        (["sage", "output={out}", "form=sage", "data.sage.procedure=false"], "answers by the procedure"),
         (["sage", "output={out}", "judge=judge"], "goes with a teacher"),
         (["import"], "there are: star, abcd, tau2, messages, tickets"),
         (["import", "moon"], "there are: star"),
