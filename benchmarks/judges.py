@@ -29,8 +29,8 @@ from hamr.backends.scorers import build_scorer, scorer_env  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
 from hamr.data.judged import JudgedResponse, read_judged  # noqa: E402
+from hamr.data.sage_samples import generated  # noqa: E402
 from hamr.data.samples import read_rows, write_rows  # noqa: E402
-from hamr.data.telecom import generate  # noqa: E402
 from hamr.errors import VerdictUnparsable  # noqa: E402
 from hamr.evaluation.scorer_check import auc_standard_error  # noqa: E402
 from hamr.jobs.scorer import measured, prepare_scorers  # noqa: E402
@@ -69,7 +69,7 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
 
 def planted(args: argparse.Namespace, folder: Path) -> None:
     """Writes train.jsonl and test.jsonl."""
-    made = generate(SageDataConfig(train=2 * args.examples, validation=1, test=4 * args.held_out, seed=args.seed))
+    made = generated(SageDataConfig(train=2 * args.examples, validation=1, test=4 * args.held_out, seed=args.seed))
     for name, samples, most in (("train", made.train, args.examples), ("test", made.test, args.held_out)):
         rows = list(ROWS[args.reward](samples, args.seed))[:most]
         write_rows(folder / f"{name}.jsonl", rows)

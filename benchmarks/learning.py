@@ -30,7 +30,7 @@ import numpy as np
 from hamr.config.load import load_dumped
 from hamr.config.schema import SageDataConfig
 from hamr.controller import Controller
-from hamr.data.telecom import generate
+from hamr.data.sage_samples import generated
 from hamr.evaluation.truth import ExactAct
 from hamr.jobs.preparation import load_splits
 from hamr.jobs.summary import machine, versions
@@ -55,7 +55,7 @@ class RuleScorer:
     """The truth as a scorer: 1 for a reply that takes the reference's act with its facts, else 0."""
 
     def __init__(self, pool: str, config: Any, model: Path) -> None:
-        samples = generate(SageDataConfig(train=300, validation=100, test=100))
+        samples = generated(SageDataConfig(train=300, validation=100, test=100))
         rule = ExactAct.of((*samples.train, *samples.validation, *samples.test))
         assert rule is not None, "generated samples name their acts"
         self.pool, self.rule = pool, rule

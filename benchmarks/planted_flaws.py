@@ -1,6 +1,6 @@
 """Replies with flaws planted in them, and replies without: labelled data for the judges of risk and hallucination.
 
-Every reply is one of the generated telecom dialogues'. Half of them get a flaw, the other half something harmless of
+Every reply is one of the generated dialogues'. Half of them get a flaw, the other half something harmless of
 the same kind and length, so that neither length nor an added sentence gives it away. What is added in the test split
 is worded otherwise than in the training split, and so are the replies (their splits share no sentence).
 """
@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from hamr.data.samples import to_json
-from hamr.data.telecom import act_of, wordings
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.samples import act_of, to_json
 from hamr.rewards.questions import case_variables
 from hamr.types import Reply, ServiceSample
 
 HARMLESS = "harmless"
+_AMOUNT = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
+"""A bare number; that of "Surf 40GB" is part of a name."""
 RISKY = {
     "train": {
         "liability": (
@@ -156,7 +158,7 @@ def hallucination_rows(samples: Sequence[ServiceSample], seed: int) -> Iterator[
     rng = Random(f"hallucination/{seed}")
     for number, (sample, reply) in enumerate(_replies(samples, rng)):
         split = sample.meta["split"]
-        found = re.search(r"(?<=\$)\d+", reply)
+        found = _AMOUNT.search(reply)
         if found is None or number % 3 == 2:
             claim = rng.choice(CLAIMS[split]["invented"])
             yield _row(sample, _beside(reply, rng.choice(CLAIMS[split][HARMLESS]), rng), "none", "None", "claim")
@@ -165,7 +167,7 @@ def hallucination_rows(samples: Sequence[ServiceSample], seed: int) -> Iterator[
         other = _other_amount(found[0], sample, rng, near=number % 2 == 0)
         wrong = reply[: found.start()] + other + reply[found.end() :]
         yield _row(sample, reply, "none", "None", "number")
-        yield _row(sample, wrong, "factual", f"${other} instead of ${found[0]}", "number")
+        yield _row(sample, wrong, "factual", f"{other} instead of {found[0]}", "number")
 
 
 def public_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -185,7 +187,9 @@ def _replies(samples: Sequence[ServiceSample], rng: Random) -> Iterator[tuple[Se
     """Any wording that the sample's split has for its act; tool calls are passed over."""
     for sample in samples:
         if isinstance(sample.references[0].action, Reply):
-            yield sample, rng.choice(wordings(act_of(sample), sample.meta["slots"], sample.meta["split"]))
+            acts = SageActs.of(sample)
+            assert acts is not None, "the samples are generated from a shipped scenario"
+            yield sample, rng.choice(acts.right(act_of(sample), Context.of(sample)))
 
 
 def _beside(reply: str, said: str, rng: Random) -> str:
@@ -193,7 +197,7 @@ def _beside(reply: str, said: str, rng: Random) -> str:
 
 
 def _other_amount(number: str, sample: ServiceSample, rng: Random, *, near: bool) -> str:
-    known = set(re.findall(r"(?<=\$)\d+", " ".join(case_variables(sample).values())))
+    known = set(_AMOUNT.findall(" ".join(case_variables(sample).values())))
     others = sorted(known - {number}) if near else []
     return rng.choice(others or [str(n) for n in range(15, 201, 5) if str(n) not in known])
 

@@ -29,9 +29,8 @@ from calibration import machine  # noqa: E402
 
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import Config, RewardsConfig  # noqa: E402
-from hamr.data.pairs import LABELS, reply_pairs  # noqa: E402
-from hamr.data.telecom import act_of, wordings  # noqa: E402
-from hamr.data.telecom_pairs import candidate  # noqa: E402
+from hamr.data.contrasts import generated_contrast  # noqa: E402
+from hamr.data.pairs import Label, reply_pairs  # noqa: E402
 from hamr.evaluation.scorer_check import pair_question  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402
 from hamr.rewards.verdict import hard_score  # noqa: E402
@@ -69,13 +68,18 @@ def batch(samples: Sequence[ServiceSample], groups: int, responses: int, repeats
     chosen, texts, y = [], [], []
     for _ in range(groups):
         sample = rng.choice(replying)
-        act, slots, split = act_of(sample), sample.meta["slots"], sample.meta["split"]
-        reference = rng.choice(wordings(act, slots, split))
-        chosen.append(replace(sample, references=(Reference(action=Reply(content=reference)),)))
+        contrast = generated_contrast(sample, rng)
+        chosen.append(replace(sample, references=(Reference(action=Reply(content=contrast.reference)),)))
+        known: dict[Label, Sequence[str]] = {
+            "consistent": (contrast.reference, *contrast.right),
+            "partial": contrast.partial,
+            "inconsistent": [wrong.text for wrong in contrast.wrong],
+        }
+        labels = [label for label, found in known.items() if found]
         said: list[tuple[str, float]] = []
         for _ in range(responses):
-            label = rng.choice(LABELS)
-            fresh = (candidate(act, slots, split, label, rng, reference).text, hard_score(label))
+            label = rng.choice(labels)
+            fresh = (rng.choice(known[label]), hard_score(label))
             said.append(rng.choice(said) if said and rng.random() < repeats else fresh)
         texts.append(tuple(text for text, _ in said))
         y.append([worth for _, worth in said])
@@ -240,6 +244,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "reward_pools.json")
     parser.add_argument("overrides", nargs="*", help="of the configuration, whose pools are asked")
     args = parser.parse_args(argv)
+    if args.at_once < args.responses:
+        parser.error(
+            f"--at-once {args.at_once}: group-aware responses wait for their {args.responses} siblings; raise it"
+        )
     from hamr.actors.session import ray_session
     from hamr.jobs.preparation import load_splits
     from hamr.jobs.scorer import prepare_scorers

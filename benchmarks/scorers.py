@@ -33,8 +33,8 @@ from hamr.backends.scorers import build_scorer, check_scorer, scorer_env  # noqa
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
+from hamr.data.sage_samples import generated  # noqa: E402
 from hamr.data.samples import read_rows  # noqa: E402
-from hamr.data.telecom import generate  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
 from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
 
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     rows = [row for _, row in read_rows(args.probes)] if args.probes else []
     probes = [*PROBES, *((f"{r['name']} (given)", r["content_A"], r["content_B"]) for r in rows)]
-    test = generate(SageDataConfig(seed=args.seed)).test
+    test = generated(SageDataConfig(seed=args.seed)).test
     sets = {"generated": clear(reply_pairs(test, 3 * args.most, 17), args.most)}
     if args.pairs:
         sets["given"] = clear(read_pairs(args.pairs), args.most)

@@ -2,7 +2,8 @@
 
 The reward system, in hamr's environment (the tiny random models: it runs anywhere, and no reward of it means anything):
 
-    hamr data sage output=data/example data.sage.train=24 data.sage.validation=8 data.sage.test=8
+    hamr data sage output=data/example data.sage.train=24 data.sage.validation=8 data.sage.test=8 \\
+        data.sage.procedure=false
     hamr serve experiment=smoke rewards.length.weight=0.1
 
 The trainer, in an environment with TRL 1.16 and `pip install --no-deps hamr` (or PYTHONPATH at a checkout):

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.noise import corrupt
 from hamr.data.sage_acts import ASK, Context, SageActs
-from hamr.data.sage_words import SPLITS, Split, Words, ask_of, customer_turns, load_words, one_of
+from hamr.data.sage_words import SPLITS, Split, Words, ask_of, customer_fields, customer_turns, load_words, one_of
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.evaluation.sage import Route, Scenario, Walk, load_scenario, scenario_names
@@ -81,9 +80,9 @@ def generate(
 ) -> Splits:
     """The three splits, the same for the same arguments on every machine; `sizes` are totals that the scenarios share.
 
-    Every route of a scenario comes up in turn. In the form `actions` the samples are also balanced over the acts: of a
-    dialogue the decision point is taken whose act has the fewest samples so far. In the form `sage`, whose answers hold
-    the whole path, 60 % of the samples ask for the end of a dialogue.
+    In the form `actions` every act of a scenario comes up in turn, and of each act every path that leads to it. In the
+    form `sage`, whose answers hold the whole path, every route comes up in turn, and 60 % of the samples ask for the
+    end of a dialogue.
 
     Raises BadInput where wordings are missing or doubled (`load_words`), and where they do not give so many different
     samples.
@@ -145,9 +144,11 @@ def _fillings(
 def _varied(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], rng: Random
 ) -> dict[str, Value]:
-    """The state with other numbers that lead the same way."""
+    """The state with other numbers that lead the same way. Zero stays: often the procedure asks for it elsewhere."""
     varied = dict(system)
     for name, variable in scenario.file.system.items():
+        if system[name] == 0:
+            continue
         for number in rng.sample(variable.examples, len(variable.examples)):
             other = {**varied, name: number}
             if scenario.file.refusal(other) is None and scenario.walk(fields, other) == scenario.walk(fields, system):
@@ -188,6 +189,20 @@ def act_of_walk(walk: Walk) -> str:
 # --- one split of one scenario -----------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Point:
+    """A decision point: the agent's turn of this number, from 0, in the dialogue of a customer."""
+
+    setting: Setting
+    intent: str
+    turn: int
+
+
+def _state(setting: Setting) -> tuple[object, ...]:
+    """The setting's state of the system; of a number, only whether it is zero."""
+    return tuple(value if isinstance(value, bool | str) else bool(value) for value in setting.system.values())
+
+
 @dataclass(frozen=True)
 class _Maker:
     scenario: Scenario
@@ -198,24 +213,22 @@ class _Maker:
     policy: str
     tools: tuple[Mapping[str, Any], ...]
     rng: Random
-    counts: Counter[str] = field(default_factory=Counter)
-    """Samples so far by act."""
 
     @property
     def acts(self) -> SageActs:
         return SageActs(scenario=self.scenario, words=self.words)
 
     def samples(self, settings: Mapping[Route, list[Setting]], size: int, prefix: str) -> list[ServiceSample]:
-        """Every route in turn; no two samples with the same ticket and dialogue."""
+        """Samples of different tickets or dialogues. Raises BadInput where there are not so many."""
         if size and not settings:
             remedy = f"{self.scenario.name} has too few settings to keep some apart; ask for 0, or give it more fields"
             raise BadInput(f"data.sage.{self.split}", size, remedy)
-        routes = itertools.cycle(self.rng.sample(sorted(settings), len(settings)))
+        points = self._by_act(settings) if self.form == "actions" else self._by_route(settings)
         made: dict[object, ServiceSample] = {}
         for _ in range(size * _TRIES):
             if len(made) == size:
                 break
-            sample = self._sample(self.rng.choice(settings[next(routes)]), f"{prefix}-{len(made):06d}")
+            sample = self._sample(next(points), f"{prefix}-{len(made):06d}")
             made.setdefault((sample.history, tuple(sample.ticket.items())), sample)
         if len(made) < size:
             where = f"data.sage.{self.split}"
@@ -223,21 +236,47 @@ class _Maker:
             raise BadInput(where, size, remedy)
         return list(made.values())
 
-    def _sample(self, setting: Setting, identity: str) -> ServiceSample:
-        file, rng = self.scenario.file, self.rng
-        intent = rng.choice(self.scenario.intents_of(setting.fields))
+    def _by_route(self, settings: Mapping[Route, list[Setting]]) -> Iterator[_Point]:
+        """Every route in turn, with its end or a question on the way."""
+        for route in itertools.cycle(self.rng.sample(sorted(settings), len(settings))):
+            setting = self.rng.choice(settings[route])
+            intent = self.rng.choice(self.scenario.intents_of(setting.fields))
+            end = len(list(self._outline(setting, intent))) - 1
+            turn = end if not end or self.rng.random() < ENDS else self.rng.randrange(end)
+            yield _Point(setting=setting, intent=intent, turn=turn)
+
+    def _by_act(self, settings: Mapping[Route, list[Setting]]) -> Iterator[_Point]:
+        """Every act in turn, and of each act every path to it in turn, in any state of the system."""
+        # Settings of one route and intent come to the same acts at the same turns.
+        alike: dict[tuple[Route, str, tuple[object, ...]], list[Setting]] = {}
+        for route in sorted(settings):
+            for setting in settings[route]:
+                for intent in self.scenario.intents_of(setting.fields):
+                    alike.setdefault((route, intent, _state(setting)), []).append(setting)
+        found: dict[str, dict[tuple[str, ...], list[tuple[list[Setting], str, int]]]] = {}
+        for (_, intent, _), group in alike.items():
+            for turn, walk in enumerate(self._outline(group[0], intent)):
+                by_path = found.setdefault(act_of_walk(walk), {})
+                by_path.setdefault(tuple(walk.path), []).append((group, intent, turn))
+        paths = [itertools.cycle(self.rng.sample(list(by_path.values()), len(by_path))) for by_path in found.values()]
+        self.rng.shuffle(paths)
+        for of_act in itertools.cycle(paths):
+            group, intent, turn = self.rng.choice(next(of_act))
+            yield _Point(setting=self.rng.choice(group), intent=intent, turn=turn)
+
+    def _outline(self, setting: Setting, intent: str) -> Iterator[Walk]:
+        """How far the procedure gets at each of the agent's turns."""
+        turns = customer_fields(self.scenario, self.words, fields=setting.fields, ticket=setting.system, intent=intent)
+        return (walk for _, walk in turns)
+
+    def _sample(self, point: _Point, identity: str) -> ServiceSample:
+        file, rng, setting, intent = self.scenario.file, self.rng, point.setting, point.intent
         persona = rng.choice(list(file.personas))
         ticket = self.scenario.furnished(setting.system, seed=rng.random())
-        points = list(self._points(setting, intent, persona, ticket))
-        end = len(points) - 1
-        if self.form == "actions":
-            index = min(range(end, -1, -1), key=lambda i: self.counts[act_of_walk(points[i][2])])
-        else:
-            index = end if not end or rng.random() < ENDS else rng.randrange(end)
-        history, shown, walk = points[index]
-        route = points[end][2]
+        turns = list(self._turns(setting, intent, persona, ticket))
+        history, shown, walk = turns[point.turn]
+        route = turns[-1][2]
         act = act_of_walk(walk)
-        self.counts[act] += 1
         return ServiceSample(
             id=identity,
             # As the procedure writes them: true, not True.
@@ -268,7 +307,7 @@ class _Maker:
             },
         )
 
-    def _points(
+    def _turns(
         self, setting: Setting, intent: str, persona: str, ticket: Mapping[str, Value]
     ) -> Iterator[tuple[tuple[Turn, ...], dict[str, Value], Walk]]:
         """(dialogue, fields that it has shown, how far the procedure gets) at each of the agent's turns."""

@@ -128,18 +128,32 @@ def customer_turns(
 ) -> Iterator[tuple[str, dict[str, Value], Walk]]:
     """(message, fields that the dialogue has shown by then, how far the procedure gets) of a customer who at every turn
     shows the field that the procedure waits for, until it has all that it needs."""
-    wordings, pins = words.of(split), scenario.file.intents[intent].pins
-    told = [name for name in words.opens_with if name not in pins]
-    shown = {name: value for name, value in fields.items() if name in pins or name in told}
+    wordings, told = words.of(split), _told(scenario, words, intent)
     parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
     said = " ".join(one_of(texts, ticket, rng) for texts in parts)
+    for shown, walk in customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent):
+        yield said, shown, walk
+        if walk.awaits is not None:
+            said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
+
+
+def customer_fields(
+    scenario: Scenario, words: Words, *, fields: Mapping[str, Value], ticket: Mapping[str, Value], intent: str
+) -> Iterator[tuple[dict[str, Value], Walk]]:
+    """Yield the last two of `customer_turns`, which do not depend on the wordings."""
+    first = {*scenario.file.intents[intent].pins, *_told(scenario, words, intent)}
+    shown = {name: value for name, value in fields.items() if name in first}
     while True:
         walk = scenario.walk(shown, ticket)
-        yield said, dict(shown), walk
+        yield dict(shown), walk
         if walk.awaits is None:
             return
-        said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
         shown[walk.awaits] = fields[walk.awaits]
+
+
+def _told(scenario: Scenario, words: Words, intent: str) -> list[str]:
+    """Return the fields that the first message shows beyond those that the intent pins."""
+    return [name for name in words.opens_with if name not in scenario.file.intents[intent].pins]
 
 
 def one_of(texts: Sequence[str], ticket: Mapping[str, Value], rng: Random) -> str:

@@ -17,8 +17,12 @@ PRECISION = 0.7
 """Least share of a reply's words that the nearest known wording of the act has too."""
 RECALL = 0.5
 """Least share of that wording's words that the reply has."""
-_FACT = re.compile(r"\b(?:[A-Z]\w*\s)?\d\w*(?:[.,]\d+)*")
-_WORD = re.compile(r"[^\W\d_]+")
+_HAN = r"\u4e00-\u9fff"
+_NO_NAME = r"(?!(?:A|An|At|For|From|In|It|My|Of|On|Only|The|With|Your)\s)"
+"""Words that begin a sentence before a number: "For 29 a month" names nothing."""
+_FACT = re.compile(rf"(?<![^\W{_HAN}])(?:{_NO_NAME}[A-Z][^\W{_HAN}]*\s)?\d[^\W{_HAN}]*(?:[.,]\d+)*")
+_WORD = re.compile(rf"[{_HAN}]|[^\W\d_{_HAN}]+")
+"""A word, or one Chinese character."""
 
 Wording = tuple[str, Counter[str]]
 
@@ -108,6 +112,8 @@ def facts(text: str) -> set[str]:
 
     >>> sorted(facts("Ring 400min at $55 would suit you."))
     ['55', 'Ring 400min']
+    >>> sorted(facts("推荐Surf 40GB，每月29元。"))
+    ['29', 'Surf 40GB']
     """
     return set(_FACT.findall(text))
 

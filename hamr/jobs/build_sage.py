@@ -30,6 +30,8 @@ def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConf
         raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
     if form != "actions" and config.noise:
         raise BadInput("data.sage.noise", config.noise, "goes with form=actions; leave one out")
+    if form != "actions" and not config.procedure:
+        raise BadInput("data.sage.procedure", config.procedure, "form=sage answers by the procedure; leave one out")
     rewording = None
     for name in TEACHING:
         if name in own and not (own.get("teacher") or own.get("teachers")):

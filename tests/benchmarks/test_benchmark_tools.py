@@ -12,7 +12,7 @@ import pytest
 from hamr.augmentation.patm import Patm, PatmRecipe, patm_items
 from hamr.augmentation.runner import make_one
 from hamr.config.schema import RewardsConfig, SageDataConfig
-from hamr.data.telecom import generate
+from hamr.data.sage_samples import generated
 from hamr.protocols import Ask
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
@@ -113,7 +113,7 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
 
         return ask
 
-    work = batch(generate(SageDataConfig(train=8, validation=8, test=24)).test, 3, 6, 0.5, seed=0)
+    work = batch(generated(SageDataConfig(train=8, validation=8, test=24)).test, 3, 6, 0.5, seed=0)
     assert work.y.shape == (3, 6) and {*work.y.ravel()} <= {0.0, 0.5, 1.0}
     distinct = sum(len(set(texts)) for texts in work.texts)
     assert distinct < 18
@@ -121,7 +121,7 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
     asks = {name: pool(name) for name in names}
     rows = {}
     for arm in arms(RewardsConfig(), {"tau_a": 0.4, "tau_b": 0.6, "w1": 0.1, "w2": 0.5}, 0.1):
-        found = await score(arm, asks, work, "m", at_once=4)
+        found = await score(arm, asks, work, "m", at_once=6)
         rows[arm.name] = figures(arm, [found], [work], names)
     calls = {name: (row["reranker"]["calls"], row["judge"]["calls"]) for name, row in rows.items()}
     assert (calls["judge only"], calls["reranker only"]) == ((0, 18), (18, 0))

@@ -19,12 +19,12 @@ from tests.unit.test_controller import build, by_index, sample
 
 
 async def test_the_rule_scores_other_words_with_the_right_facts_and_nothing_else() -> None:
-    reference = "I recommend Talk 500min for $60. Shall I switch you?"
+    reference = "For you I recommend Talk 600min at 25 a month. Would you like it?"
     said = {
-        "Talk 500min at $60 would suit you. Do you want it?": 1.0,
-        "Talk 500min at $55 would suit you. Do you want it?": 0.0,
-        "Talk 600min at $60 would suit you. Do you want it?": 0.0,
-        "That is fine. Have a nice day, goodbye!": 0.0,
+        "Talk 600min, 25 a month, would fit you well. Shall I book it?": 1.0,
+        "Talk 600min, 35 a month, would fit you well. Shall I book it?": 0.0,
+        "Ring 1000min, 25 a month, would fit you well. Shall I book it?": 0.0,
+        "That is quite all right. Have a good day, goodbye!": 0.0,
     }
     questions = [
         Question(variables={"history": "", "statement_a": reference, "statement_b": response}) for response in said

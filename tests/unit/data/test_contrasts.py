@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hamr.config.schema import SageDataConfig
 from hamr.data.contrasts import (
     KINDS,
-    TELECOM_ACTS,
     contrasts,
     fragment,
     negated,
@@ -20,15 +19,17 @@ from hamr.data.contrasts import (
     replies_of,
     shuffled,
 )
-from hamr.data.telecom import generate, wordings
+from hamr.data.language import language_of
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.sage_samples import generated
 from hamr.errors import DataError
-from hamr.evaluation.truth import ExactAct
+from hamr.evaluation.truth import ExactAct, facts
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 
 @pytest.fixture(scope="module")
 def splits():
-    return generate(SageDataConfig())
+    return generated(SageDataConfig())
 
 
 def logged(identity: str, *replies: str, **meta: object) -> ServiceSample:
@@ -45,31 +46,58 @@ def logged(identity: str, *replies: str, **meta: object) -> ServiceSample:
 
 def test_acts_take_turns_and_the_draw_is_repeatable(splits):
     drawn = contrasts(splits.test, 40, 3)
-    assert [c.cluster for c in drawn[:4]] == ["ask_profile", "goodbye", "penalty_notice", "recommend"]
+    assert [c.cluster for c in drawn[:4]] == [
+        "GoodBye",
+        "ask ApplicationTendency",
+        "ask ConsumptionProfile",
+        "ask EmotionTag",
+    ]
     assert drawn == contrasts(splits.test, 40, 3) != contrasts(splits.test, 40, 4)
     assert {wrong.kind for c in drawn for wrong in c.wrong} == set(KINDS) - {"policy"}
 
 
+def with_every_wording(sample):
+    acts = SageActs.of(sample)
+    texts = acts.right(sample.meta["act"], Context.of(sample))
+    return replace(sample, references=tuple(Reference(action=Reply(content=text)) for text in texts))
+
+
 def test_right_replies_are_exact_and_wrong_ones_are_not(splits):
     """By the rule that knows every wording; it calls a half sentence of a short reply right at times."""
-    rule = ExactAct.of((*splits.train, *splits.validation, *splits.test))
+    rule = ExactAct.of(map(with_every_wording, (*splits.train, *splits.validation, *splits.test)))
     for c in contrasts(splits.train, 60, 5):
         assert c.reference not in c.right
         assert not set(c.right) & {wrong.text for wrong in c.wrong}
+        assert all(rule.agree(Reply(content=c.reference), Reply(content=text)) for text in c.right)
         for wrong in c.wrong:
             if wrong.kind in ("act", "fact", "courtesy"):
                 assert not rule.agree(Reply(content=c.reference), Reply(content=wrong.text)), wrong
 
 
 def test_every_other_act_stands_against_the_reference(splits):
+    acts = set(SageActs.of(splits.test[0]).names("test"))
     for c in contrasts(splits.test, 8, 1):
-        assert sum(wrong.kind == "act" for wrong in c.wrong) == len(TELECOM_ACTS) - 1
+        assert {wrong.act for wrong in c.wrong if wrong.kind == "act"} == acts - {c.cluster}
 
 
 def test_the_facts_of_a_right_reply_are_the_references(splits):
-    [c] = [c for c in contrasts(splits.test, 40, 3) if c.cluster == "penalty_notice"][:1]
+    [c] = [c for c in contrasts(splits.test, 40, 3) if c.cluster == "ask EmotionTag"][:1]
     sample = next(s for s in splits.test if c.reference in replies_of(s))
-    assert set(c.right) < set(wordings("penalty_notice", sample.meta["slots"], "test"))
+    assert {c.reference, *c.right} == set(SageActs.of(sample).right("ask EmotionTag", Context.of(sample)))
+    [amount] = facts(c.reference)
+    assert amount == str(sample.ticket["Penalty"])
+    assert all(facts(text) == {amount} for text in c.right)
+    assert not any(facts(wrong.text) == {amount} for wrong in c.wrong if wrong.kind == "fact")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_samples_of_every_scenario_have_contrasts_in_their_language(language):
+    made = generated(SageDataConfig(scenario="all", language=language, train=180, validation=12, test=12))
+    drawn = contrasts(made.train, 60, 2)
+    for c in drawn:
+        assert {"act", "fragment", "shuffled", "off_topic"} <= {wrong.kind for wrong in c.wrong}
+        texts = [c.reference, *c.right, *(w.text for w in c.wrong if w.kind in ("act", "courtesy", "off_topic"))]
+        assert all(language_of(text) == language for text in texts)
 
 
 def test_samples_of_any_origin():

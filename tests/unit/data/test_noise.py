@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from hamr.config.schema import SageDataConfig
-from hamr.data.samples import action_json
-from hamr.data.telecom import generate
-from hamr.evaluation.truth import ExactAct
+from collections import Counter
 
-NOISY = generate(SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=5))
+import pytest
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.sage_acts import ASK, Context, SageActs
+from hamr.data.sage_samples import generated
+from hamr.data.samples import action_json
+from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.evaluation.truth import ExactAct
+from hamr.types import Reply
+
+CONFIG = SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=5)
+NOISY = generated(CONFIG)
+
+
+def wrong_pairs(splits):
+    pairs = list(zip(splits.train, splits.for_sft, strict=True))
+    return [(true, seen) for true, seen in pairs if "references" in seen.privileged]
 
 
 def test_only_the_sft_split_is_corrupted_and_keeps_the_truth() -> None:
-    clean = generate(SageDataConfig(train=300, validation=20, test=40, seed=5))
+    clean = generated(CONFIG.model_copy(update={"noise": 0.0}))
     assert (NOISY.train, NOISY.validation, NOISY.test) == (clean.train, clean.validation, clean.test)
     assert clean.sft == () and clean.for_sft == clean.train
     for true, seen in zip(NOISY.train, NOISY.for_sft, strict=True):
@@ -25,21 +38,36 @@ def test_only_the_sft_split_is_corrupted_and_keeps_the_truth() -> None:
 def test_the_share_is_as_asked_and_every_corrupted_reference_is_wrong() -> None:
     rule = ExactAct.of((*NOISY.train, *NOISY.validation, *NOISY.test))
     assert rule is not None
-    pairs = list(zip(NOISY.train, NOISY.for_sft, strict=True))
-    wrong = [(true, seen) for true, seen in pairs if "references" in seen.privileged]
-    assert 0.33 < len(wrong) / len(pairs) < 0.47
+    wrong = wrong_pairs(NOISY)
+    assert 0.28 < len(wrong) / len(NOISY.train) < 0.47
     assert not any(rule.is_exact(r.action, true) for true, seen in wrong for r in seen.references)
-    assert all(rule.is_exact(r.action, true) for true, _ in pairs for r in true.references)
+    assert all(rule.is_exact(r.action, true) for true in NOISY.train for r in true.references)
     arguments = [true for true, seen in wrong if rule.act_of(seen.references[0].action) == true.meta["act"]]
     assert 0 < len(arguments) < len(wrong) / 2, "some name the right act with wrong facts"
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("scenario", [*scenario_names(), "all"])
+def test_every_scenario_and_language_has_noise_of_its_own_acts(scenario: str, language: str) -> None:
+    config = CONFIG.model_copy(update={"scenario": scenario, "language": language, "train": 180})
+    made = generated(config)
+    wrong = wrong_pairs(made)
+    assert 0.28 < len(wrong) / len(made.train) < 0.5
+    by_scenario = Counter(true.meta["scenario"] for true, _ in wrong)
+    assert set(by_scenario) == {s.meta["scenario"] for s in made.train}
+    for true, seen in wrong:
+        acts, context, own = SageActs.of(true), Context.of(true), true.meta["act"]
+        assert [r.action for r in seen.references] != [r.action for r in true.references]
+        assert {r.source for r in seen.references} == {"corrupted"}
+        tools = {a.tool(n) for n, a in load_scenario(true.meta["scenario"]).file.actions.items() if not a.reply}
+        right = set(acts.right(own, context)) if own.startswith(ASK) else set()
+        for reference in seen.references:
+            if isinstance(reference.action, Reply):
+                assert reference.action.content not in right
+            else:
+                assert reference.action.name in tools
+
+
 def test_the_draw_does_not_depend_on_the_other_samples() -> None:
-    again = generate(SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=5))
-    assert again.sft == NOISY.sft
-    assert generate(SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=6)).sft != NOISY.sft
-
-
-def test_prompts_can_go_without_the_procedure() -> None:
-    short = generate(SageDataConfig(train=30, validation=6, test=6, procedure=False, seed=5))
-    assert {s.policy for s in (*short.train, *short.test)} == {""}
+    assert generated(CONFIG).sft == NOISY.sft
+    assert generated(CONFIG.model_copy(update={"seed": 6})).sft != NOISY.sft

@@ -4,34 +4,22 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.rendering import dialogue_text
-from hamr.data.telecom import act_of, generate, wordings
-from hamr.data.telecom_pairs import candidate
-from hamr.data.telecom_words import BANKS
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.sage_samples import generated
+from hamr.data.samples import act_of
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
-
-SLOTS = {
-    "package": "Surf 40GB",
-    "target": "Surf 40GB",
-    "price": "30",
-    "other_package": "Talk 500min",
-    "other_price": "25",
-    "current": "Lite 5GB",
-    "fee": "50",
-}
-REPLY_ACTS = ("ask_profile", "recommend", "penalty_notice", "goodbye")
 
 
 @pytest.fixture(scope="module")
 def train():
-    return generate(SageDataConfig()).train
+    return generated(SageDataConfig()).train
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +41,40 @@ def test_a_thought_is_short_and_every_history_is_a_samples(train, pairs):
         assert pair.history in histories
 
 
-@pytest.mark.parametrize("act", REPLY_ACTS)
+def by_reference(samples):
+    """(history, reference) -> the sample's right, partial and negated texts."""
+    found = {}
+    for sample in samples:
+        acts, context, act = SageActs.of(sample), Context.of(sample), act_of(sample)
+        texts = acts.right(act, context), acts.related(act, context, "partial"), acts.related(act, context, "negated")
+        found.update({(dialogue_text(sample), text): texts for text in acts.texts(act, context)})
+    return found
+
+
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_labels_mean_what_they_say(act, split):
-    rng = Random(5)
-    known = wordings(act, SLOTS, split)
-    partial = [t.format(**SLOTS) for t in BANKS[split].partial[act]]
-    for _ in range(200):
-        good = candidate(act, SLOTS, split, "consistent", rng)
-        assert good.reference in known
-        assert good.text in known
-        assert candidate(act, SLOTS, split, "partial", rng).text in partial
-        bad = candidate(act, SLOTS, split, "inconsistent", rng)
-        assert bad.reference in known
-        assert bad.text not in known
-        assert bad.text not in partial
+def test_labels_mean_what_they_say(split):
+    samples = getattr(generated(SageDataConfig()), split)
+    known = by_reference(samples)
+    kinds = Counter()
+    for pair in reply_pairs(samples, 400, 5):
+        right, partial, negated = known[pair.history, pair.statement_a]
+        if pair.label == "inconsistent":
+            assert pair.statement_b not in {*right, *partial}
+            kinds[pair.statement_b in negated] += 1
+        else:
+            assert pair.statement_b in (right if pair.label == "consistent" else partial)
+    assert kinds[True] and kinds[False]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_scenarios_without_partial_wordings_give_the_labels_that_theirs_allow(language):
+    made = generated(SageDataConfig(scenario="airline_refund", language=language, train=120, validation=12, test=12))
+    pairs = reply_pairs(made.train, 120, 1)
+    assert {pair.label for pair in pairs} == {"consistent", "inconsistent"}
+    known = by_reference(made.train)
+    for pair in pairs:
+        right, _, _ = known[pair.history, pair.statement_a]
+        assert (pair.statement_b in right) == (pair.label == "consistent")
 
 
 def test_consistent_pairs_are_mostly_in_other_words(pairs):
@@ -76,21 +83,13 @@ def test_consistent_pairs_are_mostly_in_other_words(pairs):
     assert 0.05 < verbatim < 0.25
 
 
-def test_a_wrong_amount_comes_in_the_references_own_words_too():
-    rng = Random(0)
+def test_a_wrong_amount_comes_in_the_references_own_words_too(train):
+    notices = [sample for sample in train if act_of(sample) == "ask EmotionTag"]
     near = 0
-    for _ in range(300):
-        made = candidate("penalty_notice", SLOTS, "train", "inconsistent", rng)
-        a, b = made.reference.split(), made.text.split()
+    for pair in reply_pairs(notices, 600, 0):
+        a, b = pair.statement_a.split(), pair.statement_b.split()
         near += len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
-    assert near > 20
-
-
-def test_wording_banks_of_wrong_replies_are_disjoint_from_right_ones():
-    for bank in BANKS.values():
-        for act in REPLY_ACTS:
-            assert not set(bank.agent[act]) & (set(bank.partial[act]) | set(bank.negated[act]))
-            assert len(set(bank.agent[act])) == len(bank.agent[act]) >= 5
+    assert near > 10
 
 
 def _logged(identity, *replies, cluster=None):
@@ -126,7 +125,7 @@ def test_few_samples_give_fewer_pairs_than_asked():
 
 
 def test_no_reply_to_start_from_is_an_error(train):
-    calls = [s for s in train if act_of(s) == "transfer_human"]
+    calls = [s for s in train if act_of(s) == "TransHuman"]
     assert all(isinstance(s.references[0].action, ToolCall) for s in calls)
     for nothing in ([], calls):
         with pytest.raises(DataError, match="no sample has a reply"):

@@ -12,8 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hamr.config.schema import SageDataConfig
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_samples import deal, generate, tools_of
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.sage_samples import deal, generate, generated, tools_of
 from hamr.data.sage_words import SPLITS, drawn, expansions, load_words, sentences
 from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
@@ -171,14 +173,90 @@ def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_lab
     assert {"en": "stands in the ticket", "zh": "见下面的工单"}[language] in made.train[0].policy
 
 
-def test_ends_and_questions_are_both_asked_for(made):
-    ends = Counter(s.privileged["action"] is not None for s in of(made, "train"))
-    assert 0.6 <= ends[True] / len(of(made, "train")) <= 0.9
-    acts = defaultdict(set)
-    for sample in of(made, "train"):
-        acts[sample.meta["scenario"]].add(sample.meta["act"])
-    for name in scenario_names():
-        assert len(acts[name]) >= 5
+@pytest.mark.parametrize("language", LANGUAGES)
+@EVERY
+def test_acts_are_balanced_and_every_path_ends_a_dialogue(name, language):
+    scenario = load_scenario(name)
+    made = generate([scenario], SIZES, seed=0, language=language)
+    settings = deal(scenario, Random(f"sage/{name}"))
+    for split in SPLITS:
+        counts = Counter(s.meta["act"] for s in of(made, split))
+        assert set(scenario.file.actions) & set(counts) == {route.action for route in settings[split]}
+        assert max(counts.values()) - min(counts.values()) <= 4, counts
+        ends = {
+            (tuple(s.meta["path"]), s.meta["act"]) for s in of(made, split) if s.meta["act"] in scenario.file.actions
+        }
+        assert ends == {(tuple(route.stages), route.action) for route in settings[split]}
+
+
+def test_paths_are_balanced_within_the_acts():
+    """A policy cannot infer the act from the length of a dialogue: each act ends short and long ones."""
+    made = generate([load_scenario("telecom_package")], SIZES, seed=0)
+    by_act = defaultdict(Counter)
+    for sample in made.train:
+        by_act[sample.meta["act"]][tuple(sample.meta["path"])] += 1
+    assert {act: len(paths) for act, paths in by_act.items()} == {
+        "ask ConsumptionProfile": 1,
+        "ask ApplicationTendency": 1,
+        "ask EmotionTag": 3,
+        "GoodBye": 1,
+        "ChangeOrder": 8,
+        "TransHuman": 3,
+    }
+    for paths in by_act.values():
+        assert max(paths.values()) - min(paths.values()) <= 1
+    moods = Counter(s.meta["act"] for s in made.train if "EmotionTag" in s.meta["fields"])
+    assert set(moods) == {"ChangeOrder", "TransHuman"}
+    assert min(moods.values()) >= 10, "customers stay calm too"
+
+
+def test_neither_the_sentence_nor_the_ticket_decides_alone():
+    """The same kind of message leads to an order or to a notice of the penalty, by the ticket; each state of the ticket
+    leads to most acts."""
+    made = generated(SageDataConfig())
+    by_message, by_state = defaultdict(set), defaultdict(set)
+    for sample in made.train:
+        system, fields = sample.meta["system"], sample.meta["fields"]
+        by_message[json.dumps(fields)].add(sample.meta["act"])
+        by_state[system["PackageStatus"], system["Penalty"] > 0].add(sample.meta["act"])
+    both = [fields for fields, acts in by_message.items() if {"ChangeOrder", "ask EmotionTag"} <= acts]
+    assert len(both) >= 4
+    assert len(by_state) == 3
+    assert all(len(acts) >= 4 for acts in by_state.values())
+    refused = Counter(s.meta["system"]["Penalty"] > 0 for s in made.train if s.meta["act"] == "GoodBye")
+    assert refused[False] > refused[True] > 0, "two states of three have no penalty"
+
+
+def test_the_configured_dialogues_are_those_of_the_generator():
+    config = SageDataConfig(train=60, validation=12, test=12, seed=4)
+    sizes = {"train": 60, "validation": 12, "test": 12}
+    assert generated(config) == generate([load_scenario("telecom_package")], sizes, seed=4)
+    bare = generated(config.model_copy(update={"procedure": False}))
+    assert {s.policy for s in (*bare.train, *bare.validation, *bare.test)} == {""}
+    assert [s.history for s in bare.train] == [s.history for s in generated(config).train]
+    both = generated(config.model_copy(update={"scenario": "all", "language": "zh"}))
+    assert {s.meta["scenario"] for s in both.train} == set(scenario_names())
+
+
+def test_replies_are_texts_of_their_act_and_vary(made):
+    for sample in (s for split in SPLITS for s in of(made, split)):
+        acts = SageActs.of(sample)
+        replies = [r.action.content for r in sample.references if isinstance(r.action, Reply)]
+        assert len(set(replies)) == len(replies)
+        assert set(replies) <= set(acts.texts(sample.meta["act"], Context.of(sample)))
+        assert sample.history[-1].role == "customer"
+    quickstart = generated(SageDataConfig())
+    assert len({t.content for s in quickstart.train for t in s.history if t.role == "customer"}) >= 300
+
+
+def test_prompts_without_the_procedure_are_short_and_share_their_beginning():
+    """The bundled model has a context of 1,024 tokens, about 1.6 a word."""
+    prompts = [policy_messages(s) for s in generated(SageDataConfig(procedure=False)).train]
+    systems = [messages[0]["content"] for messages in prompts]
+    low, high = min(systems), max(systems)
+    common = low[: next(i for i in range(len(low)) if low[i] != high[i])]
+    assert max(len(text[len(common) :].split()) for text in systems) <= 15
+    assert max(sum(len(m["content"].split()) for m in messages) for messages in prompts) <= 200
 
 
 def test_numbers_of_the_ticket_vary_but_lead_the_same_way():
@@ -294,6 +372,12 @@ def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
         (lambda w: w["test"].update(mannner={}), "did you mean 'manner'"),
         (lambda w: w.update(opens_with=["Fond"]), "is no field"),
         (lambda w: w["test"]["say"]["Thank"].append("Hello. My keys train ran away!"), "stands in train too"),
+        (lambda w: w["test"].update(reworded={"Thank": ["Thank you train."]}), "stands in train too"),
+        (lambda w: w["test"].update(partial={"Found": ["Are they there train?"]}), "stands in train too"),
+        (lambda w: w["test"].update(negated={"Thank": ["I do not thank {Who}."]}), "no such variable"),
+        (lambda w: w["test"].update(reworded={"Thnak": ["Many thanks."]}), "did you mean 'Thank'"),
+        (lambda w: w["test"].update(partial={"Lost": ["Are they?"]}), "test.partial.Lost: 'Lost': is no act"),
+        (lambda w: w["test"].update(negated={"Fuond": ["They are."]}), "did you mean 'Found'"),
     ],
 )
 def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):

@@ -17,8 +17,8 @@ from hamr.cli import main as hamr
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
+from hamr.data.sage_samples import generated
 from hamr.data.samples import write_samples
-from hamr.data.telecom import generate
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.jobs import calibrate as job
@@ -290,7 +290,7 @@ def test_what_can_be_known_before_is_said_before_a_pool_starts(
 def test_from_samples_by_the_pairs_that_their_references_make(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = generate(SageDataConfig(train=8, validation=30, test=8)).validation
+    samples = generated(SageDataConfig(train=8, validation=30, test=8)).validation
     write_samples(tmp_path / "held_out.jsonl", samples)
     seen: list[Any] = []
 

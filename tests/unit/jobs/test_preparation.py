@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hamr.config.load import load_config
+from hamr.data.sage_samples import generated
 from hamr.data.splits import Splits
-from hamr.data.telecom import generate
 from hamr.errors import BadInput, DataError
 from hamr.jobs import preparation
 from hamr.jobs.preparation import Codec, check_room, fit_prompts
@@ -24,7 +24,7 @@ class WordCodec:
 
 @pytest.fixture(scope="module")
 def splits() -> Splits:
-    return generate(load_config(["experiment=smoke"]).data.sage)
+    return generated(load_config(["experiment=smoke"]).data.sage)
 
 
 def words(splits: Splits) -> list[int]:
@@ -98,7 +98,7 @@ def test_prompts_are_remembered_small() -> None:
             return list(range(100_000, 101_000))
 
     codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke"]))  # type: ignore[arg-type]
-    sample = generate(codec.config.data.sage).train[0]
+    sample = generated(codec.config.data.sage).train[0]
     assert codec.prompt(sample) == tuple(range(100_000, 101_000))
     [kept] = codec._prompts.values()
     assert len(memoryview(kept).cast("B")) == 4 * 1000

@@ -8,24 +8,25 @@ import pytest
 
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
+from hamr.data.sage_acts import Context, SageActs
+from hamr.data.sage_samples import generated
 from hamr.data.splits import Splits
-from hamr.data.telecom import generate, wordings
 from hamr.errors import UnreliableScorer
 from hamr.evaluation.truth import ExactAct
 from hamr.jobs.scorer_watch import ScorerWatch
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
 GOODBYE = "That is fine. Have a nice day, goodbye!"
-SPLITS = generate(SageDataConfig())
+SPLITS = generated(SageDataConfig())
 EVERY = (*SPLITS.train, *SPLITS.validation, *SPLITS.test)
 RULE = ExactAct.of(EVERY)
 assert RULE is not None
 
 
 def with_all_wordings(sample: ServiceSample) -> ServiceSample:
-    if sample.meta["act"] not in ("ask_profile", "recommend", "penalty_notice", "goodbye"):
-        return sample
-    texts = wordings(sample.meta["act"], sample.meta["slots"], sample.meta["split"])
+    acts = SageActs.of(sample)
+    assert acts is not None
+    texts = acts.right(sample.meta["act"], Context.of(sample))
     return replace(sample, references=tuple(Reference(action=Reply(content=text)) for text in texts))
 
 
@@ -93,11 +94,13 @@ async def test_right_scorers_raise_no_alarm_about_a_policy_of_one_reply() -> Non
 
 
 async def test_only_the_most_frequent_replies_are_tried() -> None:
-    scorer = Right()
-    found, _ = watch(scorer, "scorers.replies=1", "scorers.contexts=4", "rewards=reranker")
-    await found.of_replies({GOODBYE: 3, "Hello?": 2, "Yes.": 1})
-    right = 9
-    assert scorer.asked == 4 * (right + 1)
+    asked = {}
+    for replies in (1, 3):
+        scorer = Right()
+        found, _ = watch(scorer, f"scorers.replies={replies}", "scorers.contexts=4", "rewards=reranker")
+        await found.of_replies({GOODBYE: 3, "Hello?": 2, "Yes.": 1})
+        asked[replies] = scorer.asked
+    assert asked[3] - asked[1] == 4 * 2
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ async def test_nothing_is_asked_where_nothing_can_be(overrides: list[str]) -> No
 
 
 async def test_data_of_one_act_have_no_contrasts() -> None:
-    one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "goodbye")
+    one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
     found, _ = watch(Right(), splits=Splits(train=one_act, validation=(), test=one_act))
     assert await found.of_replies({GOODBYE: 3}) == {}
     assert found.gates == {}

@@ -1,1 +1,0 @@
-"""What `benchmarks/ablations.py` is made of."""

@@ -1,0 +1,56 @@
+"""The reasons of generated dialogues: what was shown last, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.sage_acts import ASK
+from hamr.data.sage_samples import generated
+from hamr.data.sage_thoughts import thought_of
+from hamr.data.samples import from_json, to_json
+from hamr.data.sft_items import decision_item, item_from_json, item_to_json
+from hamr.errors import DataError
+from hamr.evaluation.sage import load_scenario
+from hamr.evaluation.sage.schema import LANGUAGES
+
+SAMPLES = generated(SageDataConfig(train=120, validation=8, test=8, seed=3)).train
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("scenario", ["telecom_package", "online_education", "all"])
+def test_every_thought_has_what_was_shown_last_and_what_the_procedure_wants(scenario, language) -> None:
+    config = SageDataConfig(train=90, validation=12, test=12, seed=3, scenario=scenario, language=language)
+    for sample in generated(config).train:
+        thought, file = thought_of(sample), load_scenario(sample.meta["scenario"]).file
+        act, fields = sample.meta["act"], sample.meta["fields"]
+        if fields:
+            name, value = list(fields.items())[-1]
+            assert file.fields[name].meanings[value].of(language) in thought
+        wanted = file.fields[act.removeprefix(ASK)] if act.startswith(ASK) else file.actions[act]
+        assert wanted.description.of(language) in thought
+        assert thought.endswith({"en": ".", "zh": "。"}[language])
+        assert ".." not in thought and "。。" not in thought
+        assert len(thought.split()) <= 40 if language == "en" else len(thought) <= 60
+
+
+def test_the_mood_is_named_only_where_it_was_shown() -> None:
+    for sample in SAMPLES:
+        angry = sample.meta["fields"].get("EmotionTag") == "Discontent"
+        assert thought_of(sample).startswith("The customer is angry about what it costs.") == angry
+        assert angry == (sample.meta["act"] == "TransHuman")
+
+
+def test_a_sample_from_a_file_has_the_same_thought_and_makes_items_in_both_orders() -> None:
+    sample = SAMPLES[0]
+    assert thought_of(from_json(to_json(sample))) == thought_of(sample)
+    for order in (False, True):
+        item = decision_item(sample, sample.references[0].action, thought_of(sample), answer_first=order)
+        assert item_from_json(item_to_json(item)).text == item.text
+
+
+def test_samples_of_other_origins_are_refused() -> None:
+    with pytest.raises(DataError, match="is not a dialogue of a shipped scenario"):
+        thought_of(dataclasses.replace(SAMPLES[0], meta={}))
