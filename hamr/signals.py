@@ -2,7 +2,8 @@
 
 The first signal runs an action in the main thread. The default action raises, so that `finally` blocks run. A timer
 bounds the orderly end: a `finally` that waits for a dead engine, or library code that swallows the exception, cannot
-keep the process. A second signal, or the timer, kills every descendant of this process and exits.
+keep the process. Where Python itself swallows it (in callbacks, e.g. of a fork), it is raised again. A second
+signal, or the timer, kills every descendant of this process and exits.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from hamr.processes import kill_descendants
 T = TypeVar("T")
 Action = Callable[[int], None]
 
-LIMIT_S = 8.5
-"""Longest orderly end. Users and schedulers expect a process to end within 10 seconds."""
+LIMIT_S = 8.0
+"""Longest orderly end. With the kill that follows it, a process ends within 10 seconds."""
+AGAIN_S = 0.05
+"""Pause before a signal is delivered once more."""
 
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 _SHOW_CURSOR = "\033[?25h"
@@ -34,6 +37,8 @@ _SHOW_CURSOR = "\033[?25h"
 @dataclass
 class _State:
     received: int | None = None
+    again: bool = False
+    """The next signal is the first one once more."""
     depth: int = 0
     timer: threading.Timer | None = None
     clean_up: tuple[Callable[[], object], ...] = ()
@@ -86,10 +91,10 @@ def handled(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> 
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        if _state.received is not None:
+        if _state.received is not None and not _state.again:
             exit_now("by a second signal")
-        _state.received = signum
-        if limit_s is not None:
+        _state.received, _state.again = signum, False
+        if limit_s is not None and _state.timer is None:
             reason = f"because its orderly end took longer than {limit_s:g} s"
             _state.timer = threading.Timer(limit_s, exit_now, (reason,))
             _state.timer.daemon = True
@@ -97,17 +102,29 @@ def handled(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> 
         action(signum)
 
     before = {signum: signal.signal(signum, handle) for signum in SIGNALS}
+    hook, sys.unraisablehook = sys.unraisablehook, _raise_again
     _state.depth += 1
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for signum, handler in before.items():
             signal.signal(signum, handler)
         _state.depth -= 1
         if not _state.depth:
             if _state.timer is not None:
                 _state.timer.cancel()
-            _state.received, _state.timer, _state.advice = None, None, ""
+            _state.received, _state.timer, _state.again, _state.advice = None, None, False, ""
+
+
+def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Deliver the signal once more if Python could not raise the exception of its action."""
+    error, main_thread = unraisable.exc_value, threading.main_thread().ident
+    if _state.received is None or error is None or signal_of(error) is None or main_thread is None:
+        sys.__unraisablehook__(unraisable)
+        return
+    _state.again = True
+    threading.Timer(AGAIN_S, signal.pthread_kill, (main_thread, _state.received)).start()
 
 
 def is_handled() -> bool:

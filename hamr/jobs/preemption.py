@@ -34,7 +34,7 @@ class Preemption:
     """Whether a run was told to end. While it is `patient`, it sees to that itself within `grace_s` seconds; otherwise
     its task is cancelled at once."""
 
-    def __init__(self, grace_s: float = 5.0) -> None:
+    def __init__(self, grace_s: float = 4.0) -> None:
         self.asked = asyncio.Event()
         self.patient = False
         self.grace_s = grace_s

@@ -62,8 +62,8 @@ class Run:
     run_id: str
     preemption: Preemption
     version: int = 0
-    doing: str = "the start"
-    """What a signal may have to drop, for its message."""
+    doing: str = ""
+    """What is waited for when a signal arrives, for the message; empty where nothing is."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
     steering: Steering = field(init=False)
@@ -167,7 +167,8 @@ class WarmUp:
         state = {"stream": self.samples.state(), "rng": self.rng.getstate()}
         state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
         await run.warm_ups.save(self.done, run.world.trainers.save, state)
-        raise stopped(f" in the warm-up, step {self.done} of {steps} is kept; {how_to_resume(run.folder)}")
+        kept = f" in the warm-up, step {self.done} of {steps} is kept" if self.done else " before the first step"
+        raise stopped(f"{kept}; {how_to_resume(run.folder)}")
 
 
 async def warm_up(run: Run) -> None:
@@ -282,7 +283,7 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
 
 
 def how_to_resume(folder: Path, job: str = "train") -> str:
-    return f"go on with: hamr {job} resume={folder}"
+    return f"go on with: hamr {job} resume={folder.absolute()}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:

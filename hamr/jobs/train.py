@@ -207,6 +207,8 @@ async def _train(
 
 async def dropped(run: Run) -> Preempted:
     """Return the error of a run whose work a signal has dropped; it names the step from which the run resumes."""
+    if not run.doing:
+        return stopped(f"; {how_to_resume(run.folder)}")
     steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
     newest = await asyncio.to_thread(run.checkpoints.newest)
     warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None

@@ -17,12 +17,18 @@ COMMAND = """
 import subprocess, sys, time, types
 from hamr import cli, signals
 
+class Swallowing:
+    def __del__(self):
+        time.sleep(600)  # Python ignores an exception that is raised here
+
 def main(args):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     signals.advise("go on with: hamr train resume=run")
     with signals.handled(limit_s=float(sys.argv[3])), signals.cleaned_up(lambda: print("swept", flush=True)):
         try:
             print(child.pid, flush=True)
+            if sys.argv[4] == "swallowing":
+                Swallowing()
             time.sleep(600)
         finally:
             print("ending", flush=True)
@@ -34,12 +40,14 @@ cli.available_jobs = lambda: {"doctor": "hamr.jobs.doctor:main"}
 sys.argv[1:1] = ["doctor"]
 cli.entry()
 """
-"""A command with a child process. Arguments: seconds that its orderly end takes, and may take."""
+"""A command with a child process. Arguments: seconds that its orderly end takes, and may take; what it does."""
 
 
-def end(signum: int, *, takes: float, limit_s: float, again: bool = False) -> tuple[int, str, str]:
+def end(
+    signum: int, *, takes: float, limit_s: float, again: bool = False, doing: str = "sleeping"
+) -> tuple[int, str, str]:
     """Start the command, send the signal, and return exit code, output and errors. Its child is gone."""
-    command = [sys.executable, "-c", COMMAND, str(takes), str(limit_s)]
+    command = [sys.executable, "-c", COMMAND, str(takes), str(limit_s), doing]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -61,6 +69,12 @@ def end(signum: int, *, takes: float, limit_s: float, again: bool = False) -> tu
 )
 def test_the_first_signal_runs_finally_blocks_and_leaves_no_process(signum: int, code: int, line: str) -> None:
     assert end(signum, takes=0, limit_s=100) == (code, "ending\nended\n", line)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_exception_that_python_swallows_is_raised_again(signum: int) -> None:
+    code, out, _ = end(signum, takes=0, limit_s=100, doing="swallowing")
+    assert (code, out) == (128 + signum, "ending\nended\n")
 
 
 @pytest.mark.slow
