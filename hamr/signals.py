@@ -152,6 +152,8 @@ def exit_now(reason: str) -> NoReturn:
     """Kill all descendants and end the process. `finally` blocks do not run; what is on disk stays as it is."""
     signum = _state.received or signal.SIGTERM
     with contextlib.suppress(Exception):
+        silence_native_code()
+    with contextlib.suppress(Exception):
         kill_descendants()
     for callback in _state.clean_up:
         with contextlib.suppress(Exception):
@@ -169,7 +171,8 @@ def silence_native_code() -> None:
 
     Ray's core logs an error for every call to a killed actor. Only for a process that a signal ends.
     """
-    sys.stderr.flush()
+    if _state.errors != 2:
+        return
     _state.errors = os.dup(2)
     sys.stderr = os.fdopen(_state.errors, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

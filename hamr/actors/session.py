@@ -156,14 +156,17 @@ def _init(what: str, **options: Any) -> None:
 
 @contextlib.contextmanager
 def _sigterm_handler_kept() -> Iterator[None]:
-    """Keep Ray from installing its own SIGTERM handler, which would lose the exit code, while the body runs."""
+    """Keep this process's SIGTERM handler while the body starts Ray, whose own would lose the exit code."""
     from ray._private import utils
 
+    before = signal.getsignal(signal.SIGTERM)
     install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
         utils.set_sigterm_handler = install
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's core has put a handler below, which prints its stack
 
 
 def _stop_local() -> None:
