@@ -15,7 +15,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from hamr import __version__
+from hamr import __version__, signals
 from hamr.errors import HamrError
 from hamr.redact import redact_text
 
@@ -47,11 +47,16 @@ def entry() -> None:
     # Libraries' progress bars would tear hamr's own display; waiting threads sleep, as many engines share few cores.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.exit(main(sys.argv[1:]))
+    with signals.handled():
+        code = main(sys.argv[1:])
+        if signals.received() is not None:
+            signals.leave(code)
+    sys.exit(code)
 
 
 def main(args: list[str]) -> int:
-    """Runs one command and returns its exit code: 0 success, 1 failure at run time, 2 bad input, 130 interrupted."""
+    """Runs one command and returns its exit code: 0 success, 1 failure at run time, 2 bad input, 130 interrupted by
+    Ctrl-C, 143 by SIGTERM."""
     if not args or args[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if args else 2
@@ -84,6 +89,10 @@ def _run(target: str, args: list[str]) -> int:
         return int(getattr(importlib.import_module(module), function)(args))
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except SystemExit as error:
+        if signals.signal_of(error) is None:
+            raise
+        return _fail("stopped by SIGTERM", int(error.code or 0))
     except Exception as error:
         # Ray hands a remote error over as a subclass whose text is the remote traceback; the error itself is its cause.
         cause = getattr(error, "cause", None)

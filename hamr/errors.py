@@ -51,6 +51,12 @@ class Preempted(HamrError):
     exit_code = 0
 
 
+class Interrupted(Preempted):
+    """Ctrl-C ended the run. It can be resumed, like any run that was told to end."""
+
+    exit_code = 130
+
+
 class EngineDied(HamrError):
     """An inference engine stopped answering; its work has to be done again elsewhere."""
 

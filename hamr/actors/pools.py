@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hamr import signals
 from hamr.actors.demands import ray_options, replica_resources
 from hamr.actors.pool_client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
+from hamr.actors.session import ends_at_once
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
@@ -161,10 +163,14 @@ async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, t
 
 
 async def stop_pools(run: str) -> None:
-    """Drain and remove the pools of `run`; other runs' pools on the same cluster stay."""
-    serve = import_serve()
+    """Drain and remove the pools of `run`; other runs' pools on the same cluster stay.
+
+    When a signal ends this process, the cluster drains them behind it, and a local Ray is killed by its session."""
+    if ends_at_once():
+        return
+    serve, wait = import_serve(), signals.received() is None
     mine = [app for app in (await asyncio.to_thread(serve.status)).applications if split_app_name(app)[0] == run]
-    await asyncio.gather(*(asyncio.to_thread(serve.delete, app) for app in mine))
+    await asyncio.gather(*(asyncio.to_thread(serve.delete, app, wait) for app in mine))
 
 
 def pool_status(run: str) -> dict[str, dict[str, Any]]:

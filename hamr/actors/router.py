@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
 from hamr.actors.router_calls import RouterCalls, collect_rarely, in_batches, packed_done, unpacked
+from hamr.actors.session import ends_at_once
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
@@ -195,6 +196,8 @@ class RouterClient:
         import ray
         from ray.exceptions import RayError
 
+        if ends_at_once():
+            return
         with contextlib.suppress(RayError, TimeoutError):
             await asyncio.wait_for(self.actor.close.remote(), CLOSE_S)
         ray.kill(self.actor)

@@ -17,16 +17,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hamr import signals
 from hamr.actors.joining import TOKEN, check_joinable
 from hamr.actors.nodes import check_alike
+from hamr.backends.weights import sweep_stale
 from hamr.config.cluster_security import check_cluster_address
 from hamr.config.schema import ClusterConfig
 from hamr.errors import BadInput, HamrError
+from hamr.processes import kill_descendants
 
 MIN_LOGICAL_CPUS = 8
 """Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
 
-SIGTERM_EXIT = 128 + signal.SIGTERM
+SHARED_MEMORY = "/dev/shm"
+"""Where a killed trainer leaves its weight file."""
 ALIKE_S = 60.0
 """Longest wait for the nodes of a cluster to say what is installed there."""
 
@@ -59,8 +63,10 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
 
     A local Ray listens behind a token of its own, lives in a short private folder (socket paths hold 107 bytes) and
     is taken down on every way out: return, exception, SIGINT, SIGTERM (turned into `SystemExit(143)` while the
-    session lasts). Worker logs are kept in `logs` if given, else in the folder when `cluster.temp_dir` names one or
-    the body failed; otherwise they go with it. A joined cluster is only left: its pools are for `stop_pools`.
+    session lasts, unless `hamr.signals` handles it). After a signal, its processes are killed instead of drained, since
+    nothing that they hold is needed any more. Worker logs are kept in `logs` if given, else in the folder when
+    `cluster.temp_dir` names one or the body failed; otherwise they go with it. A joined cluster is only left: its pools
+    are for `stop_pools`.
 
     Raises BadInput when Ray cannot be reached or started, and for a node of the cluster that has another Python, Ray or
     hamr than this process.
@@ -78,18 +84,44 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
                 ray.shutdown()
             return
         _guard_with_token()
-        with _private_folder(cluster, logs) as folder:
-            _init(
-                "a local Ray",
-                num_cpus=local_cpus(cluster),
-                object_store_memory=cluster.object_store_mb << 20,
-                include_dashboard=False,
-                _temp_dir=str(folder),
-            )
+        with _private_folder(cluster, logs) as folder, signals.cleaned_up(lambda: _remove_traces(folder)):
+            _own_ray.append(folder)
             try:
+                _init(
+                    "a local Ray",
+                    num_cpus=local_cpus(cluster),
+                    object_store_memory=cluster.object_store_mb << 20,
+                    include_dashboard=False,
+                    _temp_dir=str(folder),
+                )
                 yield RaySession(local=True, resources=ray.cluster_resources(), temp_dir=folder)
             finally:
-                _stop_local()
+                at_once = ends_at_once()
+                _own_ray.remove(folder)
+                if at_once:
+                    signals.silence_native_code()
+                    kill_descendants()
+                    sweep_stale(SHARED_MEMORY)
+                else:
+                    _stop_local()
+
+
+_own_ray: list[Path] = []
+"""Folder of the local Ray that this process has started, if it has."""
+
+
+def ends_at_once() -> bool:
+    """Return whether a signal ends this process, and with it the local Ray that it has started.
+
+    Its actors and pools then need no orderly end: `ray_session` kills all of them. A drain would take seconds for each.
+    """
+    return signals.received() is not None and bool(_own_ray)
+
+
+def _remove_traces(folder: Path) -> None:
+    """Remove what killed processes have left: Ray's folder, and weight files in shared memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sweep_stale(SHARED_MEMORY)
 
 
 def _init(what: str, **options: Any) -> None:
@@ -102,7 +134,8 @@ def _init(what: str, **options: Any) -> None:
     # cores a trainer's two threads then spend a third of their time waiting for each other.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+        with _sigterm_handler_kept():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         # What could not be asked before (`auto`, `ray://`) may want a token, which Ray's exception does not say.
@@ -119,7 +152,21 @@ def _init(what: str, **options: Any) -> None:
         ) from e
     # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
     ray._private.worker._worker_logs_enabled = False
-    _raise_on_sigterm()  # Ray has put its own handler in place, which would lose the exit code
+
+
+@contextlib.contextmanager
+def _sigterm_handler_kept() -> Iterator[None]:
+    """Keep this process's SIGTERM handler while the body starts Ray, whose own would lose the exit code."""
+    from ray._private import utils
+
+    before = signal.getsignal(signal.SIGTERM)
+    install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = install
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's core has put a handler below, which prints its stack
 
 
 def _stop_local() -> None:
@@ -157,6 +204,9 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
     try:
         yield folder
         keep = given
+    except BaseException:
+        keep = given or signals.received() is None
+        raise
     finally:
         if logs is not None:
             for session in folder.glob("session_2*/logs"):
@@ -167,20 +217,19 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
 
 @contextlib.contextmanager
 def sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM as an ordinary exception, so that `finally` runs. The former handler comes back afterwards."""
-    before = signal.getsignal(signal.SIGTERM)
-    _raise_on_sigterm()
+    """Raise SIGTERM as an exception, so that `finally` runs, unless `hamr.signals` handles it already.
+
+    This is for scripts that use hamr as a library: their Ctrl-C stays as it is.
+    """
+    if signals.is_handled() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
-def _raise_on_sigterm() -> None:
-    if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
+    signals.raise_exit(signum)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr import signals
 from hamr.actors.demands import amounts, ray_options
 from hamr.actors.nodes import Place, asked, at
 from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
@@ -31,6 +32,8 @@ connection, and the peer's death, which is the reason, may be reported a moment 
 
 REMOVE_S = 10.0
 """Longest wait for rank 0's host to remove a file; what stays is swept by the next run there."""
+REMOVE_STOPPED_S = 2.0
+"""The same, when a signal ends the run."""
 
 
 class TrainerRank:
@@ -176,7 +179,8 @@ class TrainerGroup:
         """Removes that file from rank 0's host, whether the rank still lives or not."""
         if self._shared is not None:
             (path, node), self._shared = self._shared, None
-            await asyncio.to_thread(asked, [node], REMOVE_S, _unlink, path)
+            limit = REMOVE_S if signals.received() is None else REMOVE_STOPPED_S
+            await asyncio.to_thread(asked, [node], limit, _unlink, path)
 
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
         """A new stage from the model in `model_path`, in the same processes.

@@ -385,6 +385,10 @@ class EvaluationConfig(Section):
 class CheckpointConfig(Section):
     every: PositiveInt = 10
     keep: Annotated[int, Field(ge=2)] = 2
+    grace_s: Annotated[float, Field(ge=0)] = 4.0
+    """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved; then it is dropped, and
+    the run resumes from its newest checkpoint. The whole run ends within 10 s with the default. Raise it for a large
+    model, up to a few seconds less than what the scheduler waits before SIGKILL."""
 
 
 class ExperimentConfig(Section):

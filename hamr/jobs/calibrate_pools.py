@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from hamr import signals
 from hamr.augmentation.progress import Item, Made, Progress, item_key
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
@@ -89,7 +90,7 @@ def _ask(
     with ray_session(config.cluster):
         models = {pool_model(name): path for name, path in paths.items()}
         check_pool_room(config, pools, router=False, models=models)
-        asyncio.run(ask())
+        signals.run(ask())
 
 
 def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfig]:

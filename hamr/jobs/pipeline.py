@@ -24,18 +24,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hamr.actors.session import SIGTERM_EXIT, sigterm_as_exit
+from hamr import signals
 from hamr.errors import Preempted, RunFolderError
 from hamr.jobs.pipeline_jobs import JOBS, POLICY, policy_of
 from hamr.jobs.pipeline_plan import Plan, Stage, read_command
+from hamr.jobs.preemption import stopped
 from hamr.observability.pipeline_log import PipelineLog
 from hamr.observability.pipeline_report import write_pipeline_report
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
 """Exit code behind Ctrl-C."""
-PATIENCE_S = 30.0
-"""Longest wait for a stage that Ctrl-C reached too."""
 
 Run = Callable[[Sequence[str]], int]
 """The arguments of one `hamr` -> its exit code."""
@@ -61,7 +60,7 @@ def main(args: Sequence[str], run: Run | None = None) -> int:
 
 def work_off(plan: Plan, run: Run | None = None) -> int:
     """Runs what of a created plan has not finished, with nobody else at work in its folder."""
-    with _locked(plan.folder), sigterm_as_exit():
+    with _locked(plan.folder), signals.handled(limit_s=None):  # a stage bounds its own end
         return run_stages(plan, run or _run)
 
 
@@ -93,12 +92,12 @@ def run_stages(plan: Plan, run: Run) -> int:
         begun = time.monotonic()
         try:
             code = run(args)
-        except (KeyboardInterrupt, SystemExit) as stopped:
+        except (KeyboardInterrupt, SystemExit) as error:
             log.end(stage.name, "stopped", time.monotonic() - begun)
             write_pipeline_report(plan.folder)
-            if isinstance(stopped, SystemExit) and stopped.code == SIGTERM_EXIT:
-                raise Preempted(f"stopped by SIGTERM in {title}; {go_on}") from None
-            raise
+            if (signum := signals.signal_of(error)) is None:
+                raise
+            raise stopped(f" in {title}; {go_on}", signum) from None
         # A run that was told to end exits with 0 too; only one that came to its end has a summary.
         whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
         log.end(
@@ -150,17 +149,17 @@ def trim(stage: Stage) -> None:
 
 
 def _run(args: Sequence[str]) -> int:
-    """`hamr <args>` in a process of its own, which ends with this one."""
-    child = subprocess.Popen([sys.executable, "-m", "hamr", *args], preexec_fn=end_with_parent)
+    """`hamr <args>` in a process of its own, which ends with this one.
+
+    It has its own process group, so that Ctrl-C in a terminal reaches it once, from here: a second signal would end it
+    without its last step.
+    """
+    command = [sys.executable, "-m", "hamr", *args]
+    child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0)
     try:
         return child.wait()
-    except BaseException as stopped:
-        if isinstance(stopped, KeyboardInterrupt):
-            # A terminal's Ctrl-C reached the stage as well.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(PATIENCE_S)
-        if child.poll() is None:
-            child.terminate()
+    except BaseException as error:
+        child.send_signal(signals.signal_of(error) or signal.SIGTERM)
         child.wait()
         raise
 

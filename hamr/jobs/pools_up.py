@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from hamr import signals
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.splits import Splits
@@ -79,7 +80,7 @@ def with_pools(
     with ray_session(config.cluster):
         models = {pool_model(name): path for name, path in paths.items()}
         check_pool_room(config, pools, router=False, models=models)
-        return asyncio.run(ask())
+        return signals.run(ask())
 
 
 def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, PoolConfig]:

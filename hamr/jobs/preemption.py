@@ -1,9 +1,16 @@
-"""SIGTERM as pre-emption: the machine is taken away, and the run is to go on elsewhere.
+"""SIGTERM and Ctrl-C to a run: it ends within seconds and can be resumed.
 
-Clusters, batch systems and spot machines say so by SIGTERM, with SIGKILL some 30 s behind; a person stops a run by
-Ctrl-C. So SIGTERM ends a training run as soon as nothing is lost by it, with exit code 0 and a line that says how to go
-on. What can be done again (a batch half collected, an evaluation) is dropped; what cannot (an optimiser step that is
-under way) is waited for and kept.
+Clusters, batch systems and spot machines send SIGTERM, with SIGKILL some 10 to 30 s behind; a person presses Ctrl-C.
+Both mean the same here, except for the exit code: 0 after SIGTERM, since the run is to be resumed elsewhere, and 130
+after Ctrl-C.
+
+What can be done again (a half-collected batch, an evaluation) is dropped at once. An optimiser step that is running
+gets `experiment.checkpoint.grace_s` seconds to end and to be saved. After that it is dropped and the newest checkpoint
+counts: weights are changed in place, so in the middle of a step the state after the last finished one exists nowhere.
+To keep it would take a second copy of weights and optimiser before every step, and a step cannot be abandoned half-way,
+because its ranks wait for each other. So the wait is bounded, the user chooses the bound, and the message names the
+step from which the run resumes. At most `experiment.checkpoint.every` - 1 finished steps are then taken again, with the
+same prompts, seeds and results, because all of these depend on the checkpoint alone.
 """
 
 from __future__ import annotations
@@ -11,44 +18,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
 from typing import Any, TypeVar
+
+from hamr import signals
+from hamr.errors import Interrupted, Preempted
 
 Result = TypeVar("Result")
 
+STOP_S = 4.0
+"""Time for the end of all processes after the grace period, before they are ended by force."""
+
 
 class Preemption:
-    """Whether a run was told to end. While it is `patient`, it sees to that itself; otherwise its task is cancelled."""
+    """Whether a run was told to end. While it is `patient`, it sees to that itself within `grace_s` seconds; otherwise
+    its task is cancelled at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float = 4.0) -> None:
         self.asked = asyncio.Event()
         self.patient = False
+        self.grace_s = grace_s
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """While the body runs, in the task that runs it, SIGTERM asks. A second one ends the process's work at once."""
-        if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
-            yield
-            return
+    def watching(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
+        """While the body runs, in the task that runs it, a signal asks. A second one ends the process at once."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "called in a task"
 
         def ask() -> None:
             self.asked.set()
-            if task is not None and not self.patient:
+            if self.patient:
+                note(f"stopping: a running step has {self.grace_s:g} s to end; a second signal ends the run at once")
+                loop.call_later(self.grace_s, task.cancel)
+            else:
                 task.cancel()
 
-        def note(signum: int, frame: FrameType | None) -> None:
-            if self.asked.is_set():
-                raise SystemExit(128 + signum)
+        def act(signum: int) -> None:
             loop.call_soon_threadsafe(ask)
 
-        before = signal.signal(signal.SIGTERM, note)
-        try:
+        with signals.handled(act, limit_s=max(signals.LIMIT_S, self.grace_s + STOP_S)):
             yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[None]:
@@ -63,7 +72,10 @@ class Preemption:
         self, work: Coroutine[Any, Any, Result], *, may_drop: Callable[[], bool] = lambda: True
     ) -> Result | None:
         """The result of `work`. Asked to end, it is cancelled and None, if at that moment it `may_drop`; else it is
-        waited for."""
+        waited for. Work that has not begun when the run is asked to end never begins."""
+        if self.asked.is_set():
+            work.close()
+            return None
         task, asked = asyncio.ensure_future(work), asyncio.ensure_future(self.asked.wait())
         try:
             await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -72,3 +84,15 @@ class Preemption:
             asked.cancel()
             task.cancel()
             await asyncio.gather(task, asked, return_exceptions=True)
+
+
+def stopped(message: str, signum: int | None = None) -> Preempted:
+    """Return the error that ends a run after a signal: `stopped by <signal><message>`.
+
+    Args:
+        message: What is kept and how to resume, with its leading punctuation.
+        signum: The signal; by default the one that was received.
+    """
+    if (signum or signals.received()) == signal.SIGINT:
+        return Interrupted(f"stopped by Ctrl-C{message}")
+    return Preempted(f"stopped by SIGTERM{message}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 
-from hamr import __version__
+from hamr import __version__, signals
 from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import Config
 from hamr.errors import BadInput
@@ -81,7 +80,7 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
                 with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
                     at_once = config.score.groups_in_flight
                     todo = chain([first], groups)
-                    asyncio.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
+                    signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
             except BaseException:
                 note(f"stopped: {target} has {output.done.responses} records; resume=true goes on behind them")
                 raise

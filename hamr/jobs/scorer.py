@@ -91,8 +91,14 @@ _ONE_KIND = (
     "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
 )
 
-CHILD_ENV = {**ALLOCATOR_ENV, **WAITING_ENV, "DS_ACCELERATOR": "cpu"}
-"""Of the training process: glibc reads its settings when a process starts, and what looks for a GPU is told."""
+CHILD_ENV = {
+    **ALLOCATOR_ENV,
+    **WAITING_ENV,
+    "DS_ACCELERATOR": "cpu",
+    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
+}
+"""Of the training process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed
+training has nothing to warn of, since its resource tracker removes what it leaves."""
 
 PROGRESS_S = 15.0
 """Longest silence of a training between two of its lines, if a step is no longer than that."""

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from hamr.actors.demands import trainer_demand
+from hamr import signals
+from hamr.actors.demands import Demand, trainer_demand
 from hamr.actors.model_folders import POLICY, check_models
 from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import check_demands, place
@@ -19,12 +21,14 @@ from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError
 from hamr.jobs.pool_room import local_node
+from hamr.jobs.preemption import Preemption, stopped
 from hamr.jobs.preparation import check_checkpoint_room
 from hamr.jobs.sft_preview import mix_table, preview
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
 from hamr.jobs.sinks import check_sinks, open_sinks
+from hamr.jobs.stages import how_to_resume
 from hamr.jobs.summary import machine, versions
-from hamr.jobs.train import MULTIRUN, Job, run_id
+from hamr.jobs.train import MULTIRUN, Job, run_id, stoppable
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
 from hamr.observability.console import Console
 from hamr.observability.live_report import live_report
@@ -75,6 +79,12 @@ def main(args: list[str]) -> int:
     check_cluster(config.cluster)
     if config.cluster.address is None:
         check_demands(wanted, [local_node(config)])
+    with stoppable(job, "sft"):
+        return run_job(job, wanted)
+
+
+def run_job(job: Job, wanted: Sequence[Demand]) -> int:
+    config = job.config
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
@@ -84,13 +94,14 @@ def main(args: list[str]) -> int:
             console.note(note)
         console.show(mix_table(prepared))
         with job.open() as folder:
+            signals.advise(how_to_resume(folder.path, "sft"))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(config.cluster, logs=folder.path / "logs"):
                 if not config.cluster.elastic:  # which is never full
                     check_demands(wanted, cluster_nodes())
                 check_models(place(wanted, cluster_nodes()), {POLICY: prepared.model_path})
-                run = asyncio.run(train(prepared, folder, console))
+                run = signals.run(train(prepared, folder, console))
             write_summary(folder, summarise(run, console.seconds, memory.peak))
             report = write_report(folder.path)
     print(f"model: {run.model_path}\nreport: {report}")
@@ -107,12 +118,17 @@ class SftRun:
     recorder: RunRecorder
     checkpoints: Checkpoints
     console: Console
+    preemption: Preemption
     validations: list[dict[str, Any]] = field(default_factory=list)
     newest: Checkpoint | None = None
 
     @property
     def config(self) -> Config:
         return self.prepared.config
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoints.folder.parent
 
     @property
     def model_path(self) -> str:
@@ -136,12 +152,36 @@ class SftRun:
         rows = await self.trainers.logprobs([item.group for item in items], temperature=TEMPERATURE)
         return part_losses(items, [row for [row] in rows])
 
+    async def validate_if_due(self, step: int) -> None:
+        """Validate every `experiment.eval_every` steps and after the last one, unless that was done before a resume. A
+        run that is asked to end leaves it to the resumed one."""
+        every, last = self.config.experiment.eval_every, step == self.prepared.steps
+        due = last or (every and step % every == 0)
+        if due and step not in {validation["step"] for validation in self.validations}:
+            await self.preemption.unless_asked(self.validate(step))
+
     async def save(self, step: int) -> None:
         self.newest = await self.checkpoints.save(step, self.trainers.save, self.state)
 
 
 async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
-    """All steps, from the start or behind the newest checkpoint."""
+    """All steps, from the start or behind the newest checkpoint.
+
+    Raises Preempted after SIGTERM or Ctrl-C, as `hamr.jobs.preemption` describes.
+    """
+    preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
+    try:
+        with preemption.watching(console.note):
+            return await _train(prepared, folder, console, preemption)
+    except asyncio.CancelledError:
+        if not preemption.asked.is_set():
+            raise
+        newest = await asyncio.to_thread(Checkpoints(folder.checkpoints).newest)
+        kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
+        raise stopped(f"{kept}; {how_to_resume(folder.path, 'sft')}") from None
+
+
+async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, preemption: Preemption) -> SftRun:
     config = prepared.config
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
@@ -159,7 +199,12 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
             )
         try:
             run = SftRun(
-                prepared=prepared, trainers=trainers, recorder=recorder, checkpoints=checkpoints, console=console
+                prepared=prepared,
+                trainers=trainers,
+                recorder=recorder,
+                checkpoints=checkpoints,
+                console=console,
+                preemption=preemption,
             )
             await take_steps(run, newest)
             return run
@@ -179,7 +224,7 @@ def check_resumable(prepared: PreparedSft, newest: Checkpoint | None, folder: Ru
 
 
 async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
-    experiment, sft, total = run.config.experiment, run.config.sft, run.prepared.steps
+    sft, total, every = run.config.sft, run.prepared.steps, run.config.experiment.checkpoint.every
     if newest is not None:
         await run.trainers.load(newest.path)
         run.newest, run.validations = newest, list(newest.state["sft"]["validations"])
@@ -187,7 +232,9 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
     else:
         await run.validate(0)
     run.recorder.begin("sft", total)
-    with run.console.phase("sft"):
+    with run.console.phase("sft"), run.preemption.patiently():
+        if newest is not None:
+            await run.validate_if_due(newest.step)
         for step in range(newest.step + 1 if newest else 1, total + 1):
             begun = time.perf_counter()
             items = run.prepared.batch(step)
@@ -195,11 +242,12 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
             metrics["sft/computed_tokens"] = float(sum(map(len, items)))
             metrics["timing/step/total"] = time.perf_counter() - begun
             run.recorder.metrics(step, metrics)
-            last = step == total
-            if last or (experiment.eval_every and step % experiment.eval_every == 0):
-                await run.validate(step)
-            if last or step % experiment.checkpoint.every == 0:
+            await run.validate_if_due(step)
+            asked = run.preemption.asked.is_set()
+            if asked or step == total or step % every == 0:
                 await run.save(step)
+            if asked:
+                raise stopped(f", step {step} of {total} is kept; {how_to_resume(run.folder, 'sft')}")
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -14,10 +15,9 @@ from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.errors import Preempted
 from hamr.evaluation.held_out import HeldOutResult, evaluate_held_out
 from hamr.jobs.dialogues import simulate
-from hamr.jobs.preemption import Preemption
+from hamr.jobs.preemption import Preemption, stopped
 from hamr.jobs.preparation import Prepared
 from hamr.jobs.scorer_watch import ScorerWatch
 from hamr.jobs.world import World
@@ -62,6 +62,8 @@ class Run:
     run_id: str
     preemption: Preemption
     version: int = 0
+    doing: str = ""
+    """What is waited for when a signal arrives, for the message; empty where nothing is."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
     steering: Steering = field(init=False)
@@ -80,6 +82,11 @@ class Run:
     @property
     def folder(self) -> Path:
         return self.checkpoints.folder.parent
+
+    @property
+    def warm_ups(self) -> Checkpoints:
+        """What a stopped warm-up keeps."""
+        return Checkpoints(self.checkpoints.folder / "warm_up")
 
     @property
     def config(self) -> Config:
@@ -121,30 +128,88 @@ class Run:
         return result
 
 
-async def sft_stage(run: Run) -> None:
+@dataclass(kw_only=True)
+class WarmUp:
+    """Where a warm-up stands: `done` steps, the order of its samples and the generator that draws their references."""
+
+    run: Run
+    samples: PromptStream
+    rng: random.Random
+    done: int = 0
+
+    @classmethod
+    async def enter(cls, run: Run) -> WarmUp:
+        """A new warm-up, or the one that a stopped run has kept."""
+        experiment, splits = run.config.experiment, run.prepared.splits
+        seed = experiment.seed if experiment.sft.seed is None else experiment.sft.seed
+        kept, rng = await asyncio.to_thread(run.warm_ups.newest), random.Random(seed)
+        if kept is None:
+            return cls(run=run, samples=PromptStream(splits.for_sft, seed), rng=rng)
+        await run.world.trainers.load(kept.path)
+        run.evaluations.update(kept.state["evaluations"])
+        run.dialogues.update(kept.state["dialogues"])
+        version, numbers, following = kept.state["rng"]
+        rng.setstate((version, tuple(numbers), following))
+        run.console.note(f"resumes the warm-up after step {kept.step}")
+        samples = PromptStream(splits.for_sft, seed, kept.state["stream"])
+        return cls(run=run, samples=samples, rng=rng, done=kept.step)
+
+    async def evaluate(self, stage: str) -> None:
+        """Evaluate the policy, unless the run did so before it was resumed."""
+        if stage in self.run.evaluations:
+            return
+        if await self.run.preemption.unless_asked(self.run.evaluate(stage, step=0)) is None:
+            await self.leave()
+
+    async def leave(self) -> NoReturn:
+        """Keep the warm-up and end the run. Raises Preempted."""
+        run, steps = self.run, self.run.config.experiment.sft.steps
+        state = {"stream": self.samples.state(), "rng": self.rng.getstate()}
+        state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
+        await run.warm_ups.save(self.done, run.world.trainers.save, state)
+        kept = f" in the warm-up, step {self.done} of {steps} is kept" if self.done else " before the first step"
+        raise stopped(f"{kept}; {how_to_resume(run.folder)}")
+
+
+async def warm_up(run: Run) -> None:
+    """Evaluate the policy, train it on the references, and evaluate it again.
+
+    RL has no checkpoint yet, so a stopped warm-up is kept in a folder of its own, until RL begins.
+    """
+    state = await WarmUp.enter(run)
+    await state.evaluate("base")
+    if run.config.experiment.sft.steps:
+        await sft_stage(run, state)
+        await state.evaluate("sft")
+
+
+async def sft_stage(run: Run, state: WarmUp) -> None:
     """Next-token training on the references, so that the policy can utter an action at all."""
-    experiment, sft = run.config.experiment, run.config.experiment.sft
-    seed = experiment.seed if sft.seed is None else sft.seed
-    samples, rng = PromptStream(run.prepared.splits.for_sft, seed), random.Random(seed)
+    sft = run.config.experiment.sft
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
-        for step in range(1, sft.steps + 1):
+        for step in range(state.done + 1, sft.steps + 1):
+            run.doing = f"step {step} of the warm-up"
             batch = sft_batch(
-                samples.take(sft.samples_per_step),
+                state.samples.take(sft.samples_per_step),
                 run.prepared.codec.prompt,
                 run.prepared.codec.answer,
-                rng,
+                state.rng,
                 references=sft.references_per_sample,
                 turns=sft.turns,
                 aggregation=sft.loss_aggregation,
             )
-            run.recorder.metrics(step, await run.world.learner.train(batch))
+            metrics = await run.world.learner.train(batch)
+            state.done = step
+            run.recorder.metrics(step, metrics)
+            if run.preemption.asked.is_set():
+                await state.leave()
         await publish(run)
 
 
 async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
-    experiment = run.config.experiment
+    experiment, run.doing = run.config.experiment, "the start of RL"
     stream, done = await enter_rl(run, newest)
     rewarder = Steered(run.world.router, run.steering)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
@@ -166,10 +231,10 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     )
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # what the evaluations counted is not the first step's
-    with run.console.phase("rl"), run.preemption.patiently():
+    with run.console.phase("rl"):
         await measure(run, done)  # what a run that was told to end had left out
         for step in range(done + 1, experiment.steps + 1):
-            before = deepcopy(run.state(stream))
+            run.doing, before = f"step {step}", deepcopy(run.state(stream))
             counted.begin()
             metrics = await run.preemption.unless_asked(
                 controller.step(step, stream), may_drop=lambda: controller.collecting
@@ -209,16 +274,16 @@ async def measure(run: Run, step: int) -> None:
 
 
 async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
-    """Keeps what stands after `step`, unless that has been done, and ends the run. Raises Preempted."""
+    """Keep the state after `step`, unless a checkpoint has it, and end the run. Raises Preempted."""
     newest = await asyncio.to_thread(run.checkpoints.newest)
     if newest is None or newest.step != step:
         await run.checkpoints.save(step, run.world.trainers.save, state)
     total = run.config.experiment.steps
-    raise Preempted(f"stopped by SIGTERM, step {step} of {total} is kept; go on with: {resume_line(run.folder)}")
+    raise stopped(f", step {step} of {total} is kept; {how_to_resume(run.folder)}")
 
 
-def resume_line(folder: Path) -> str:
-    return f"hamr train resume={folder}"
+def how_to_resume(folder: Path, job: str = "train") -> str:
+    return f"go on with: hamr {job} resume={folder.absolute()}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:
@@ -232,6 +297,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         stream = PromptStream(run.prepared.splits.train, seed)
         # RL starts from this one in either case: now, and when the run is resumed before its first step is kept.
         start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
+        await asyncio.to_thread(shutil.rmtree, run.warm_ups.folder, ignore_errors=True)
     else:
         stream, start = PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest
     fresh = start.step == 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamr import signals
 from hamr.actors.model_folders import POLICY, check_models, pool_model
 from hamr.actors.nodes import cluster_nodes
 from hamr.actors.placement import check_placement, plan, planned
-from hamr.actors.session import SIGTERM_EXIT, check_cluster, ray_session, sigterm_as_exit
+from hamr.actors.session import check_cluster, ray_session
 from hamr.backends.precision import computations, precision_notes
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.schema import Config
@@ -23,12 +25,12 @@ from hamr.jobs.attendant import Attendant
 from hamr.jobs.fleet import LiveFleet
 from hamr.jobs.pool_room import local_node
 from hamr.jobs.pools_up import pools_of
-from hamr.jobs.preemption import Preemption
+from hamr.jobs.preemption import Preemption, stopped
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.scorer_fallback import with_usable_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
-from hamr.jobs.stages import Run, resume_line, rl_stage, sft_stage
+from hamr.jobs.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.jobs.summary import summarise_run
 from hamr.jobs.world import World, started
 from hamr.observability.checkpoints import Checkpoint, Checkpoints
@@ -70,14 +72,21 @@ def main(args: list[str]) -> int:
     check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
         check_placement(job.used, [local_node(job.config)])
+    with stoppable(job):
+        return run_job(job)
+
+
+@contextlib.contextmanager
+def stoppable(job: Job, command: str = "train") -> Iterator[None]:
+    """Raise a signal that arrives in the body as the one line that says how to resume the run (Preempted)."""
     try:
-        with sigterm_as_exit():
-            return run_job(job)
-    except SystemExit as e:
-        if e.code != SIGTERM_EXIT:
+        with signals.handled():
+            yield
+    except (SystemExit, KeyboardInterrupt) as e:
+        if (signum := signals.signal_of(e)) is None:
             raise
         begun = (job.path / "config.yaml").is_file()
-        raise Preempted(f"stopped by SIGTERM; {_go_on(job.path) if begun else 'nothing was begun'}") from None
+        raise stopped(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
 
 
 def is_pipeline_command(args: Sequence[str]) -> bool:
@@ -105,6 +114,7 @@ def run_job(job: Job) -> int:
         with console.phase("scorers"):
             scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
         with job.open() as folder:
+            signals.advise(how_to_resume(folder.path))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
@@ -114,7 +124,7 @@ def run_job(job: Job) -> int:
                     console.note(line)
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
                 check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
-                finished = asyncio.run(train(prepared, scorers, folder, console))
+                finished = signals.run(train(prepared, scorers, folder, console))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
     print(f"report: {report}")
@@ -124,15 +134,15 @@ def run_job(job: Job) -> int:
 async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
     """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any.
 
-    Raises Preempted after a SIGTERM, as soon as nothing is lost by it.
+    Raises Preempted after SIGTERM or Ctrl-C, as `hamr.jobs.preemption` describes.
     """
-    preemption = Preemption()
+    preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
     try:
-        with preemption.watching():
+        with preemption.watching(console.note):
             return await _train(prepared, scorers, folder, console, preemption)
     except asyncio.CancelledError:
         if preemption.asked.is_set():
-            raise Preempted(f"stopped by SIGTERM; {_go_on(folder.path)}") from None
+            raise stopped(f"; {how_to_resume(folder.path)}") from None
         raise
 
 
@@ -148,6 +158,7 @@ async def _train(
     newest = await asyncio.to_thread(checkpoints.newest)
     if newest is not None and "sft" in newest.state:
         raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; go on with `hamr sft resume=...`")
+    run: Run | None = None
     everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
     with RunRecorder(
         folder,
@@ -180,8 +191,12 @@ async def _train(
                     await run.scorers.at_start()
                 await run_stages(run, newest)
         except BaseException as e:
-            attendant.say("preempted" if preemption.asked.is_set() else "failed", str(e) or type(e).__name__)
-            raise
+            asked = preemption.asked.is_set()
+            error = await dropped(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
+            attendant.say("preempted" if asked else "failed", str(error) or type(error).__name__)
+            if error is e:
+                raise
+            raise error from None
         else:
             attendant.say("finished")
             return run
@@ -190,21 +205,33 @@ async def _train(
                 await world.stop()
 
 
-def _go_on(folder: Path) -> str:
-    return f"go on with: {resume_line(folder)}"
+async def dropped(run: Run) -> Preempted:
+    """Return the error of a run whose work a signal has dropped; it names the step from which the run resumes."""
+    if not run.doing:
+        return stopped(f"; {how_to_resume(run.folder)}")
+    steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
+    newest = await asyncio.to_thread(run.checkpoints.newest)
+    warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
+    if newest is not None:
+        kept = f"step {newest.step} of {steps} is kept"
+    else:
+        kept = f"step {warm_up.step} of the warm-up is kept" if warm_up else "no earlier step was kept"
+    return stopped(
+        f": {run.doing} was not finished and saved within experiment.checkpoint.grace_s={grace_s:g} s and is dropped, "
+        f"{kept}; {how_to_resume(run.folder)}"
+    )
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:
     """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands. Without a
     step of RL there is nothing after it to measure."""
-    if newest is None:
-        await run.evaluate("base", step=0)
-        if run.config.experiment.sft.steps:
-            await sft_stage(run)
-            await run.evaluate("sft", step=0)
-    await rl_stage(run, newest)
-    if run.config.experiment.steps:
-        await run.evaluate("rl", step=run.config.experiment.steps)
+    with run.preemption.patiently():
+        if newest is None:
+            await warm_up(run)
+        await rl_stage(run, newest)
+        steps = run.config.experiment.steps
+        if steps and await run.preemption.unless_asked(run.evaluate("rl", steps)) is None:
+            raise stopped(f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from hamr.actors.pool_client import PoolClient
 from hamr.actors.pools import start_pools, stop_pools
 from hamr.actors.rollout import RolloutWorkers
 from hamr.actors.router import RouterClient
+from hamr.actors.session import ends_at_once
 from hamr.actors.trainer import TrainerGroup
 from hamr.actors.weights import NcclSync, SharedMemorySync
 from hamr.jobs.preparation import Prepared, shared_bytes
@@ -37,7 +38,10 @@ class World:
         return TakingTurns(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
 
     async def stop(self) -> None:
-        """Ends every actor and pool; one that is already dead is no error."""
+        """End every actor and pool; one that is already dead is no error. A local Ray that a signal ends is left to its
+        session, which kills them all."""
+        if ends_at_once():
+            return
         self.workers.shutdown()
         await self.trainers.shutdown()
         if isinstance(self.weights, SharedMemorySync):

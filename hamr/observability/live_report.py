@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from hamr import signals
 from hamr.errors import HamrError
 from hamr.observability.page import RELOAD
 from hamr.observability.run_folder import RunFolder, write_atomic
@@ -35,7 +36,8 @@ def live_report(folder: RunFolder) -> Iterator[None]:
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        yield
+        with signals.cleaned_up(lambda: end_reload(folder.report)):
+            yield
     finally:
         writer.kill()
         writer.wait()

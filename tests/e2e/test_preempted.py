@@ -1,56 +1,98 @@
-"""SIGTERM to a run that is in mid-step: what it learned is kept, it ends well and soon, and says how to go on."""
+"""One run that is stopped in three phases and resumed twice: it ends, leaves no process, and keeps what is finished."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hamr.jobs.status import main as status
 from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.ledger import Ledger
 from hamr.observability.live import LiveStatus
+from hamr.observability.metrics import read_metrics
 from tests.e2e.runs import hamr
+from tests.killing import children, kill_all, still_there
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SETTINGS = {
+    "experiment": "smoke",
+    "experiment.steps": 1000,
+    "experiment.sft.steps": 20,
+    "logging.console": True,
+    "experiment.run_dir": "run",
+    "algorithm.dynamic_sampling.enabled": False,
+}
 
 
-def test_a_run_that_is_told_to_end_keeps_what_it_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {
-        "experiment": "smoke",
-        "experiment.steps": 1000,
-        "logging.console": True,
-        "experiment.run_dir": "run",
-        "algorithm.dynamic_sampling.enabled": False,
-    }
+@contextlib.contextmanager
+def running(cwd: Path, until: str, **settings: object) -> Iterator[subprocess.Popen[str]]:
+    """A run that has printed `until`. Whatever happens, it leaves no process behind."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(hamr("train", **settings), cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(hamr("train", **settings), cwd=cwd, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
     try:
-        assert any("rl step 2/" in line for line in process.stdout)
-        _end_and_check(process, tmp_path)
+        assert any(until in line for line in process.stdout), process.communicate()[1]
+        yield process
     finally:
-        process.terminate()  # a test that failed leaves no run behind
-        process.wait(60)
-    with Ledger(tmp_path / "run" / "ledger.sqlite", readonly=True) as ledger:
-        calls = {(call.pool, call.model) for record in ledger.rows() for call in record.calls}
-    assert calls == {("reranker", "tiny"), ("judge", "tiny")}, "both scorers are engines here"
-    assert status([str(tmp_path / "run")]) == 0
+        if process.poll() is None:
+            family = children(psutil.Process(process.pid))
+            process.kill()
+            kill_all(family)
+
+
+def stop(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
+    """Exit code and errors after one signal. Nothing that the run has started is left."""
+    family = children(psutil.Process(process.pid))
+    assert family
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=100)
+    assert still_there(family, 30) == []
+    weights = {f"hamr-weights-{child.pid}" for child in family}
+    assert not [file for file in Path("/dev/shm").glob("hamr-weights-*") if file.name.rpartition("-")[0] in weights]
+    return process.returncode, err
+
+
+def test_a_run_is_stopped_in_each_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    resume = f"go on with: hamr train resume={run}"
+    with running(tmp_path, "] start ...", **SETTINGS) as process:
+        code, err = stop(process, signal.SIGINT)
+    assert (code, err) == (130, f"hamr: stopped by Ctrl-C; {resume}\n")
+
+    with running(tmp_path, "sft step 2/", resume=run) as process:
+        code, err = stop(process, signal.SIGINT)
+    kept = Checkpoints(run / "checkpoints" / "warm_up").newest()
+    assert kept is not None and kept.step >= 2
+    assert (code, err) == (130, f"hamr: stopped by Ctrl-C in the warm-up, step {kept.step} of 20 is kept; {resume}\n")
+
+    with running(tmp_path, "rl step 2/", resume=run) as process:
+        seen = LiveStatus.read(run)
+        assert seen is not None and seen.alive() and seen.phase == "rl"
+        assert len(seen.pools["judge"]["pids"]) == 1
+        code, err = stop(process, signal.SIGTERM)
+    newest = Checkpoints(run / "checkpoints").newest()
+    assert newest is not None and newest.step >= 2
+    assert (code, err) == (0, f"hamr: stopped by SIGTERM, step {newest.step} of 1000 is kept; {resume}\n")
+    _check_folder(run, newest.step, newest.state["stream"])
+    assert status([str(run)]) == 0
     assert "preempted" in capsys.readouterr().out
 
 
-def _end_and_check(process: subprocess.Popen[str], tmp_path: Path) -> None:
-    seen = LiveStatus.read(tmp_path / "run")
-    assert seen is not None and seen.alive() and seen.phase == "rl"
-    assert len(seen.pools["judge"]["pids"]) == 1
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=100)
-    assert process.returncode == 0, err
-    newest = Checkpoints(tmp_path / "run" / "checkpoints").newest()
-    assert newest is not None and newest.step >= 2
-    assert f"step {newest.step} of 1000 is kept; go on with: hamr train resume={tmp_path / 'run'}" in err
-    stream = newest.state["stream"]
+def _check_folder(run: Path, step: int, stream: dict[str, int]) -> None:
+    """What the three processes did adds up to one run."""
     # Two prompts a step from epochs of 24: what a dropped step had taken is not counted as used.
-    assert 24 * stream["epoch"] + stream["index"] == 2 * newest.step
+    assert 24 * stream["epoch"] + stream["index"] == 2 * step
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["stage"] == "sft"] == list(range(1, 21)), "no step of it twice"
+    assert [row["stage"] for row in rows if row["stage"].startswith("eval")] == ["eval-base", "eval-sft"]
+    assert not (run / "checkpoints" / "warm_up").exists()
+    with Ledger(run / "ledger.sqlite", readonly=True) as ledger:
+        calls = {(call.pool, call.model) for record in ledger.rows() for call in record.calls}
+    assert calls == {("reranker", "tiny"), ("judge", "tiny")}, "both scorers are engines here"

@@ -31,8 +31,11 @@ def test_pickles_unchanged(kind: type[errors.HamrError]) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda c: c.__name__)
-def test_exit_code_is_2_for_bad_input_0_for_a_run_told_to_end_and_1_otherwise(kind: type[errors.HamrError]) -> None:
-    expected = 0 if kind is errors.Preempted else 2 if issubclass(kind, errors.BadInput) else 1
+def test_exit_code_is_2_for_bad_input_0_or_130_for_a_stopped_run_and_1_otherwise(
+    kind: type[errors.HamrError],
+) -> None:
+    told_to_end = {errors.Preempted: 0, errors.Interrupted: 130}
+    expected = told_to_end[kind] if kind in told_to_end else 2 if issubclass(kind, errors.BadInput) else 1
     assert kind.exit_code == expected
 
 

@@ -25,17 +25,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "endpoints": {"errors"},
     "redact": set(),
     "processes": set(),
+    "signals": {"processes"},
     "hardware": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config", "processes"},
-    "observability": BASE | PURE | {"config", "processes"},
+    "observability": BASE | PURE | {"config", "processes", "signals"},
     # Speaks to protocols, so that it runs in one process without Ray.
     "controller": BASE | PURE | {"config", "observability"},
-    "actors": BASE | PURE | {"config", "backends", "observability"},
+    "actors": BASE | PURE | {"config", "backends", "observability", "processes", "signals"},
     # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
     "adapters": BASE,
-    "cli": {"errors", "redact"},
+    "cli": {"errors", "redact", "signals"},
     "__main__": {"cli"},
 }
 COMPOSITION_ROOTS = {"jobs", "__init__"}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hamr.cli import main
 from hamr.config.load import load_config
 from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, write_items
-from hamr.errors import BadInput
-from hamr.jobs.sft import check_resumable
+from hamr.errors import BadInput, Preempted
+from hamr.jobs.preemption import Preemption
+from hamr.jobs.sft import SftRun, check_resumable, take_steps
 from hamr.jobs.sft_preview import stretches
 from hamr.jobs.sft_sets import PreparedSft, prepare_sft
-from hamr.observability.checkpoints import Checkpoint
+from hamr.observability.checkpoints import Checkpoint, Checkpoints
+from hamr.observability.console import Console
 from hamr.observability.run_folder import RunFolder
 from hamr.types import Reference, Reply, ServiceSample, Turn
 
@@ -225,3 +232,59 @@ def test_preview_shows_both_orders_of_a_rationale(files: Path, capsys: pytest.Ca
 def test_preview_wants_a_number_of_items(n: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sft", "preview", "experiment=smoke", MIX, f"n={n}"]) == 2
     assert "must be a number of items" in capsys.readouterr().err
+
+
+class Trainers:
+    """Count the steps; during number `stop_at` SIGTERM arrives."""
+
+    def __init__(self, stop_at: int = 0) -> None:
+        self.steps, self.stop_at = 0, stop_at
+
+    async def train(self, batch: object) -> dict[str, float]:
+        self.steps += 1
+        if self.steps == self.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+        return {}
+
+    async def save(self, folder: Path) -> None:
+        (folder / "weights").write_text(str(self.steps))
+
+    async def load(self, folder: Path) -> None:
+        self.steps = int((folder / "weights").read_text())
+
+
+def an_sft_run(job: PreparedSft, folder: Path, trainers: Trainers, monkeypatch: pytest.MonkeyPatch) -> SftRun:
+    nothing: Any = SimpleNamespace(begin=lambda *a: None, metrics=lambda *a: None)
+    run = SftRun(
+        prepared=job,
+        trainers=trainers,  # type: ignore[arg-type]
+        recorder=nothing,
+        checkpoints=Checkpoints(folder / "checkpoints"),
+        console=Console(enabled=False),
+        preemption=Preemption(),
+    )
+
+    async def validate(step: int) -> None:
+        run.validations.append({"step": step, "sets": {"after": trainers.steps}})
+
+    monkeypatch.setattr(run, "validate", validate)
+    return run
+
+
+async def test_a_stopped_run_keeps_its_last_step_and_is_resumed_with_its_validations(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = prepared(MIX, "sft.batch_size=8", "sft.steps=4", "experiment.eval_every=2")
+    stopped = an_sft_run(job, files / "run", Trainers(stop_at=2), monkeypatch)
+    kept = "stopped by SIGTERM, step 2 of 4 is kept; go on with: hamr sft resume="
+    with stopped.preemption.watching(), pytest.raises(Preempted, match=kept):
+        await take_steps(stopped, None)
+    assert [v["step"] for v in stopped.validations] == [0], "the one after step 2 is left to the resumed run"
+
+    newest = stopped.checkpoints.newest()
+    assert newest is not None and newest.step == 2
+    resumed = an_sft_run(job, files / "run", Trainers(), monkeypatch)
+    await take_steps(resumed, newest)
+    expected = [{"step": step, "sets": {"after": step}} for step in (0, 2, 4)]
+    assert resumed.validations == expected

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +14,12 @@ import pytest
 
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
-from hamr.errors import UnreliableScorer
+from hamr.errors import Preempted, UnreliableScorer
 from hamr.evaluation.scorer_check import word_overlap
 from hamr.jobs import stages, train
-from hamr.jobs.stages import Run, enter_rl, measure
+from hamr.jobs.preemption import Preemption
+from hamr.jobs.stages import Run, enter_rl, measure, warm_up
+from hamr.observability.checkpoints import Checkpoints
 from hamr.observability.console import Console
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
 
@@ -64,7 +69,7 @@ def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: s
         checkpoints=SimpleNamespace(folder=folder / "checkpoints"),  # type: ignore[arg-type]
         console=Console(enabled=False),
         run_id="r",
-        preemption=nothing,
+        preemption=Preemption(),
     )
 
 
@@ -116,12 +121,14 @@ async def test_without_a_step_nothing_is_measured_twice(
     found: list[tuple[str, int]] = []
     run = a_run(ONE_REPLY, tmp_path, Pool(), f"experiment.steps={steps}", "experiment.sft.steps=0")
 
-    async def evaluate(stage: str, step: int) -> None:
+    async def evaluate(stage: str, step: int) -> str:
         found.append((stage, step))
+        return "figures"
 
     async def rl_stage(run: Run, newest: object) -> None:
         """Takes its steps elsewhere."""
 
+    run.prepared.splits = Splits(train=tuple(ONE_REPLY), validation=(), test=())  # type: ignore[misc]
     monkeypatch.setattr(run, "evaluate", evaluate)
     monkeypatch.setattr(train, "rl_stage", rl_stage)
     await train.run_stages(run, None)
@@ -171,3 +178,93 @@ async def test_on_the_way_the_policy_is_measured_once_where_it_is_due(
     for step in (0, 1, 2, 2, 3, 4, 5, 6):
         await measure(run, step)
     assert found == ["rl-2", "dialogues of rl-3", "rl-4"]
+
+
+class WarmUpTrainers:
+    """Takes steps, noting the batches; `stop_after` of them it asks the run to end. Its checkpoints hold nothing."""
+
+    def __init__(self, run: Run, stop_after: int = -1, stalls: bool = False) -> None:
+        self.run, self.stop_after, self.stalls = run, stop_after, stalls
+        self.batches: list[Any] = []
+        self.loaded: list[Path] = []
+
+    async def train(self, batch: Any) -> dict[str, float]:
+        self.batches.append(batch)
+        if len(self.batches) == self.stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60 if self.stalls else 0.01)
+        return {"sft/loss": 1.0}
+
+    async def save(self, folder: Path) -> None:
+        (folder / "weights").write_text(str(len(self.batches)))
+
+    async def load(self, folder: Path) -> None:
+        self.loaded.append(folder)
+
+
+def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
+    samples = tuple(sample(str(i), *(Reply(content=f"{i} {word}") for word in "abcd")) for i in range(7))
+    run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.sft.steps=6", "experiment.sft.samples_per_step=3")
+    learner = WarmUpTrainers(run, **trainers)
+    run.prepared.splits = Splits(train=samples, validation=(), test=())  # type: ignore[misc]
+    run.prepared.codec = SimpleNamespace(prompt=lambda s: (int(s.id),), answer=lambda a: tuple(a.content.encode()))  # type: ignore[misc]
+    run.world.trainers = run.world.learner = learner  # type: ignore[assignment,misc]
+    run.recorder = SimpleNamespace(begin=lambda *a: None, metrics=lambda *a: None)  # type: ignore[assignment]
+    run.checkpoints = Checkpoints(tmp_path / "checkpoints")
+
+    async def evaluate(stage: str, step: int) -> str:
+        run.evaluations[stage] = {"after": len(learner.batches)}
+        return "figures"
+
+    async def sync(version: int) -> None:
+        """The engines are not here."""
+
+    run.evaluate = evaluate  # type: ignore[method-assign,assignment]
+    run.world.weights = SimpleNamespace(sync=sync)  # type: ignore[misc,assignment]
+    return run, learner
+
+
+async def test_a_stopped_warm_up_is_resumed_with_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+    whole, unbroken = a_warm_up(tmp_path / "whole")
+    await warm_up(whole)
+    run, first = a_warm_up(tmp_path / "cut", stop_after=2)
+    with (
+        run.preemption.watching(),
+        run.preemption.patiently(),
+        pytest.raises(Preempted, match=r"SIGTERM in the warm-up, step 2 of 6 is kept; go on with: hamr train resume="),
+    ):
+        await warm_up(run)
+    resumed, second = a_warm_up(tmp_path / "cut")
+    await warm_up(resumed)
+    assert len(second.loaded) == 1
+    assert first.batches + second.batches == unbroken.batches
+    assert resumed.evaluations == {"base": {"after": 0}, "sft": {"after": 4}}
+
+
+async def test_a_step_that_does_not_end_is_dropped_and_the_message_names_what_is_kept(tmp_path: Path) -> None:
+    run, _ = a_warm_up(tmp_path, stop_after=3, stalls=True)
+    run.preemption.grace_s = 0.05
+
+    async def stop() -> None:
+        with run.preemption.watching(), run.preemption.patiently():
+            try:
+                await warm_up(run)
+            except asyncio.CancelledError:
+                raise await train.dropped(run) from None
+
+    with pytest.raises(Preempted) as ended:
+        await asyncio.create_task(stop())
+    assert str(ended.value) == (
+        "stopped by SIGTERM: step 3 of the warm-up was not finished and saved within "
+        "experiment.checkpoint.grace_s=0.05 s and is dropped, no earlier step was kept; "
+        f"go on with: hamr train resume={tmp_path}"
+    )
+    assert not any((tmp_path / "checkpoints").glob("**/step_*"))
+
+
+async def test_a_dropped_rl_step_leaves_the_newest_checkpoint(tmp_path: Path) -> None:
+    run, trainers = a_warm_up(tmp_path)
+    await run.checkpoints.save(4, trainers.save, {})
+    run.doing = "step 6"
+    assert "step 6 was not finished" in str(await train.dropped(run))
+    assert "step 4 of 2 is kept" in str(await train.dropped(run))

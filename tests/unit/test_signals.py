@@ -1,0 +1,92 @@
+"""SIGTERM and Ctrl-C to a command: each case is a process of its own, since it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hamr.processes import alive
+
+pytestmark = pytest.mark.timeout(200)
+
+COMMAND = """
+import subprocess, sys, time, types
+from hamr import cli, signals
+
+class Swallowing:
+    def __del__(self):
+        time.sleep(600)  # Python ignores an exception that is raised here
+
+def main(args):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    signals.advise("go on with: hamr train resume=run")
+    with signals.handled(limit_s=float(sys.argv[3])), signals.cleaned_up(lambda: print("swept", flush=True)):
+        try:
+            print(child.pid, flush=True)
+            if sys.argv[4] == "swallowing":
+                Swallowing()
+            time.sleep(600)
+        finally:
+            print("ending", flush=True)
+            time.sleep(float(sys.argv[2]))
+            print("ended", flush=True)
+
+sys.modules["hamr.jobs.doctor"] = types.SimpleNamespace(main=main)
+cli.available_jobs = lambda: {"doctor": "hamr.jobs.doctor:main"}
+sys.argv[1:1] = ["doctor"]
+cli.entry()
+"""
+"""A command with a child process. Arguments: seconds that its orderly end takes, and may take; what it does."""
+
+
+def end(
+    signum: int, *, takes: float, limit_s: float, again: bool = False, doing: str = "sleeping"
+) -> tuple[int, str, str]:
+    """Start the command, send the signal, and return exit code, output and errors. Its child is gone."""
+    command = [sys.executable, "-c", COMMAND, str(takes), str(limit_s), doing]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.send_signal(signum)
+    if again:
+        assert process.stdout.readline() == "ending\n"
+        process.send_signal(signum)
+    out, err = process.communicate(timeout=150)
+    deadline = time.monotonic() + 30
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(child)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "line"),
+    [(signal.SIGTERM, 143, "hamr: stopped by SIGTERM\n"), (signal.SIGINT, 130, "hamr: interrupted\n")],
+)
+def test_the_first_signal_runs_finally_blocks_and_leaves_no_process(signum: int, code: int, line: str) -> None:
+    assert end(signum, takes=0, limit_s=100) == (code, "ending\nended\n", line)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_exception_that_python_swallows_is_raised_again(signum: int) -> None:
+    code, out, _ = end(signum, takes=0, limit_s=100, doing="swallowing")
+    assert (code, out) == (128 + signum, "ending\nended\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
+def test_a_second_signal_ends_the_process_without_its_finally_blocks(signum: int, name: str) -> None:
+    code, out, err = end(signum, takes=600, limit_s=500, again=True)
+    assert (code, out) == (128 + signum, "swept\n")
+    assert err == f"hamr: {name} ended the process by a second signal; go on with: hamr train resume=run\n"
+
+
+@pytest.mark.slow
+def test_an_orderly_end_that_takes_too_long_is_cut_short() -> None:
+    code, out, err = end(signal.SIGTERM, takes=600, limit_s=0.5)
+    assert (code, out) == (143, "ending\nswept\n")
+    assert "SIGTERM ended the process because its orderly end took longer than 0.5 s; go on with" in err
