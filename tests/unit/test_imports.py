@@ -26,16 +26,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "redact": set(),
     "processes": set(),
     "hardware": set(),
+    "garbage": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config", "processes"},
     "observability": BASE | PURE | {"config", "processes"},
     # Speaks to protocols, so that it runs in one process without Ray.
     "controller": BASE | PURE | {"config", "observability"},
-    "actors": BASE | PURE | {"config", "backends", "observability"},
+    "actors": BASE | PURE | {"config", "backends", "observability", "garbage"},
     # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
     "adapters": BASE,
-    "cli": {"errors", "redact"},
+    "cli": {"errors", "redact", "garbage"},
     "__main__": {"cli"},
 }
 COMPOSITION_ROOTS = {"jobs", "__init__"}
