@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hamr import __version__, signals
 from hamr.errors import HamrError
+from hamr.garbage import collect_rarely
 from hamr.redact import redact_text
 
 JOBS: dict[str, tuple[str, str]] = {
@@ -47,6 +48,7 @@ def entry() -> None:
     # Libraries' progress bars would tear hamr's own display; waiting threads sleep, as many engines share few cores.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    collect_rarely()
     with signals.handled():
         code = main(sys.argv[1:])
         if signals.received() is not None:

@@ -24,6 +24,7 @@ from hamr.actors.session import ends_at_once
 from hamr.backends.scorers import Scorer, build_scorer, check_scorer, scorer_env
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
+from hamr.garbage import collect_rarely
 from hamr.types import Answer, Question
 
 __all__ = ["PoolClient", "ScorerFactory", "pool_status", "resize_pools", "start_pools", "stop_pools"]
@@ -48,6 +49,7 @@ class ScorerReplica:
     def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> None:
         from ray import serve
 
+        collect_rarely()
         self.scorer = factory(pool, config, model)
         self.pool = pool
         self.replica = serve.get_replica_context().replica_tag

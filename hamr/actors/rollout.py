@@ -19,6 +19,7 @@ from hamr.actors.demands import amounts, ray_options
 from hamr.actors.nodes import Place, at
 from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import CapacityError, EngineDied
+from hamr.garbage import collect_rarely
 from hamr.protocols import GenerationRequest
 from hamr.types import Rollout, SampleKey
 
@@ -34,6 +35,7 @@ class RolloutWorker:
     """The actor: an engine and its transport, nothing else."""
 
     def __init__(self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int) -> None:
+        collect_rarely()
         from hamr.backends.vllm_engine import VllmEngine
 
         self.engine = VllmEngine(

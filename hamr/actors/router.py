@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.actors.pool_client import PoolClient
-from hamr.actors.router_calls import RouterCalls, collect_rarely, in_batches, packed_done, unpacked
+from hamr.actors.router_calls import RouterCalls, in_batches, packed_done, unpacked
 from hamr.actors.session import ends_at_once
 from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.errors import HamrError
+from hamr.garbage import collect_rarely
 from hamr.protocols import Metrics
 from hamr.routing.cascade import Cascade
 from hamr.routing.router import RewardRouter

@@ -11,7 +11,6 @@ What travels is packed here: Ray's own pickler asks Python about every object of
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -24,20 +23,9 @@ LONGEST_S = 0.01
 """Of a record that is done, while others of its call follow it closely."""
 MOST = 64
 """Responses in one call."""
-COLLECT = (20_000, 20, 20)
-"""Thresholds of Python's collector; its own are (700, 10, 10)."""
-
 Arguments = tuple[Any, ...]
 Done = list[tuple[int, RewardRecord | Exception]]
 """(position in the call, its record or what the router raised)."""
-
-
-def collect_rarely() -> None:
-    """For the router's process, whose responses leave little garbage that counting does not find: a seventh of its time
-    went into looking for it, mostly among what Ray and the libraries have loaded for good."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT)
 
 
 def packed(value: Any) -> bytes:

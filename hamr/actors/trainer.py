@@ -18,6 +18,7 @@ from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.weights import check_shared_room, sweep_stale, weight_file
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
+from hamr.garbage import collect_rarely
 from hamr.protocols import Metrics
 from hamr.types import TrainBatch, TrainGroup
 
@@ -40,6 +41,7 @@ class TrainerRank:
     """The actor: a rank of the world and its transport, nothing else."""
 
     def __init__(self, rank: int, world: int) -> None:
+        collect_rarely()
         self.rank, self.world = rank, world
         self.trainer: Any = None
 

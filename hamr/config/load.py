@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from hamr.config.resources import resource
 from hamr.config.schema import Config
 from hamr.errors import ConfigError
 
-_HYDRA_LOCK = threading.Lock()
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIALS = re.compile(r"//[^/@]+@|[?&][^=&]*(key|token|secret|password)[^=&]*=", re.IGNORECASE)
 
@@ -95,10 +92,11 @@ def _validated(raw: Mapping[str, Any], origin: Origin) -> Config:
 
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
     """(the composed values, the option chosen of each group). A file is taken from the first of `roots` that has it."""
-    from hydra import compose
-    from hydra._internal.hydra import Hydra
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.defaults_list import create_defaults_list
     from hydra._internal.utils import create_config_search_path
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from hydra.types import RunMode
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -107,10 +105,16 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
     for root in reversed(own):
         search.prepend("own", str(root))
     try:
-        with _HYDRA_LOCK, _own_hydra():
-            Hydra.create_main_hydra2(task_name="hamr", config_search_path=search)
-            composed = compose("config", overrides, return_hydra_config=True)
-            raw = OmegaConf.to_container(composed, resolve=False)
+        # The steps of hydra.compose() without Hydra's own settings (logging, help, launcher), which take half of its
+        # time and are not used here. They need no global instance either, which an embedding program may hold.
+        loader = ConfigLoaderImpl(search)
+        parsed, files = loader._parse_overrides_and_create_caching_repo("config", overrides)
+        loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+        defaults = create_defaults_list(files, "config", parsed, prepend_hydra=False, skip_missing=False)
+        composed = loader._compose_config_from_defaults_list(defaults.defaults, files)
+        OmegaConf.set_struct(composed, True)
+        loader._apply_overrides_to_config(defaults.config_overrides, composed)
+        raw = OmegaConf.to_container(composed, resolve=False)
     except OverrideParseException as error:
         key, _, value = error.override.lstrip("+").partition("=")
         raise ConfigError(key, value, f"cannot be read as a value; put it in quotes: {key}=\"'...'\"") from None
@@ -121,21 +125,7 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise Contradiction("config", None, _first_lines(error)) from None
     assert isinstance(raw, dict)
-    choices = raw.pop("hydra")["runtime"]["choices"]
-    return raw, {group: option for group, option in choices.items() if not group.startswith("hydra/")}
-
-
-@contextmanager
-def _own_hydra() -> Iterator[None]:
-    """Hydra keeps one global instance a process; a program that embeds hamr may be using it."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    shared = GlobalHydra.instance()
-    before, shared.hydra = shared.hydra, None
-    try:
-        yield
-    finally:
-        shared.hydra = before
+    return raw, dict(defaults.overrides.known_choices)
 
 
 def _missing_option(file: str | None, options: Sequence[str] | None, message: str) -> ConfigError:

@@ -1,16 +1,22 @@
-"""What only unit tests share: one Hydra composition for each set of overrides."""
+"""Shared by the unit tests: one compute thread per process, one Hydra composition for each set of overrides."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hamr.config import load
+# Set before numpy and torch are imported. `make test` runs a process per core: with as many threads in each, the BLAS
+# threads spin while they wait for each other, which multiplies the CPU time on a busy machine.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+from hamr.config import load  # noqa: E402
 
 COMPOSER = Path(__file__).parent / "config"  # these test the composing itself
 COMPOSE = load._compose
@@ -19,7 +25,7 @@ COMPOSED: dict[tuple[str, ...], Any] = {}
 
 @functools.wraps(COMPOSE)
 def compose_once(overrides: list[str], roots: Sequence[Path]) -> Any:
-    """The shipped groups don't change while tests run; a user's own folder (a second root) may, and isn't kept."""
+    """Compose once per set of overrides. A user's own folder (a second root) may change, so it is not cached."""
     if len(roots) > 1:
         return COMPOSE(overrides, roots)
     key = (str(roots[0]), *overrides)
@@ -30,6 +36,6 @@ def compose_once(overrides: list[str], roots: Sequence[Path]) -> Any:
 
 @pytest.fixture(autouse=True)
 def shared_compositions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra takes a tenth of a second for what many tests ask again; reading and validating stay each test's own."""
+    """Share compositions between tests, which Hydra takes a twentieth of a second for; validation is never shared."""
     if COMPOSER not in request.path.parents:
         monkeypatch.setattr(load, "_compose", compose_once)

@@ -27,16 +27,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "processes": set(),
     "signals": {"processes"},
     "hardware": set(),
+    "garbage": set(),
     "config": BASE,
     **{room: BASE | PURE | {"config"} for room in PURE},
     "backends": BASE | PURE | {"config", "processes"},
     "observability": BASE | PURE | {"config", "processes", "signals"},
     # Speaks to protocols, so that it runs in one process without Ray.
     "controller": BASE | PURE | {"config", "observability"},
-    "actors": BASE | PURE | {"config", "backends", "observability", "processes", "signals"},
+    "actors": BASE | PURE | {"config", "backends", "observability", "processes", "signals", "garbage"},
     # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
     "adapters": BASE,
-    "cli": {"errors", "redact", "signals"},
+    "cli": {"errors", "redact", "signals", "garbage"},
     "__main__": {"cli"},
 }
 COMPOSITION_ROOTS = {"jobs", "__init__"}
