@@ -16,7 +16,7 @@ HIDDEN, LAYERS, HEADS, FEED_FORWARD, CONTEXT = 128, 2, 2, 256, 256
 
 
 def build_compact_encoder(vocabulary: Path, pretrained: Path, out: Path) -> None:
-    """Write the model into `out`, with the tokenizer of the model at `vocabulary` and the embeddings of `pretrained`."""
+    """Write the model into `out`: tokenizer of the model at `vocabulary`, embeddings of the one at `pretrained`."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
     from transformers.utils import logging

@@ -1,4 +1,4 @@
-"""The bundled model `compact`: a Qwen3 of less than a million parameters whose vocabulary is one generated service task.
+"""The bundled model `compact`: a Qwen3 of less than a million parameters with the vocabulary of one service task.
 
 A warm-up teaches it all that it does. Only the meaning of words is given: its token embeddings are those of
 SmolLM2-135M, projected onto their first principal components, so that words which no training sample contains are

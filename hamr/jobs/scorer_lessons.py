@@ -168,8 +168,10 @@ def contrast_examples(samples: Sequence[ServiceSample], n: int) -> list[PairExam
         others = [wrong.text for wrong in contrast.wrong if wrong.kind != "act"]
         wrong = [text for own in (acts, others) for text in rng.sample(own, min(RIGHT_EACH, len(own)))]
         partial = [rng.choice(contrast.partial)] if contrast.partial else []
+        # Any right wording may stand as the reference, so that few references do not make few first texts.
+        known = (contrast.reference, *contrast.right)
         for texts, target in ((right, 1.0), (partial, 0.5), (wrong, 0.0)):
-            examples += [PairExample(contrast.reference, text, target) for text in texts]
+            examples += [PairExample(rng.choice(known), text, target) for text in texts]
     return examples[:n]
 
 
