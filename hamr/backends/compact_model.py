@@ -21,7 +21,7 @@ from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generated
 
-RECIPE_VERSION = "3"
+RECIPE_VERSION = "4"
 VOCABULARY = 1536
 CONTEXT = 1024
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384

@@ -69,9 +69,45 @@ def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
     texts += [render_action(r.action) for s in other for r in s.references]
     assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)
     assert [tokenizer.decode(tokenizer.encode(t)) for t in texts] == texts
-    build_compact(tmp_path)
+    build_compact(resolve_model("smollm2-135m"), tmp_path)
     for file in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / file).read_bytes() == (path / file).read_bytes(), "built twice, it is the same"
+
+
+def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:
+    from torch.nn.functional import cosine_similarity
+
+    from hamr.backends.compact_model import word_vectors
+
+    words = [" cancel", " terminate", " internet", " web", " angry", " furious"]
+    padding = [
+        f" {word}"
+        for word in [
+            "the",
+            "a",
+            "of",
+            "to",
+            "my",
+            "your",
+            "is",
+            "are",
+            "and",
+            "or",
+            "not",
+            "please",
+            "now",
+            "today",
+            "fee",
+            "plan",
+            "data",
+            "call",
+        ]
+    ]
+    vectors = word_vectors(resolve_model("smollm2-135m"), words + padding, 16)
+    for i in range(0, len(words), 2):
+        near = cosine_similarity(vectors[i], vectors[i + 1], dim=0)
+        far = [cosine_similarity(vectors[i], vectors[j], dim=0) for j in range(len(words)) if j // 2 != i // 2]
+        assert near > max(far), words[i]
 
 
 def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> None:

@@ -295,6 +295,23 @@ def test_bfloat16_learns_a_text_by_heart(one: TrainerGroup, tiny: Path, stage: i
     assert all(b < a for a, b in itertools.pairwise(losses))
 
 
+def test_embeddings_may_have_a_rate_of_their_own(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    """Also behind a checkpoint, whose optimiser state has one parameter group more."""
+    import torch
+    from safetensors.torch import load_file
+
+    reset(one, tiny, CONFIG.model_copy(update={"embedding_rate": 0.0, "weight_decay": 0.0}))
+    train(one)
+    asyncio.run(one.save(tmp_path / "first"))
+    asyncio.run(one.load(tmp_path / "first"))
+    train(one)
+    asyncio.run(one.save(tmp_path / "second"))
+    before = load_file(tiny / "model.safetensors")
+    after = load_file(tmp_path / "second/policy/model.safetensors")
+    moved = {name for name, tensor in after.items() if not torch.equal(tensor.float(), before[name].float())}
+    assert "model.embed_tokens.weight" not in moved and len(moved) > 10
+
+
 @pytest.mark.parametrize("budget", [20, 4096])
 def test_a_supervised_loss_counts_tokens_or_completions_alike(one: TrainerGroup, tiny: Path, budget: int) -> None:
     """Against the log-probabilities that the same weights give."""
