@@ -121,7 +121,8 @@ def finished(arm: str, seed: int, args: argparse.Namespace, sft_steps: int | Non
         subprocess.run(child, check=True)
         after = os.times()
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        spent = {"wall_s": time.perf_counter() - since, "driver_cpu_s": cpu}
+        capability = os.environ.get("ATEN_CPU_CAPABILITY")
+        spent = {"wall_s": time.perf_counter() - since, "driver_cpu_s": cpu, "cpu_capability": capability}
         (folder / "spent.json").write_text(json.dumps(spent))
     return folder
 
@@ -239,16 +240,17 @@ def main() -> None:
             folder = finished(arm, seed, args, steps)
             runs.setdefault(arm, {})[seed] = exact_items(folder)
             summary = json.loads((folder / "summary.json").read_text())
-            spent[f"{arm}_{seed}"] = {"timing": summary["timing"], "memory_gb_peak": summary["memory_gb_peak"]}
+            own = json.loads((folder / "spent.json").read_text())
+            spent[f"{arm}_{seed}"] = {
+                "timing": summary["timing"],
+                "memory_gb_peak": summary["memory_gb_peak"],
+                "cpu_capability": own.get("cpu_capability"),
+            }
             found = compared(runs)
             results = HERE / "results" / f"{args.name}.json"
             results.parent.mkdir(exist_ok=True)
             head = {"experiment": args.experiment, "overrides": args.overrides, "seeds": args.seeds}
-            about = {
-                "machine": machine(),
-                "versions": versions(),
-                "cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),
-            }
+            about = {"machine": machine(), "versions": versions()}
             results.write_text(json.dumps({**head, **about, "arms": found, "runs": spent}, indent=2) + "\n")
     print(markdown(found))
 
