@@ -21,8 +21,24 @@ settings.register_profile("deep", settings.get_profile("hamr"), max_examples=200
 settings.register_profile("push", settings.get_profile("hamr"), max_examples=20)
 settings.load_profile("push")
 
-LONGEST = ("e2e/test_train.py", "integration/test_nodes.py", "integration/test_trainer.py")
-"""Files that start first, so that no process is left alone with one at the end."""
+LONGEST = (
+    "e2e/test_train.py",
+    "integration/test_trainer.py",
+    "integration/test_sft.py",
+    "e2e/test_pipeline.py",
+    "integration/test_pools.py",
+    "integration/test_nodes.py",
+    "integration/test_faults.py",
+    "e2e/test_preempted.py",
+    "integration/test_rollout_workers.py",
+    "integration/test_scorer_training.py",
+    "integration/test_slurm_script.py",
+    "integration/test_reward_system.py",
+    "e2e/test_own_data.py",
+    "integration/test_rollout_engine.py",
+    "integration/test_models.py",
+)
+"""Files that start first, by decreasing CPU time, so that the processes finish at about the same time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         is_deep = item.get_closest_marker("deep") or (deep and is_hypothesis_test(getattr(item, "obj", None)))
         (kept if bool(is_deep) == deep else left).append(item)
-    items[:] = sorted(kept, key=lambda item: item.path.relative_to(ROOT).as_posix() not in LONGEST)
+    rank = {name: i for i, name in enumerate(LONGEST)}
+    items[:] = sorted(kept, key=lambda item: rank.get(item.path.relative_to(ROOT).as_posix(), len(rank)))
     config.hook.pytest_deselected(items=left)
 
 
