@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from hamr.garbage import collect_rarely
+
 ROOT = Path(__file__).parent
 MARKERS = ("unit", "integration", "e2e")
 
@@ -63,6 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rank = {name: i for i, name in enumerate(LONGEST)}
     items[:] = sorted(kept, key=lambda item: rank.get(item.path.relative_to(ROOT).as_posix(), len(rank)))
     config.hook.pytest_deselected(items=left)
+    collect_rarely()  # the items and what their modules have imported stay until the end
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,7 @@ import pytest
 
 from hamr.backends.models import resolve_model
 from hamr.config.pools import EngineConfig
+from hamr.garbage import collect_rarely
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import SampleKey
 
@@ -140,6 +141,7 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
 
     class EngineHost:
         def __init__(self, path: str, engine: EngineConfig, max_context: int) -> None:
+            collect_rarely()
             from hamr.backends.vllm_engine import VllmEngine
 
             self.engine = VllmEngine(path, engine, "float32", max_context, seed=0)

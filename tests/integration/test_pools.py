@@ -168,13 +168,6 @@ async def test_a_question_longer_than_the_context_is_a_failure() -> None:
         assert short.failure is None, "its neighbour in the request is answered"
 
 
-async def test_killing_one_of_two_replicas_loses_no_score() -> None:
-    answers = await ask_all("reranker", questions(400, start=1000), kill_after=40)
-    assert [a.failure for a in answers] == [None] * 400
-    again = await ask_all("reranker", questions(400, start=1000))
-    assert [a.score for a in answers] == pytest.approx([a.score for a in again], abs=1e-5)
-
-
 async def test_killing_the_only_replica_delays_but_loses_no_score() -> None:
     before = pool_status(RUN)["judge"]["pids"]
     answers = await ask_all("judge", questions(200, start=2000), kill_after=20)
@@ -182,3 +175,10 @@ async def test_killing_the_only_replica_delays_but_loses_no_score() -> None:
     status = pool_status(RUN)["judge"]
     assert (status["replicas"], status["running"]) == (1, 1)
     assert status["pids"] != before
+
+
+async def test_killing_one_of_two_replicas_loses_no_score() -> None:
+    answers = await ask_all("reranker", questions(400, start=1000), kill_after=40)
+    assert [a.failure for a in answers] == [None] * 400
+    again = await ask_all("reranker", questions(400, start=1000))
+    assert [a.score for a in answers] == pytest.approx([a.score for a in again], abs=1e-5)

@@ -9,11 +9,13 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, KlConfig, LoraConfig, ModelConfig, TrainerConfig
@@ -75,6 +77,17 @@ def two(local_ray: None, tiny: Path) -> Iterator[TrainerGroup]:
     group = started(tiny, CONFIG.model_copy(update={"ranks": 2}))
     yield group
     asyncio.run(group.shutdown())
+
+
+@contextmanager
+def other_algorithm(group: TrainerGroup, algorithm: AlgorithmConfig) -> Iterator[None]:
+    """Give a running world of one rank another algorithm. A world of its own costs ten seconds."""
+    [rank] = group._actors
+    ray.get(rank.call.remote("__setattr__", "algorithm", algorithm))
+    try:
+        yield
+    finally:
+        ray.get(rank.call.remote("__setattr__", "algorithm", ALGORITHM))
 
 
 @pytest.fixture(scope="module")
@@ -368,12 +381,10 @@ def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, mon
     assert emptied == ["cuda:0"]
 
 
-def test_the_distance_from_the_start_is_measured_without_a_penalty(local_ray: None, tiny: Path) -> None:
-    group = started(tiny, CONFIG, AlgorithmConfig(kl=KlConfig(coef=0.0, measure=True)))
-    try:
-        first, later = train(group), train(group)
-    finally:
-        asyncio.run(group.shutdown())
+def test_the_distance_from_the_start_is_measured_without_a_penalty(one: TrainerGroup, tiny: Path) -> None:
+    with other_algorithm(one, AlgorithmConfig(kl=KlConfig(coef=0.0, measure=True))):
+        reset(one, tiny, CONFIG)
+        first, later = train(one), train(one)
     assert first["policy/kl_to_reference"] == pytest.approx(0.0, abs=1e-6)
     assert later["policy/kl_to_reference"] > 1e-6
     assert 0 < first["policy/update_ratio"] < 1
@@ -405,9 +416,21 @@ def test_a_rank_that_died_is_named(lost: tuple[Path, dict[int, Any], str]) -> No
     assert "rank 1 died" in lost[2]
 
 
-def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path, tmp_path: Path) -> None:
-    """The file that rank 0 named goes all the same, when all ranks are dead."""
-    group = started(tiny, CONFIG.model_copy(update={"ranks": 2}), AlgorithmConfig())
+def test_nothing_is_left_in_shared_memory(two: TrainerGroup) -> None:
+    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*"))
+
+
+async def test_a_group_that_was_shut_down_says_so(local_ray: None) -> None:
+    group = TrainerGroup(CONFIG, MODEL, [])
+    await group.shutdown()
+    with pytest.raises(EngineDied, match="shut down"):
+        await group.train(BATCH)
+
+
+def test_a_rank_that_hangs_is_given_up(two: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    """The file of rank 0 is removed even though all ranks are dead. This is the last test of `two`, which it ends."""
+    group = two
+    reset(group, tiny, CONFIG.model_copy(update={"ranks": 2}))
     path = asyncio.run(group.share_weights(tmp_path, 0))
     path.write_text("w")
     try:
@@ -419,14 +442,3 @@ def test_a_rank_that_hangs_is_given_up(local_ray: None, tiny: Path, tmp_path: Pa
         asyncio.run(group.shutdown())
     asyncio.run(group.remove_weights())
     assert not path.exists()
-
-
-def test_nothing_is_left_in_shared_memory(two: TrainerGroup) -> None:
-    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*"))
-
-
-async def test_a_group_that_was_shut_down_says_so(local_ray: None) -> None:
-    group = TrainerGroup(CONFIG, MODEL, [])
-    await group.shutdown()
-    with pytest.raises(EngineDied, match="shut down"):
-        await group.train(BATCH)
