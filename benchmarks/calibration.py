@@ -25,8 +25,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from hamr.routing.calibration import calibrate  # noqa: E402
-from hamr.routing.ranks import Target  # noqa: E402
+from hamr.calibration.fit import calibrate  # noqa: E402
+from hamr.calibration.ranks import Target  # noqa: E402
 
 Triples = tuple[np.ndarray, np.ndarray, np.ndarray]
 

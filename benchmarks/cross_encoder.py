@@ -23,10 +23,10 @@ from random import Random
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from hamr.backends.models import resolve_model  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, reply_pairs  # noqa: E402
 from hamr.data.sage_samples import generated  # noqa: E402
+from hamr.models.bundled import resolve_model  # noqa: E402
 from hamr.rewards.verdict import hard_score  # noqa: E402
 
 

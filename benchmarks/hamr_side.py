@@ -19,10 +19,7 @@ from typing import Any
 
 from workload import Channel, Work, reward
 
-from hamr.actors.rollout import RolloutWorkers
-from hamr.actors.session import ray_session
-from hamr.actors.trainer import TrainerGroup
-from hamr.actors.weights import SharedMemorySync
+from hamr.cluster.session import ray_session
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import (
     AlgorithmConfig,
@@ -35,6 +32,9 @@ from hamr.config.schema import (
 )
 from hamr.controller import Controller
 from hamr.protocols import Metrics
+from hamr.rollout.workers import RolloutWorkers
+from hamr.trainer.actors import TrainerGroup
+from hamr.trainer.weight_sync import SharedMemorySync
 from hamr.types import Component, Reference, Reply, RewardRecord, Rollout, Scored, ServiceSample
 
 

@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 
+from hamr.apps.shared.preparation import load_splits
+from hamr.apps.shared.summary import machine, versions
 from hamr.config.load import load_dumped
 from hamr.config.schema import SageDataConfig
 from hamr.controller import Controller
 from hamr.data.sage_samples import generated
-from hamr.evaluation.truth import ExactAct
-from hamr.jobs.preparation import load_splits
-from hamr.jobs.summary import machine, versions
-from hamr.observability.ledger import Ledger
-from hamr.observability.record_json import record_from_json
+from hamr.rewards.truth import ExactAct
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.record_json import record_from_json
 from hamr.types import Answer, Question, Reply, RolloutGroup, ScorerCall
 
 HERE = Path(__file__).resolve().parent
@@ -97,7 +97,9 @@ def run_here(arm: str, overrides: list[str]) -> int:
     """`hamr train` in this process, with the arm's changes."""
     import ray.cloudpickle
 
-    from hamr.jobs import stages, train, world
+    from hamr.apps.train import command as train
+    from hamr.apps.train import run_actors as world
+    from hamr.apps.train import stages
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     if arm in ("true", "shuffled"):

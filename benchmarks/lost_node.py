@@ -73,13 +73,13 @@ class Watched:
         self.run, self.process = run, process
 
     def steps(self) -> list[dict[str, Any]]:
-        from hamr.observability.metrics import read_metrics
+        from hamr.telemetry.metrics import read_metrics
 
         file = self.run / "metrics.jsonl"
         return [row for row in read_metrics(file) if row["stage"] == "rl"] if file.is_file() else []
 
     def pools(self) -> dict[str, dict[str, Any]]:
-        from hamr.observability.live import LiveStatus
+        from hamr.telemetry.live import LiveStatus
 
         status = LiveStatus.read(self.run)
         return dict(status.pools) if status else {}
@@ -115,7 +115,7 @@ def trouble(cluster: Any, seen: Watched) -> dict[str, Any]:
 
 def figures(seen: Watched, told: dict[str, Any], steps: int) -> dict[str, Any]:
     """What the run's own files say."""
-    from hamr.observability.ledger import Ledger
+    from hamr.telemetry.ledger import Ledger
     from hamr.types import Failure
 
     rows = seen.steps()

@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hamr.jobs.plan_run import read_past
-from hamr.planning.build import first_of, replayed_pools, replayed_workers
-from hamr.planning.measured import Prediction, compare, mean_errors
+from hamr.apps.plan.build import first_of, replayed_pools, replayed_workers
+from hamr.apps.plan.measured import Prediction, compare, mean_errors
+from hamr.apps.plan.run import read_past
 
 
 def checked(run: Path) -> dict[str, Any]:

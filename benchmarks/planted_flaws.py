@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from hamr.data.sage_acts import Context, SageActs
 from hamr.data.samples import act_of, to_json
+from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.questions import case_variables
 from hamr.types import Reply, ServiceSample
 

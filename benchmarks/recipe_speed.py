@@ -20,9 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from hamr.augmentation.progress import Item, Made, Progress, item_key
-from hamr.augmentation.runner import Desk, Pools, run_recipe
-from hamr.augmentation.teachers import Teacher, Teachers
+from hamr.apps.data.recipes.runner import Desk, Pools, run_recipe
+from hamr.apps.data.recipes.teachers import Teacher, Teachers
+from hamr.data.progress import Item, Made, Progress, item_key
 from hamr.types import Answer, Question
 
 TEXT = "I look the order up with the tool, since its state decides what can still be changed. " * 12

@@ -27,16 +27,16 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 
+from hamr.apps.scorer.pair_check import pair_question  # noqa: E402
+from hamr.calibration.fit import calibrate  # noqa: E402
+from hamr.calibration.ranks import spearman  # noqa: E402
+from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import Config, RewardsConfig  # noqa: E402
 from hamr.data.contrasts import generated_contrast  # noqa: E402
 from hamr.data.pairs import Label, reply_pairs  # noqa: E402
-from hamr.evaluation.scorer_check import pair_question  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402
 from hamr.rewards.verdict import hard_score  # noqa: E402
-from hamr.routing.calibration import calibrate  # noqa: E402
-from hamr.routing.ranks import spearman  # noqa: E402
-from hamr.routing.router import RewardRouter  # noqa: E402
 from hamr.types import Reference, Reply, RewardRecord, Rollout, SampleKey, ServiceSample  # noqa: E402
 
 RUN = "reward-pools"
@@ -186,7 +186,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 async def measure(config: Config, paths: Mapping[str, Path], splits: Any, args: argparse.Namespace) -> dict[str, Any]:
-    from hamr.actors.pools import PoolClient, start_pools, stop_pools
+    from hamr.pools.deployment import PoolClient, start_pools, stop_pools
 
     # A whole batch waits in line here, so that no deadline may pass meanwhile.
     pools = {name: pool.model_copy(update={"deadline_s": LONGEST_S}) for name, pool in config.pools.items()}
@@ -248,9 +248,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(
             f"--at-once {args.at_once}: group-aware responses wait for their {args.responses} siblings; raise it"
         )
-    from hamr.actors.session import ray_session
-    from hamr.jobs.preparation import load_splits
-    from hamr.jobs.scorer import prepare_scorers
+    from hamr.apps.scorer.command import prepare_scorers
+    from hamr.apps.shared.preparation import load_splits
+    from hamr.cluster.session import ray_session
 
     config = load_config([*args.overrides, "data.type=sage"])
     config = config.with_asked_pools()

@@ -28,9 +28,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 
+from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
 from hamr.config.schema import RewardsConfig  # noqa: E402
-from hamr.routing.router import RewardRouter  # noqa: E402
 from hamr.types import (  # noqa: E402
     Answer,
     Question,
@@ -114,13 +114,13 @@ class InstantRouter:
     """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
 
     def __init__(self) -> None:
-        from hamr.actors.router_calls import collect_rarely
+        from hamr.pools.router_calls import collect_rarely
 
         self.router = core()
         collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
-        from hamr.actors.router_calls import in_batches, packed_done, unpacked
+        from hamr.pools.router_calls import in_batches, packed_done, unpacked
 
         async for done in in_batches(self._score, unpacked(calls)):
             yield packed_done(done)
@@ -172,7 +172,7 @@ async def through_actor(args: argparse.Namespace) -> dict[str, float]:
     """The same through Ray, asked by the driver's own client."""
     import ray
 
-    from hamr.actors.router import CONCURRENT_CALLS, RouterClient
+    from hamr.pools.router_actor import CONCURRENT_CALLS, RouterClient
 
     actor = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS).remote()
     await actor.ready.remote()

@@ -23,12 +23,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from hamr.bench.sage.coverage import plan_dialogues  # noqa: E402
+from hamr.bench.sage.run import Cast, hold, summarise  # noqa: E402
+from hamr.bench.sage.scripted import TALK, scripted  # noqa: E402
+from hamr.bench.sage.store import Store  # noqa: E402
 from hamr.config.sage import SageConfig  # noqa: E402
-from hamr.evaluation.sage import load_scenario, scenario_names  # noqa: E402
-from hamr.evaluation.sage.coverage import plan_dialogues  # noqa: E402
-from hamr.evaluation.sage.run import Cast, hold, summarise  # noqa: E402
-from hamr.evaluation.sage.scripted import TALK, scripted  # noqa: E402
-from hamr.evaluation.sage.store import Store  # noqa: E402
+from hamr.procedures import load_scenario, scenario_names  # noqa: E402
 
 
 def measure(names: list[str], dialogues: int, agent: str) -> dict[str, object]:

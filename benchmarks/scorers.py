@@ -28,15 +28,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from hamr.backends.models import resolve_model  # noqa: E402
-from hamr.backends.scorers import build_scorer, check_scorer, scorer_env  # noqa: E402
+from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
 from hamr.data.sage_samples import generated  # noqa: E402
 from hamr.data.samples import read_rows  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
-from hamr.evaluation.scorer_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
+from hamr.models.bundled import resolve_model  # noqa: E402
+from hamr.pools.scorers import build_scorer, check_scorer, scorer_env  # noqa: E402
 
 PROBES = (
     (

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
-from hamr.backends.models import resolve_model
-from hamr.backends.tokenizer import load_tokenizer
 from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.data.importers import IMPORTERS
 from hamr.data.sft_encoding import EncodedItem, encode_item, items_batch
 from hamr.data.sft_items import decision_item
+from hamr.models.bundled import resolve_model
+from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.models.tokenizer import load_tokenizer
 from hamr.types import TrainBatch
 
 LAYOUTS = ("padded", "packed", "shared_prompt")
@@ -116,7 +116,7 @@ class Seconds(NamedTuple):
 
 def measure(options: argparse.Namespace, batches: Sequence[TrainBatch], model: Path) -> list[dict[str, Seconds]]:
     """Seconds of every step by layout. One trainer per layout, all of the same weights."""
-    from hamr.backends.deepspeed_trainer import DeepSpeedTrainer
+    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
 
     base = TrainerConfig(
         threads=options.threads, zero_stage=0, learning_rate=1e-5, tokens_per_microbatch=10**9, deadline_s=600

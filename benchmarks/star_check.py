@@ -30,9 +30,9 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from template_teacher import served  # noqa: E402
 
-from hamr.augmentation.progress import Made, summary  # noqa: E402
+from hamr.data.progress import Made, summary  # noqa: E402
 from hamr.data.samples import read_rows, read_samples  # noqa: E402
-from hamr.observability.ledger import Ledger  # noqa: E402
+from hamr.telemetry.ledger import Ledger  # noqa: E402
 from hamr.types import ToolCall  # noqa: E402
 
 SMALL = ("pools=sage_small", "teacher=talk", "pools.talk.max_context=4096")
@@ -151,7 +151,7 @@ def run(step: Step, work: Path) -> None:
 
 def figures(work: Path, plan: list[Step], sizes: Mapping[str, int]) -> dict[str, Any]:
     """What all steps made, read from their files."""
-    from hamr.jobs.summary import machine, versions  # loads Ray and torch
+    from hamr.apps.shared.summary import machine, versions  # loads Ray and torch
 
     took = {s.name: _json(work / f"{s.name}.took.json") for s in plan if (work / f"{s.name}.took.json").is_file()}
     return {

@@ -71,7 +71,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
 
 def prepare(args: argparse.Namespace, steps: int) -> Work:
     """The model folder, the prompts as a file and the settings: what both sides get."""
-    from hamr.backends.models import resolve_model
+    from hamr.models.bundled import resolve_model
 
     source = resolve_model(args.model)
     scratch = HERE.parent / ".bench-work"

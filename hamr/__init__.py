@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hamr.jobs.reward_system import RewardSystem
+    from hamr.apps.score.reward_system import RewardSystem
 
 __version__ = "0.1.0"
 __all__ = ["RewardSystem", "__version__"]
@@ -14,7 +14,7 @@ __all__ = ["RewardSystem", "__version__"]
 def __getattr__(name: str) -> Any:
     # Ray is imported by those who score, not by those who ask for the version.
     if name == "RewardSystem":
-        from hamr.jobs.reward_system import RewardSystem
+        from hamr.apps.score.reward_system import RewardSystem
 
         return RewardSystem
     raise AttributeError(f"module 'hamr' has no attribute {name!r}")

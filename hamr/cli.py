@@ -18,23 +18,26 @@ from pathlib import Path
 from hamr import __version__, signals
 from hamr.errors import HamrError
 from hamr.garbage import collect_rarely
-from hamr.redact import redact_text
+from hamr.security.redaction import redact_text
 
 JOBS: dict[str, tuple[str, str]] = {
-    "train": ("hamr.jobs.train:main", "the RL run: rollout, reward cascade, update, sync"),
-    "sft": ("hamr.jobs.sft:main", "supervised fine-tuning on a prepared mix"),
-    "data": ("hamr.jobs.build_data:main", "build data: generated dialogues, augmented samples, imported corpora"),
-    "score": ("hamr.jobs.score:main", "the whole reward system over a JSONL of finished responses"),
-    "serve": ("hamr.jobs.serve:main", "the whole reward system over HTTP, for other trainers"),
-    "calibrate": ("hamr.jobs.calibrate:main", "fit the cascade to scores with teacher labels"),
-    "evaluate": ("hamr.jobs.evaluate:main", "score a policy, a set of responses or an endpoint"),
-    "scorer": ("hamr.jobs.scorer:main", "fine-tune a scorer"),
-    "submit": ("hamr.jobs.submit:main", "send the same command to a Ray cluster, to Kubernetes or to Slurm"),
-    "status": ("hamr.jobs.status:main", "look at the pools of a running job"),
-    "scale": ("hamr.jobs.scale:main", "resize the pools of a running job"),
-    "report": ("hamr.jobs.report:main", "HTML with plots from a run folder"),
-    "plan": ("hamr.jobs.plan:main", "replicas, GPUs and step time before there is a cluster; files that start one"),
-    "doctor": ("hamr.jobs.doctor:main", "what this machine can run, what is missing, and how to install it"),
+    "train": ("hamr.apps.train.command:main", "the RL run: rollout, reward cascade, update, sync"),
+    "sft": ("hamr.apps.sft.command:main", "supervised fine-tuning on a prepared mix"),
+    "data": ("hamr.apps.data.command:main", "build data: generated dialogues, augmented samples, imported corpora"),
+    "score": ("hamr.apps.score.command:main", "the whole reward system over a JSONL of finished responses"),
+    "serve": ("hamr.apps.serve.command:main", "the whole reward system over HTTP, for other trainers"),
+    "calibrate": ("hamr.apps.calibrate.command:main", "fit the cascade to scores with teacher labels"),
+    "evaluate": ("hamr.apps.evaluate.command:main", "score a policy, a set of responses or an endpoint"),
+    "scorer": ("hamr.apps.scorer.command:main", "fine-tune a scorer"),
+    "submit": ("hamr.apps.submit.command:main", "send the same command to a Ray cluster, to Kubernetes or to Slurm"),
+    "status": ("hamr.apps.status.command:main", "look at the pools of a running job"),
+    "scale": ("hamr.apps.status.scale:main", "resize the pools of a running job"),
+    "report": ("hamr.apps.report.command:main", "HTML with plots from a run folder"),
+    "plan": (
+        "hamr.apps.plan.command:main",
+        "replicas, GPUs and step time before there is a cluster; files that start one",
+    ),
+    "doctor": ("hamr.apps.doctor.command:main", "what this machine can run, what is missing, and how to install it"),
 }
 """Every job's entry point and one line of help. A job whose module is absent is not offered."""
 

@@ -17,9 +17,9 @@ from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import overlong_penalty
+from hamr.cascade.rescoring import settle
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
 from hamr.data.stream import PromptStream
-from hamr.observability.metrics import reduce_stats
 from hamr.protocols import (
     AnswerEncoder,
     GenerationRequest,
@@ -32,7 +32,7 @@ from hamr.protocols import (
     Trainer,
     WeightSync,
 )
-from hamr.routing.rescoring import settle
+from hamr.telemetry.metrics import reduce_stats
 from hamr.types import (
     RewardRecord,
     Rollout,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from hamr.processes import kill_descendants
+from hamr.security.processes import kill_descendants
 
 T = TypeVar("T")
 Action = Callable[[int], None]

@@ -147,7 +147,7 @@ def _in_process(target: Callable[..., None], gpus: int, file: str) -> list[tuple
 
 
 def _rollout_to(gpus: int, file: str) -> None:
-    from hamr.actors.session import ray_session
+    from hamr.cluster.session import ray_session
     from hamr.config.load import load_config
 
     config = load_config(rollout_overrides(gpus))
@@ -163,10 +163,10 @@ def rollout_overrides(gpus: int) -> list[str]:
 
 async def _first_tokens(config: Any) -> list[tuple[int, float]]:
     """One token each and its log-probability, by samples of one prompt, from a worker that stands as in a run."""
-    from hamr.actors.nodes import reserve_learners
-    from hamr.actors.rollout import RolloutWorkers
-    from hamr.backends.models import resolve_model
+    from hamr.cluster.nodes import reserve_learners
+    from hamr.models.bundled import resolve_model
     from hamr.protocols import GenerationRequest, SamplingConfig
+    from hamr.rollout.workers import RolloutWorkers
     from hamr.types import SampleKey
 
     _, place = await reserve_learners(config, config.cluster.start_timeout_s)
@@ -201,7 +201,7 @@ def sleep_mode() -> str:
 def _engine(**settings: Any) -> Any:
     from vllm import LLM
 
-    from hamr.backends.models import resolve_model
+    from hamr.models.bundled import resolve_model
 
     return LLM(
         str(resolve_model("tiny")), dtype="bfloat16", max_model_len=256, gpu_memory_utilization=0.3, enforce_eager=True,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-from hamr.processes import alive
+from hamr.security.processes import alive
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:

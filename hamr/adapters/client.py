@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from hamr.endpoints import check_url, is_loopback, look_up
 from hamr.errors import BadInput, HamrError
+from hamr.security.endpoints import check_url, is_loopback, look_up
 
 _AGAIN = (502, 503, 504)
 

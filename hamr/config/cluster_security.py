@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hamr.endpoints import is_loopback
 from hamr.errors import BadInput
+from hamr.security.endpoints import is_loopback
 
 
 def check_cluster_address(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hamr.config.steering import check_steering
+from hamr.config.cascade_controller import check_steering
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config

@@ -101,7 +101,7 @@ class PoolConfig(Section):
     rewards bring with them; a `grader` does nothing else."""
     type: Literal["vllm", "openai", "cross_encoder", "embedding"] = "vllm"
     """`vllm`: a language model that hamr serves. `openai`: one behind an endpoint. `cross_encoder` and `embedding`:
-    small rerankers without a prompt, through sentence-transformers (see `hamr.backends.scorer_pairs`)."""
+    small rerankers without a prompt, through sentence-transformers (see `hamr.pools.scorer_pairs`)."""
     model: str = "smollm2-135m"
     prompt: str = ""
     """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none, nor has a

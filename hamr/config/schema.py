@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
@@ -22,7 +23,6 @@ from hamr.config.sage import DialoguesConfig, PathForm
 from hamr.config.scorers import ScorersConfig
 from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
 from hamr.config.sft import SftConfig
-from hamr.config.steering import AdaptiveConfig, BudgetConfig, GroupAwareConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
 from hamr.types import Aggregation

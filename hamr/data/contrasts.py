@@ -26,11 +26,11 @@ from typing import Literal, NamedTuple, get_args
 
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
-from hamr.data.sage_acts import Context, SageActs
-from hamr.data.sage_words import Split
 from hamr.data.samples import act_of
 from hamr.data.stray import COURTESIES, STRAY
 from hamr.errors import DataError
+from hamr.procedures.acts import Context, SageActs
+from hamr.procedures.words import Split
 from hamr.types import Reply, ServiceSample
 
 Kind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from hamr.data.samples import action_json
-from hamr.evaluation.truth import facts
+from hamr.rewards.truth import facts
 from hamr.types import Action, Reference, Reply, ServiceSample
 
 WRONG_ARGUMENT = 0.25

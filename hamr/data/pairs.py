@@ -27,10 +27,10 @@ from hamr.data.contrasts import (
 )
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
-from hamr.data.sage_acts import SageActs
 from hamr.data.samples import history_from_json, read_rows
 from hamr.errors import DataError
-from hamr.evaluation.truth import facts
+from hamr.procedures.acts import SageActs
+from hamr.rewards.truth import facts
 from hamr.types import ServiceSample
 
 Label = Literal["consistent", "partial", "inconsistent"]

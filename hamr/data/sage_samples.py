@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.noise import corrupt
-from hamr.data.sage_acts import ASK, Context, SageActs
-from hamr.data.sage_words import SPLITS, Split, Words, ask_of, customer_fields, customer_turns, load_words, one_of
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
-from hamr.evaluation.sage import Route, Scenario, Walk, load_scenario, scenario_names
-from hamr.evaluation.sage.prompts import policy_text, service_answer, service_prompt
-from hamr.evaluation.sage.schema import Value
+from hamr.procedures import Route, Scenario, Walk, load_scenario, scenario_names
+from hamr.procedures.acts import ASK, Context, SageActs
+from hamr.procedures.prompts import policy_text, service_answer, service_prompt
+from hamr.procedures.schema import Value
+from hamr.procedures.words import SPLITS, Split, Words, ask_of, customer_fields, customer_turns, load_words, one_of
 from hamr.types import Action, Reference, Reply, ServiceSample, Turn
 
 Form = Literal["actions", "sage"]

@@ -5,8 +5,8 @@ It is known to be right, since the act follows from it, and stands in for a teac
 
 from __future__ import annotations
 
-from hamr.data.sage_acts import ASK, SageActs
 from hamr.errors import DataError
+from hamr.procedures.acts import ASK, SageActs
 from hamr.types import ServiceSample
 
 _FORMS = {"en": "The customer {seen}. {next}", "zh": "客户{seen}。{next}"}

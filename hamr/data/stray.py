@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hamr.data.sage_words import Split
+from hamr.procedures.words import Split
 
 STRAY: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
     "en": {

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from hamr.config.judged import ComparedConfig
 from hamr.errors import VerdictUnparsable
+from hamr.prompting.reading import GRADE, TEXT, final_object, grade, object_schema, reason
 from hamr.rewards.grades import SCHEMA, read_grade
 from hamr.rewards.questions import Said, judge_question
-from hamr.rewards.reading import GRADE, TEXT, final_object, grade, object_schema, reason
 from hamr.types import Judgement, Question, ServiceSample
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hamr.prompting.reading import GRADE, choice, final_object, grade, object_schema
 from hamr.rewards.questions import Said, judge_question
-from hamr.rewards.reading import GRADE, choice, final_object, grade, object_schema
 from hamr.types import Question, ServiceSample
 
 _YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}

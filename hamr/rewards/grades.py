@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hamr.config.judged import Scale
 from hamr.errors import MissingScore
-from hamr.rewards.reading import GRADE, TEXT, final_object, grade, object_schema, reason
+from hamr.prompting.reading import GRADE, TEXT, final_object, grade, object_schema, reason
 from hamr.types import Judgement
 
 SCHEMA = object_schema(reason=TEXT, score=GRADE)

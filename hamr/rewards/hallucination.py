@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hamr.config.judged import HallucinationConfig
+from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.questions import Said, judge_question
-from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "hallucination"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from hamr.config.judged import RiskConfig
 from hamr.errors import VerdictUnparsable
+from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.questions import Said, judge_question
-from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "risk"

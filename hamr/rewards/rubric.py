@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hamr.prompting.reading import TEXT, object_schema
 from hamr.rewards.questions import judge_question
-from hamr.rewards.reading import TEXT, object_schema
 from hamr.types import Question, ServiceSample
 
 _ITEM = object_schema(title=TEXT, description=TEXT, weight={"enum": [1, 2, 3, 4, 5, -1, -2]})

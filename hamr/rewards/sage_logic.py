@@ -13,10 +13,10 @@ from hamr.config.sage import PathForm
 from hamr.config.schema import SageLogicConfig
 from hamr.data.actions import ResponseFormat, answer_of
 from hamr.errors import ConfigError
-from hamr.evaluation.sage import Scenario, load_scenario, scenario_names
-from hamr.evaluation.sage.contract import read_output
-from hamr.evaluation.sage.schema import Value
-from hamr.evaluation.sage.scores import classification, path_score
+from hamr.procedures import Scenario, load_scenario, scenario_names
+from hamr.procedures.contract import read_output
+from hamr.procedures.schema import Value
+from hamr.procedures.scores import classification, path_score
 from hamr.types import Absent, MalformedResponse, Scored, ServiceSample
 
 LogicOutcome = Scored | MalformedResponse | Absent

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hamr.errors import VerdictUnparsable
+from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.questions import Said, judge_question
-from hamr.rewards.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.types import Question, ServiceSample
 
 VETOES = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hamr.errors import ConfigError
-from hamr.rewards.prompting import check_kinds, check_system, check_wrapped, filled, read_template, variables_of
+from hamr.prompting.templates import check_kinds, check_system, check_wrapped, filled, read_template, variables_of
 
 _KEYS = {"name", "version", "language", "system", "user", "each", "after"}
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hamr.augmentation.patm import Patm, PatmRecipe, patm_items
-from hamr.augmentation.runner import make_one
+from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
+from hamr.apps.data.recipes.runner import make_one
 from hamr.config.schema import RewardsConfig, SageDataConfig
 from hamr.data.sage_samples import generated
 from hamr.protocols import Ask
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
-from tests.unit.augmentation.plans import CALL, pools, window
+from tests.unit.apps.data.recipes.plans import CALL, pools, window
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,10 +16,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from star_check import ARMS, figures, steps, tables  # noqa: E402
 
-from hamr.augmentation.progress import Made  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
+from hamr.data.progress import Made  # noqa: E402
 from hamr.data.samples import write_rows, write_samples  # noqa: E402
-from hamr.observability.ledger import Ledger  # noqa: E402
+from hamr.telemetry.ledger import Ledger  # noqa: E402
 from hamr.types import Reference, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall  # noqa: E402
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from hamr.jobs.score import replay_run
-from hamr.observability.ledger import Ledger
-from hamr.observability.metrics import read_metrics
-from hamr.observability.pipeline_log import PipelineLog
-from hamr.processes import alive
+from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.score.command import replay_run
+from hamr.security.processes import alive
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import read_metrics
 from hamr.types import Failure
 from tests.e2e.runs import hamr
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hamr.jobs.status import main as status
-from hamr.observability.checkpoints import Checkpoints
-from hamr.observability.ledger import Ledger
-from hamr.observability.live import LiveStatus
-from hamr.observability.metrics import read_metrics
+from hamr.apps.status.command import main as status
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.live import LiveStatus
+from hamr.telemetry.metrics import read_metrics
+from hamr.trainer.checkpoints import Checkpoints
 from tests.e2e.runs import hamr
 from tests.killing import children, kill_all, still_there
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hamr.jobs.score import replay_run
-from hamr.observability.checkpoints import Checkpoints
-from hamr.observability.ledger import Ledger
-from hamr.observability.metrics import read_metrics
+from hamr.apps.score.command import replay_run
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import read_metrics
+from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import Failure
 from tests.e2e.observed import KEYS, Observed, observe
 from tests.e2e.runs import COMPARED, hamr

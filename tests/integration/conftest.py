@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hamr.backends.models import resolve_model
 from hamr.config.pools import EngineConfig
 from hamr.garbage import collect_rarely
+from hamr.models.bundled import resolve_model
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import SampleKey
 
@@ -70,7 +70,7 @@ def tiny_untied(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prompt_ids(tiny: Path) -> tuple[int, ...]:
     """A chat prompt of more than two KV blocks."""
-    from hamr.backends.tokenizer import load_tokenizer
+    from hamr.models.tokenizer import load_tokenizer
 
     words = "Hello, I would like to cancel my mobile package because it is too expensive. " * 4
     return tuple(load_tokenizer(tiny).chat_ids([{"role": "user", "content": words}]))
@@ -137,12 +137,12 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
     """`start_engine(path)` gives the handle of an actor that holds one float32 engine; all are killed at the end."""
     import ray
 
-    from hamr.backends.vllm_settings import engine_env
+    from hamr.rollout.vllm_settings import engine_env
 
     class EngineHost:
         def __init__(self, path: str, engine: EngineConfig, max_context: int) -> None:
             collect_rarely()
-            from hamr.backends.vllm_engine import VllmEngine
+            from hamr.rollout.vllm_engine import VllmEngine
 
             self.engine = VllmEngine(path, engine, "float32", max_context, seed=0)
 

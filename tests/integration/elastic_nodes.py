@@ -9,9 +9,9 @@ import sys
 import pytest
 import ray
 
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.apps.train.pool_scaler import LiveFleet
 from hamr.errors import BadInput, HamrError
-from hamr.jobs.fleet import LiveFleet
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Question
 from tests.integration.three_nodes import CONFIG, NoRouter, Placed
 

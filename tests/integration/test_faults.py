@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import ray.cloudpickle
 
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.actors.router import RouterClient
+from hamr.cascade.replay import replay
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
 from hamr.data.formats import Formats
-from hamr.observability.ledger import Ledger
-from hamr.routing.replay import replay
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.router_actor import RouterClient
+from hamr.telemetry.ledger import Ledger
 from hamr.types import (
     Answer,
     JudgeUnavailable,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hamr.backends.models import describe, resolve_model, truncated_copy
-from hamr.backends.tokenizer import load_tokenizer
 from hamr.errors import BadInput
+from hamr.models.bundled import describe, resolve_model, truncated_copy
+from hamr.models.tokenizer import load_tokenizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -54,11 +54,11 @@ def test_tiny_is_what_it_says(tiny: Path) -> None:
 
 
 def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
-    from hamr.backends.compact_model import build_compact
     from hamr.config.schema import SageDataConfig
     from hamr.data.actions import render_action
     from hamr.data.rendering import policy_messages
     from hamr.data.sage_samples import generated
+    from hamr.models.compact_model import build_compact
 
     path = resolve_model("compact")
     said = describe(path)
@@ -77,7 +77,7 @@ def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
 def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:
     from torch.nn.functional import cosine_similarity
 
-    from hamr.backends.compact_model import word_vectors
+    from hamr.models.compact_model import word_vectors
 
     words = [" cancel", " terminate", " internet", " web", " angry", " furious"]
     padding = [
@@ -112,7 +112,7 @@ def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:
 
 def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> None:
     """Two processes that build at once agree on one whole folder, equal to any other machine's."""
-    code = "from hamr.backends.models import resolve_model; print(resolve_model('tiny'))"
+    code = "from hamr.models.bundled import resolve_model; print(resolve_model('tiny'))"
     env = os.environ | {"HAMR_CACHE": str(tmp_path)}
     builders = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(2)]
     said = {builder.communicate(timeout=200)[0].decode().splitlines()[-1] for builder in builders}

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
-from hamr.backends.scorers import build_scorer, load_prompt, scorer_env
 from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.scorers import build_scorer, load_prompt, scorer_env
 from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]

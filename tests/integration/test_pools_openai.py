@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from hamr.actors.pool_client import PoolClient
-from hamr.backends.scorer_openai import OpenAIScorer
 from hamr.config.pools import PoolConfig
+from hamr.pools.client import PoolClient
+from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import ray.cloudpickle
 
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.errors import BadInput, EngineDied, ScorerUnavailable
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

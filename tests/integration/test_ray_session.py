@@ -13,18 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hamr.actors.session import ray_session
+from hamr.cluster.session import ray_session
 from hamr.config.schema import ClusterConfig
 from hamr.errors import BadInput
-from hamr.processes import alive
+from hamr.security.processes import alive
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RUN = """
 import asyncio, os, sys, time
 from pathlib import Path
-from hamr.actors.pools import pool_status, start_pools
-from hamr.actors.session import ray_session
+from hamr.pools.deployment import pool_status, start_pools
+from hamr.cluster.session import ray_session
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.config.schema import ClusterConfig
 

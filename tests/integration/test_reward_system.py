@@ -16,19 +16,19 @@ import pytest
 import ray.cloudpickle
 
 from hamr import RewardSystem
-from hamr.actors.pools import pool_status
 from hamr.adapters.client import RewardClient
 from hamr.adapters.trl import TrlReward
+from hamr.apps.score.file import score_file
+from hamr.apps.score.output import ScoreOutput
+from hamr.apps.score.summary import Tally
+from hamr.apps.serve.app import Routes
+from hamr.apps.serve.command import bound, build_server
 from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig
 from hamr.data.samples import from_json
 from hamr.errors import DataError, ScorerUnavailable
-from hamr.jobs.score_file import score_file
-from hamr.jobs.serve import bound, build_server
-from hamr.jobs.serve_app import Routes
-from hamr.observability.record_json import record_from_dict
-from hamr.observability.score_output import ScoreOutput
-from hamr.observability.score_summary import Tally
+from hamr.pools.deployment import pool_status
+from hamr.telemetry.record_json import record_from_dict
 from hamr.types import Answer, Failure, JudgeTimeout, Question, Scored, ScorerCall
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -77,7 +77,7 @@ def test_end_of_sequence_is_among_the_tokens(
     """A head that strongly prefers the end-of-sequence token, so that it comes at once."""
     import torch
 
-    from hamr.backends.tokenizer import load_tokenizer
+    from hamr.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(tiny)
     model = oracle(tiny)
@@ -116,7 +116,7 @@ def test_logprobs_are_those_of_the_sampling_distribution(
 
 
 def test_classify_gives_the_labels_logprobs(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], oracle: Any) -> None:
-    from hamr.backends.tokenizer import load_tokenizer
+    from hamr.models.tokenizer import load_tokenizer
 
     labels = [load_tokenizer(tiny).encode(word)[0] for word in ("Yes", "Part", "No")]
     said = ask(fresh.classify.remote(prompt_ids, labels))
@@ -144,7 +144,7 @@ def test_more_prompt_than_a_step_holds(
 
 
 def test_stop_string_ends_the_text(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...]) -> None:
-    from hamr.backends.tokenizer import load_tokenizer
+    from hamr.models.tokenizer import load_tokenizer
 
     greedy = SamplingConfig(temperature=0.0, max_new_tokens=24)
     [whole] = ask(fresh.complete_all.remote([prompt_ids], greedy, []))

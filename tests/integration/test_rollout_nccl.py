@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hamr.actors.weights import RolloutClient
-from hamr.backends.weights import NcclAddress, engine_init, trainer_info, weight_source
+from hamr.models.weights import NcclAddress, engine_init, trainer_info, weight_source
+from hamr.trainer.weight_sync import RolloutClient
 
 pytestmark = pytest.mark.integration
 
@@ -35,8 +35,8 @@ def test_engine_accepts_the_transfer_setting() -> None:
     from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from hamr.backends.vllm_settings import engine_args
     from hamr.config.pools import EngineConfig
+    from hamr.rollout.vllm_settings import engine_args
 
     args = engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, nccl=True)
     assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry

@@ -11,7 +11,7 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     """softmax of the logs of (1, 0, 3, 4) / 8: tokens change at 1/8 and 4/8; the empty one is never drawn."""
     import torch
 
-    from hamr.backends.vllm_sampler import draw
+    from hamr.rollout.vllm_sampler import draw
 
     uniform = torch.tensor([0.0, 0.1249, 0.1251, 0.4999, 0.5001, 1 - 2**-24])
     logits = torch.tensor([1.0, 0.0, 3.0, 4.0]).log().expand(len(uniform), 4)
@@ -24,7 +24,7 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
 def test_last_token_with_weight_is_the_last_drawn() -> None:
     import torch
 
-    from hamr.backends.vllm_sampler import draw
+    from hamr.rollout.vllm_sampler import draw
 
     logits = torch.full((1, 1000), float("-inf"))
     logits[0, :3] = torch.tensor([0.3, 0.1, 0.2])
@@ -37,7 +37,7 @@ def test_frequencies_are_the_probabilities() -> None:
     the log-probabilities are log-softmax's."""
     import torch
 
-    from hamr.backends.vllm_sampler import draw
+    from hamr.rollout.vllm_sampler import draw
 
     logits = 4 * torch.randn(50_000, generator=torch.Generator().manual_seed(0))
     n = 2_000

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hamr.actors.rollout import RolloutWorkers, _check_capacity, _rest
-from hamr.actors.weights import SharedMemorySync
-from hamr.backends.weights import weight_file
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import BadInput, CapacityError, EngineDied
+from hamr.models.weights import weight_file
 from hamr.protocols import GenerationRequest
+from hamr.rollout.workers import RolloutWorkers, _check_capacity, _rest
+from hamr.trainer.weight_sync import SharedMemorySync
 from hamr.types import TrainGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
@@ -141,7 +141,7 @@ def test_rest_keeps_seeds_beside_their_keys(request_of: Callable[..., Generation
 
 
 def test_groups_go_whole_to_the_least_loaded(request_of: Callable[..., GenerationRequest]) -> None:
-    from hamr.actors.rollout import _Slot
+    from hamr.rollout.workers import _Slot
 
     slots = [_Slot(seed=0, actor=None, load=5), _Slot(seed=1, actor=None, load=0)]  # type: ignore[arg-type]
     crew = RolloutWorkers(RolloutConfig(workers=2), slots, spawn=lambda seed: None)  # type: ignore[arg-type]

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import ray.cloudpickle
 
-from hamr.actors.pools import start_pools, stop_pools
-from hamr.actors.router import RouterClient
-from hamr.backends.tokenizer import load_tokenizer
+from hamr.cascade.replay import replay
+from hamr.cascade.router import RewardRouter
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError
-from hamr.observability.record_json import record_from_json, record_to_json
-from hamr.routing.replay import replay
-from hamr.routing.router import RewardRouter
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.deployment import start_pools, stop_pools
+from hamr.pools.router_actor import RouterClient
+from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (
     Answer,
     Failure,

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import ray.cloudpickle
 
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.apps.status.scale import main as scale
+from hamr.apps.train.live_control import Attendant
+from hamr.apps.train.pool_scaler import LiveFleet
 from hamr.config.schema import Config
 from hamr.errors import BadInput
-from hamr.jobs.attendant import Attendant
-from hamr.jobs.fleet import LiveFleet
-from hamr.jobs.scale import main as scale
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hamr.actors.pools import PoolClient, start_pools, stop_pools
-from hamr.backends.models import resolve_model
-from hamr.backends.scorers import build_scorer, check_scorer
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
+from hamr.models.bundled import resolve_model
+from hamr.pools.deployment import PoolClient, start_pools, stop_pools
+from hamr.pools.scorers import build_scorer, check_scorer
 from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration]

@@ -13,24 +13,24 @@ from typing import Any
 import psutil
 import pytest
 
-from hamr.backends.models import resolve_model
-from hamr.backends.pair_training import PairExample, finetune_pairs, pair_scores
-from hamr.backends.scorer_pairs import CrossEncoderModel
-from hamr.backends.scorer_prompt import ScorerPrompt
-from hamr.backends.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
-from hamr.backends.tokenizer import load_tokenizer
+from hamr.apps.scorer.command import clearly_better, main, prepare_scorers
+from hamr.apps.scorer.grader import Grading
+from hamr.apps.scorer.judged import JudgedResponse
+from hamr.apps.scorer.lessons import example, grader_exam, question_ids, training_examples
+from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.data.formats import PLAIN
-from hamr.data.judged import JudgedResponse
 from hamr.data.pairs import ReplyPair
 from hamr.errors import RunFolderError
-from hamr.jobs.preparation import load_splits
-from hamr.jobs.scorer import clearly_better, main, prepare_scorers
-from hamr.jobs.scorer_grader import Grading
-from hamr.jobs.scorer_lessons import example, grader_exam, question_ids, training_examples
-from hamr.rewards.prompting import PromptTemplate
+from hamr.models.bundled import resolve_model
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.pair_training import PairExample, finetune_pairs, pair_scores
+from hamr.pools.scorer_pairs import CrossEncoderModel
+from hamr.pools.scorer_prompt import ScorerPrompt
+from hamr.prompting.templates import PromptTemplate
+from hamr.trainer.scorer_training import ScorerExample, batch_loss, family_batches, finetune, verdict_scores
 from hamr.types import ServiceSample
 from tests.killing import still_there
 
@@ -254,7 +254,7 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
 def test_a_killed_job_leaves_no_training_behind() -> None:
     code = """
 import time
-from hamr.jobs.scorer import _child
+from hamr.apps.scorer.command import _child
 if __name__ == "__main__":
     with _child() as call:
         call(time.sleep, 600)
@@ -288,7 +288,7 @@ def test_the_loss_of_families_is_that_of_each_example_alone(tiny: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from hamr.backends.policy_model import load_policy
+    from hamr.trainer.policy_model import load_policy
 
     examples = [an_example("a", 9, 8, 7, n, n + 1) for n in (11, 12, 13)] + [
         an_example("", 5, 6),

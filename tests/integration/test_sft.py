@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from hamr.backends.models import resolve_model
 from hamr.config.load import load_config
 from hamr.data.sage_samples import generated
 from hamr.data.sft_items import SftItem, TargetPart, write_items
-from hamr.observability.checkpoints import Checkpoints
-from hamr.observability.metrics import read_metrics
+from hamr.models.bundled import resolve_model
 from hamr.protocols import GenerationRequest
+from hamr.telemetry.metrics import read_metrics
+from hamr.trainer.checkpoints import Checkpoints
 from tests.killing import kill_family
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -117,7 +117,7 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hamr.jobs.sft_sets import prepare_sft
+    from hamr.apps.sft.sets import prepare_sft
 
     summary = json.loads((folder / "whole" / "summary.json").read_text())
     model_path = folder / "whole" / summary["sft"]["model"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hamr.observability.metrics import read_metrics
+from hamr.telemetry.metrics import read_metrics
 from tests.integration.endpoints import judge_endpoint
 from tests.integration.heads import environment
 from tests.killing import kill_all

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hamr.backends.scorers import build_scorer, scorer_env
 from hamr.config.judged import ComparedConfig, GradedConfig, HallucinationConfig, RiskConfig, RubricConfig
 from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.pools.scorers import build_scorer, scorer_env
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.questions import Said
 from hamr.rewards.rubric import parse_rubric, rubric_question

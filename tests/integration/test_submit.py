@@ -11,7 +11,7 @@ import pytest
 
 from hamr import __version__ as hamr_version
 from hamr.config.load import dump_config, load_config
-from hamr.observability.ledger import Ledger
+from hamr.telemetry.ledger import Ledger
 from tests.integration.heads import Head, environment, head, holders
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]

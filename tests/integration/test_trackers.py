@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hamr.observability.mlflow_sink import MlflowSink
-from hamr.observability.tensorboard_sink import TensorboardSink
+from hamr.telemetry.mlflow_sink import MlflowSink
+from hamr.telemetry.tensorboard_sink import TensorboardSink
 
 pytestmark = [pytest.mark.integration]
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import ray
 
-from hamr.actors.trainer import TrainerGroup
 from hamr.config.schema import AlgorithmConfig, KlConfig, LoraConfig, ModelConfig, TrainerConfig
 from hamr.errors import BadInput, EngineDied, RunFolderError, TrainingDiverged
+from hamr.trainer.actors import TrainerGroup
 from hamr.types import TrainBatch, TrainGroup, TrainSequence
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -368,7 +368,7 @@ def test_bad_gradients_are_skipped_counted_and_end_the_run(
 def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from hamr.backends.deepspeed_trainer import DeepSpeedTrainer
+    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
 
     reset(one, tiny, CONFIG)
     asyncio.run(one.release_memory())

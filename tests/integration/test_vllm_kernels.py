@@ -22,7 +22,7 @@ def test_norms_are_the_formula(dtype: str, tolerance: float) -> None:
     """x / sqrt(mean x^2 + eps) * w; with a residual, of the sum, which comes back beside it."""
     import torch
 
-    from hamr.backends.vllm_kernels import rms_norm
+    from hamr.rollout.vllm_kernels import rms_norm
 
     def expected(values: Any) -> Any:
         wide = values.float()
@@ -45,7 +45,7 @@ def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
     from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
     from vllm.model_executor.layers.layernorm import RMSNorm
 
-    from hamr.backends.vllm_kernels import use_fused_kernels
+    from hamr.rollout.vllm_kernels import use_fused_kernels
 
     with set_current_vllm_config(VllmConfig()):
         plain, bare, partial = RMSNorm(64), RMSNorm(64, has_weight=False), RMSNorm(64, var_hidden_size=32)

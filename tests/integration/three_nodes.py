@@ -15,13 +15,13 @@ import ray
 from ray._common.utils import get_default_ray_temp_dir
 from ray.cluster_utils import Cluster
 
-from hamr.actors.model_folders import POLICY, check_models, pool_model
-from hamr.actors.nodes import check_alike, cluster_nodes, release, reserve_learners
-from hamr.actors.placement import check_placement, plan
-from hamr.actors.pools import PoolClient, pool_status, start_pools, stop_pools
+from hamr.apps.train.pool_scaler import LiveFleet
+from hamr.cluster.model_folders import POLICY, check_models, pool_model
+from hamr.cluster.nodes import check_alike, cluster_nodes, release, reserve_learners
+from hamr.cluster.placement import check_placement, plan
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
-from hamr.jobs.fleet import LiveFleet
+from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 RUN = "nodes"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from markupsafe import escape
 
 from hamr import cli
+from hamr.apps.submit.launch_files import KINDS, render
 from hamr.config.load import load_config
-from hamr.jobs.launch_files import KINDS, render
-from hamr.observability.live import LiveStatus
-from hamr.redact import REDACTED, blot, redact_text
+from hamr.security.redaction import REDACTED, blot, redact_text
+from hamr.telemetry.live import LiveStatus
 
 CANARY = 'canary-4f1d9c"e2'
 """With a character that JSON writes otherwise."""
@@ -35,11 +35,11 @@ import sys
 from pathlib import Path
 
 from hamr.config.load import dump_config, load_config
-from hamr.observability.recorder import RunRecorder
-from hamr.observability.report import write_report
-from hamr.observability.run_folder import RunFolder
-from hamr.observability.summary import write_summary
-from hamr.observability.wandb_sink import WandbSink
+from hamr.telemetry.recorder import RunRecorder
+from hamr.apps.report.run_report import write_report
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.summary import write_summary
+from hamr.telemetry.wandb_sink import WandbSink
 from hamr.types import Component, JudgeUnavailable, Reply, RewardRecord, SampleKey, Scored
 import os
 

@@ -33,10 +33,10 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def main(args: list[str]) -> NoReturn:
         raise error
 
-    module = types.ModuleType("hamr.jobs.doctor")
+    module = types.ModuleType("hamr.apps.doctor.command")
     module.main = main  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hamr.jobs.doctor", module)
-    monkeypatch.setattr(cli, "available_jobs", lambda: {"doctor": "hamr.jobs.doctor:main"})
+    monkeypatch.setitem(sys.modules, "hamr.apps.doctor.command", module)
+    monkeypatch.setattr(cli, "available_jobs", lambda: {"doctor": "hamr.apps.doctor.command:main"})
 
 
 def test_help_lists_the_jobs_that_exist(capsys: pytest.CaptureFixture[str]) -> None:

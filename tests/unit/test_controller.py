@@ -22,8 +22,8 @@ from hamr.config.schema import (
 from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
 from hamr.errors import TooManyUnscored
-from hamr.observability.ledger import Ledger
 from hamr.protocols import GenerationRequest
+from hamr.telemetry.ledger import Ledger
 from hamr.types import (
     Component,
     JudgeTimeout,

@@ -19,9 +19,9 @@ LOADS = {("torch", "load"), ("np", "load"), ("numpy", "load"), ("pd", "read_pick
          ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load")}  # fmt: skip
 
 JUSTIFIED = {
-    "hamr/backends/deepspeed_checkpoint.py: load_checkpoint": "DeepSpeed keeps its optimiser state in pickles and "
+    "hamr/trainer/deepspeed_checkpoint.py: load_checkpoint": "DeepSpeed keeps its optimiser state in pickles and "
     "would load any; `data_only` around it lets torch make nothing but tensors and four classes of DeepSpeed's",
-    "hamr/actors/router_calls.py: pickle": "calls between two actors of one run, which Ray would pickle were they not "
+    "hamr/pools/router_calls.py: pickle": "calls between two actors of one run, which Ray would pickle were they not "
     "packed already: nothing of it lies in a file or comes from elsewhere",
 }
 """file: what is called -> why. Nothing else of the kind may be there."""

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hamr.processes import alive
+from hamr.security.processes import alive
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -35,8 +35,8 @@ def main(args):
             time.sleep(float(sys.argv[2]))
             print("ended", flush=True)
 
-sys.modules["hamr.jobs.doctor"] = types.SimpleNamespace(main=main)
-cli.available_jobs = lambda: {"doctor": "hamr.jobs.doctor:main"}
+sys.modules["hamr.apps.doctor.command"] = types.SimpleNamespace(main=main)
+cli.available_jobs = lambda: {"doctor": "hamr.apps.doctor.command:main"}
 sys.argv[1:1] = ["doctor"]
 cli.entry()
 """

@@ -17,7 +17,7 @@ from hamr.algorithms.packing import (
     split_minibatches,
     tokens,
 )
-from hamr.backends.policy_batch import build_batch
+from hamr.trainer.policy_batch import build_batch
 from hamr.types import TrainGroup, TrainSequence
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hamr.backends.models import BUNDLED
 from hamr.config.load import load_config
 from hamr.config.resources import resource
 from hamr.config.schema import Config
+from hamr.models.bundled import BUNDLED
 
 CONF = resource("conf")
 GROUPS = tuple(Config.model_fields)

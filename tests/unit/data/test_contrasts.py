@@ -20,10 +20,10 @@ from hamr.data.contrasts import (
     shuffled,
 )
 from hamr.data.language import language_of
-from hamr.data.sage_acts import Context, SageActs
 from hamr.data.sage_samples import generated
 from hamr.errors import DataError
-from hamr.evaluation.truth import ExactAct, facts
+from hamr.procedures.acts import Context, SageActs
+from hamr.rewards.truth import ExactAct, facts
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_acts import ASK, Context, SageActs
 from hamr.data.sage_samples import generated
 from hamr.data.samples import action_json
-from hamr.evaluation.sage import load_scenario, scenario_names
-from hamr.evaluation.truth import ExactAct
+from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures.acts import ASK, Context, SageActs
+from hamr.rewards.truth import ExactAct
 from hamr.types import Reply
 
 CONFIG = SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=5)

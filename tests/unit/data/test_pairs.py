@@ -10,10 +10,10 @@ import pytest
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.rendering import dialogue_text
-from hamr.data.sage_acts import Context, SageActs
 from hamr.data.sage_samples import generated
 from hamr.data.samples import act_of
 from hamr.errors import DataError
+from hamr.procedures.acts import Context, SageActs
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 

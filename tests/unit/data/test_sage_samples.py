@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_acts import Context, SageActs
 from hamr.data.sage_samples import deal, generate, generated, tools_of
-from hamr.data.sage_words import SPLITS, drawn, expansions, load_words, sentences
 from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
-from hamr.evaluation.sage import load_scenario, scenario_names
-from hamr.evaluation.sage.prompts import CHAT_WORDS, SERVICE_KEYS
-from hamr.evaluation.sage.schema import LANGUAGES
+from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures.acts import Context, SageActs
+from hamr.procedures.prompts import CHAT_WORDS, SERVICE_KEYS
+from hamr.procedures.schema import LANGUAGES
+from hamr.procedures.words import SPLITS, drawn, expansions, load_words, sentences
 from hamr.types import Reply, ToolCall
 
 SIZES = {"train": 240, "validation": 72, "test": 72}

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_acts import ASK
 from hamr.data.sage_samples import generated
 from hamr.data.sage_thoughts import thought_of
 from hamr.data.samples import from_json, to_json
 from hamr.data.sft_items import decision_item, item_from_json, item_to_json
 from hamr.errors import DataError
-from hamr.evaluation.sage import load_scenario
-from hamr.evaluation.sage.schema import LANGUAGES
+from hamr.procedures import load_scenario
+from hamr.procedures.acts import ASK
+from hamr.procedures.schema import LANGUAGES
 
 SAMPLES = generated(SageDataConfig(train=120, validation=8, test=8, seed=3)).train
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from hamr.actors.demands import learners
+from hamr.cluster.resource_requests import learners
 from hamr.config.load import load_config
 
 FILE = Path(__file__).parents[3] / "launch" / "gpu_check.py"

@@ -1,6 +1,6 @@
 """What a scorer gets to read."""
 
-from hamr.rewards.prompting import PromptTemplate
+from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.questions import consistency_question
 from hamr.types import Reference, Reply, ServiceSample, Turn
 

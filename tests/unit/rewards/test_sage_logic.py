@@ -5,15 +5,15 @@ import json
 
 import pytest
 
+from hamr.cascade.replay import replay
+from hamr.cascade.router import RewardRouter
 from hamr.config.load import load_config
 from hamr.config.resources import resource
 from hamr.config.schema import RewardsConfig
 from hamr.data.sage_samples import generate
 from hamr.errors import ConfigError
-from hamr.evaluation.sage import load_scenario, scenario_names
+from hamr.procedures import load_scenario, scenario_names
 from hamr.rewards.sage_logic import check_gold, load_scenarios, sage_logic
-from hamr.routing.replay import replay
-from hamr.routing.router import RewardRouter
 from hamr.types import (
     Absent,
     MalformedResponse,

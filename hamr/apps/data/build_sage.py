@@ -1,0 +1,68 @@
+"""`hamr data sage`: generated dialogues over a scenario."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.sage_samples import Form, generated, named
+from hamr.data.splits import Splits
+from hamr.errors import BadInput
+from hamr.procedures import Scenario, load_scenario
+from hamr.procedures.words import SPLITS
+
+TEACHING = ("judge", "at_once", "max_new_tokens", "temperature")
+
+
+def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConfig, folder: Path) -> Splits:
+    """Return the splits, with what they cover on the screen; the customers in a teacher's words, if one is named.
+
+    Raises BadInput.
+    """
+    form = own.get("form", "actions")
+    if form not in get_args(Form):
+        raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
+    if form != "actions" and config.noise:
+        raise BadInput("data.sage.noise", config.noise, "goes with form=actions; leave one out")
+    if form != "actions" and not config.procedure:
+        raise BadInput("data.sage.procedure", config.procedure, "form=sage answers by the procedure; leave one out")
+    rewording = None
+    for name in TEACHING:
+        if name in own and not (own.get("teacher") or own.get("teachers")):
+            raise BadInput(name, own[name], "goes with a teacher; give teacher=<pool> too")
+    if own.get("teacher") or own.get("teachers"):
+        from hamr.apps.data.reword_sage import Rewording
+
+        rewording = Rewording(own, overrides, config.language)
+    started = time.perf_counter()
+    splits = generated(config, form=cast(Form, form))
+    total = config.train + config.validation + config.test
+    rate = total / max(time.perf_counter() - started, 1e-9) * 60
+    scenarios = [load_scenario(name) for name in named(config.scenario)]
+    Console().print(_coverage(scenarios, splits))
+    print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
+    if rewording is not None:
+        return rewording.made(splits, {each.name: each for each in scenarios}, folder)
+    return splits
+
+
+def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:
+    """How many of a scenario's paths end a dialogue of each split."""
+    table = Table("scenario", "paths", *SPLITS, title="paths whose last action is asked for")
+    for scenario in scenarios:
+        found = {
+            split: {
+                (tuple(sample.privileged["path"]), sample.privileged["action"])
+                for sample in getattr(splits, split)
+                if sample.meta["scenario"] == scenario.name and sample.privileged["action"] is not None
+            }
+            for split in SPLITS
+        }
+        table.add_row(scenario.name, str(len(scenario.paths())), *(str(len(found[split])) for split in SPLITS))
+    return table

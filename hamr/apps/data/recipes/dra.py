@@ -1,0 +1,179 @@
+"""Decision reasoning (first paper, section 3.2, Eq. 2, Appendix D.3.4): a teacher reasons backwards from what was done
+to why, in the words that the agent would have thought before.
+
+For a decision the rationale explains the action; for a plan, both of its steps. Checked by rules: it is work at all,
+plain text, in the first person, does not speak of an answer that it was given, and names no private value. Then a judge
+says whether it agrees with what was decided. What fails is written again once, then dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hamr.apps.data.recipes.judged_checks import AGREES_SCHEMA, read_agreement
+from hamr.apps.data.recipes.patm_checks import Fault, Plan, known_private, read_plan
+from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.runner import Desk
+from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.data.actions import parse_action
+from hamr.data.language import Language
+from hamr.data.pii import private_in
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.rendering import turns_text
+from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
+from hamr.data.trajectories import action_turn
+from hamr.errors import DataError
+from hamr.rewards.questions import case_variables
+from hamr.types import Action, MalformedResponse, Question, ServiceSample, ToolCall
+
+_NOT_PLAIN = re.compile(r"</?[A-Za-z_][\w-]*\s*/?>|```|^\s*(?:#{1,6} |[-*•] |\d+[.)] |\|)|\*\*|^\s*[{\[]", re.MULTILINE)
+_FIRST_PERSON = {"en": re.compile(r"\b(?:I|my|me)\b"), "zh": re.compile("我")}
+_HINDSIGHT = {
+    "en": re.compile(r"\b(?:ground truth|standard answer|reference (?:answer|reply|action)|given (?:plan|action|answer)"
+                     r"|plan_[12])\b", re.IGNORECASE),
+    "zh": re.compile("标准答案|参考答案|参考回复|给定的(?:规划|动作|回复)|plan_[12]|ground truth", re.IGNORECASE),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraRecipe:
+    """`max_new_tokens` None: the teacher pool's own."""
+
+    language: Language = "en"
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What a rationale is wanted for: an action, or a plan with the target that it is learned as and its tool calls."""
+
+    sample: ServiceSample
+    action: Action | None = None
+    plan: Plan | None = None
+    target: tuple[TargetPart, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+
+
+def decided(sample: ServiceSample) -> Decided:
+    """A sample's logged action."""
+    return _acted(sample, sample.references[0].action)
+
+
+def _acted(sample: ServiceSample, action: Action) -> Decided:
+    return Decided(sample=sample, action=action, calls=(action,) if isinstance(action, ToolCall) else ())
+
+
+def decided_item(item: SftItem, where: str) -> Decided:
+    """An SFT item without a rationale. Raises DataError for one that has one already, or whose plan cannot be read."""
+    if item.kind == "decision":
+        action = parse_action(item.text)
+        assert not isinstance(action, MalformedResponse), "checked when it was read"
+        return _acted(item.sample, action)
+    if item.kind != "patm":
+        raise DataError(f"{where}: kind", item.kind, "has a rationale already; give decision and patm items")
+    plan = read_plan(item.text)
+    if isinstance(plan, Fault):
+        raise DataError(f"{where}: target", item.text, f"is no plan ({plan.detail})")
+    try:
+        calls = tuple(ToolCall(name=c["name"], parameters=dict(c["parameters"])) for c in json.loads(plan.actions))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{where}: target", plan.actions, "its actions are no list of tool calls in JSON") from error
+    return Decided(sample=item.sample, plan=plan, target=item.target, calls=calls)
+
+
+def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Item]:
+    """Named by kind and sample; a sample with several decisions has its later ones numbered."""
+    items: dict[str, Item] = {}
+    for one in found:
+        name = f"{'patm' if one.plan else 'decision'}/{one.sample.id}"
+        count = 2
+        while name in items:
+            name, count = f"{name.partition('#')[0]}#{count}", count + 1
+        told = item_to_json(with_rationale(one, "-"))
+        items[name] = Item(id=name, key=item_key("dra", told, dataclasses.asdict(recipe), by), content=one)
+    return list(items.values())
+
+
+class Dra:
+    """The recipe's steps for one decision or plan."""
+
+    def __init__(self, recipe: DraRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        one: Decided = item.content
+
+        async def check(text: str) -> str | Fault:
+            rationale = without_thought(text)
+            fault = rationale_fault(rationale, one, self.recipe.language)
+            return fault or await self._disagreement(one, rationale, desk) or rationale
+
+        question = partial(self.question, one)
+        return Made(kept={"rationale": await written(desk, "reason", question, check)})
+
+    async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> Fault | None:
+        def ask(attempt: int) -> Question:
+            return Question(
+                variables={**decided_variables(one), "reasoning": rationale},
+                affinity=one.sample.id,
+                prompt=f"dra_check.{self.recipe.language}",
+                schema=AGREES_SCHEMA,
+                attempt=attempt,
+            )
+
+        agrees, why = await desk.judged("agreement", ask, read_agreement)
+        return None if agrees else Fault(check="judge: disagrees with the plan", detail=why)
+
+    def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:
+        return Question(
+            variables={**decided_variables(one), **shown},
+            affinity=one.sample.id,
+            prompt=f"dra.{self.recipe.language}",
+            attempt=attempt,
+            max_new_tokens=self.recipe.max_new_tokens,
+        )
+
+
+def decided_variables(one: Decided) -> dict[str, str]:
+    """The case and what was decided: `first` now, `then` afterwards ("" for a decision)."""
+    if one.plan is not None:
+        return {**case_variables(one.sample), "first": one.plan.plan_1, "then": one.plan.plan_2}
+    assert one.action is not None, "a decision or a plan"
+    return {**case_variables(one.sample), "first": turns_text([action_turn(one.action)]), "then": ""}
+
+
+def rationale_fault(text: str, one: Decided, language: Language) -> Fault | None:
+    """The first fault by rules: no work, no plain text, no first person, hindsight, a private value."""
+    problem = teacher_problem(text, language)
+    if problem is not None:
+        return Fault(check=problem[0], detail=problem[1])
+    marked = _NOT_PLAIN.search(text)
+    if marked:
+        return Fault(check="plain_text", detail=f"has {marked.group().strip()!r}")
+    if not _FIRST_PERSON[language].search(text):
+        return Fault(check="first_person", detail=f"never says {'I' if language == 'en' else '我'}")
+    hindsight = hindsight_fault(text, language)
+    if hindsight:
+        return hindsight
+    private = private_in(text, known_private(one.sample, one.calls))
+    return Fault(check="anonymised", detail=f"has {private!r}") if private is not None else None
+
+
+def hindsight_fault(text: str, language: Language) -> Fault | None:
+    """Where thoughts speak of a decision that has not been made yet."""
+    found = _HINDSIGHT[language].search(text)
+    return Fault(check="hindsight", detail=f"speaks of {found.group()!r}") if found else None
+
+
+def with_rationale(one: Decided, rationale: str) -> SftItem:
+    """The SFT item: `decision_dra`, or `patm_dra` with the plan's own target behind the rationale."""
+    if one.plan is not None:
+        thought = TargetPart(part="rationale", text=f"<think>{rationale}</think>")
+        return SftItem(kind="patm_dra", sample=one.sample, target=(thought, *one.target))
+    assert one.action is not None, "a decision or a plan"
+    return decision_item(one.sample, one.action, rationale)

@@ -1,0 +1,125 @@
+"""Data for a hallucination judge (second paper, section 3.2, Fig. 2): a judge predicts, others decide.
+
+    predicted none    the second model is asked too: none again -> `simple` (simple non-hallucination), else discarded
+    predicted other   to people: they confirm it, with a reason -> `confirmed`, or find none -> `hard` (hard
+                      non-hallucination: what the judge flags falsely)
+
+What waits for people is a file of rows with `label` and `reason` left open; filled in, the same file goes back in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hamr.apps.data.recipes.runner import Desk, Dropped, Judge
+from hamr.config.judged import HallucinationConfig
+from hamr.data.actions import acting_text, parse_action
+from hamr.data.formats import PLAIN, Formats
+from hamr.data.language import Language
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.responses import ResponseGroup
+from hamr.data.samples import to_json
+from hamr.errors import DataError
+from hamr.rewards import hallucination
+from hamr.rewards.questions import said
+from hamr.types import Judgement, MalformedResponse, Question, Reply, ServiceSample
+
+SETS = ("simple", "hard", "confirmed", "review")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Responded:
+    """One response to a sample."""
+
+    sample: ServiceSample
+    response: str
+
+
+def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by: str) -> list[Item]:
+    """An item per response, named by the group's line, the sample and the response's place."""
+    items = []
+    for group in groups:
+        for number, text in enumerate(group.responses):
+            key = item_key("hallucination", to_json(group.sample), text, language, by)
+            name = f"{group.number}/{group.sample.id}/{number}"
+            items.append(Item(id=name, key=key, content=Responded(sample=group.sample, response=text)))
+    return items
+
+
+class HallucinationLoop:
+    """The recipe's steps for one response: kept is {"set": simple or review, "label", "reason"}."""
+
+    def __init__(self, language: Language, formats: Formats = PLAIN) -> None:
+        self.config, self.formats = HallucinationConfig(weight=1.0, language=language), formats
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        first = await self._label(item.content, desk, "judge")
+        if hallucination.vetoes(first):
+            return Made(kept={"set": "review", "label": first.labels[0], "reason": first.reason})
+        second = await self._label(item.content, desk, "second")
+        if hallucination.vetoes(second):
+            raise Dropped("the second model does not confirm", f"{second.labels[0]}: {second.reason}")
+        return Made(kept={"set": "simple", "label": "none", "reason": first.reason})
+
+    async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
+        asked = self.formats.of(one.sample)
+        text = acting_text(one.response, asked)
+        action = parse_action(text, asked)
+        told = said(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
+
+        def ask(attempt: int) -> Question:
+            return hallucination.question(one.sample, [told], self.config, attempt)
+
+        def read(text: str) -> Judgement:
+            (judgement,) = hallucination.read(text, one.sample, 1, self.config)
+            assert judgement is not None, "responses are judged one by one"
+            return judgement
+
+        return await desk.judged("prediction" if by == "judge" else "confirmation", ask, read, by)
+
+
+# --- people ------------------------------------------------------------------------------------
+
+
+def read_labels(rows: Sequence[tuple[str, Any]]) -> dict[str, tuple[str, str]]:
+    """{item: (label, reason)} of the rows, (place, object) each, that people have filled in; open ones are passed over.
+
+    Raises DataError for a label that is none of the five, and for a hallucination without a reason.
+    """
+    found = {}
+    for where, row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or "label" not in row:
+            raise DataError(f"{where}: line", row, "must be an object with id and label")
+        label, reason = row["label"], row.get("reason") or ""
+        if label is None:
+            continue
+        if label not in hallucination.LABELS:
+            raise DataError(f"{where}: label", label, f"must be one of {', '.join(hallucination.LABELS)}, or null")
+        if label != "none" and not (isinstance(reason, str) and reason.strip()):
+            raise DataError(f"{where}: reason", reason, "a confirmed hallucination needs a reason; write it down")
+        found[row["id"]] = (label, str(reason).strip())
+    return found
+
+
+def sets_of(
+    items: Sequence[Item], done: Mapping[str, Made], labels: Mapping[str, tuple[str, str]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every set: a sample's line with `response`, `label` and `reason` (`review`: what was predicted,
+    beside the open `label` and `reason`)."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SETS}
+    for item in items:
+        kept = done[item.id].kept
+        if kept is None:
+            continue
+        row = {**to_json(item.content.sample), "response": item.content.response}
+        if kept["set"] == "review" and item.id in labels:
+            label, reason = labels[item.id]
+            rows["hard" if label == "none" else "confirmed"].append({**row, "label": label, "reason": reason})
+        elif kept["set"] == "review":
+            predicted = {"label": kept["label"], "reason": kept["reason"]}
+            rows["review"].append({**row, "id": item.id, "predicted": predicted, "label": None, "reason": None})
+        else:
+            rows["simple"].append({**row, "label": kept["label"], "reason": kept["reason"]})
+    return rows

@@ -1,0 +1,202 @@
+"""Thought restructuring, second half (second paper, section 4.1): the expert's way of thinking goes over to the cases
+that the policy is trained on, and the best of what comes of it is kept.
+
+    chain      Zero-Think writes it, or a teacher where there is no such model
+    response   a teacher writes it under the chain
+    sampling   of several such drafts the best by the dialogue's judge, if it reaches `min_quality` and the judge of
+               chains lets it pass; else the next best
+    refine     where none passes, chain and response are written again from what the judges said of the best
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.thought import ThoughtRecipe, cot_checked, kept
+from hamr.apps.data.recipes.thought_checks import (
+    DRAFT,
+    Draft,
+    chain_fault,
+    chain_of,
+    joined,
+    read_parts,
+    response_of,
+    work_fault,
+    writable,
+)
+from hamr.config.judged import GradedConfig
+from hamr.data.actions import render_action
+from hamr.data.progress import Item, Made
+from hamr.data.rendering import policy_messages
+from hamr.rewards import dialogue
+from hamr.rewards.grades import read_grade
+from hamr.rewards.questions import case_variables, said
+from hamr.types import Answer, Judgement, Question, ServiceSample
+
+_BEST = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrationRecipe(ThoughtRecipe):
+    """`candidates` drafts at most are sampled at `temperature`; one that the dialogue's judge gives 5 is the last.
+    `refine`: rounds of writing again, 0 for none. `zero_think`: the second pool writes the chains. The paper gives none
+    of these numbers."""
+
+    candidates: int = 4
+    temperature: float = 1.0
+    min_quality: int = 4
+    refine: int = 1
+    zero_think: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """A draft with its grade for dialogue quality, and why."""
+
+    draft: Draft
+    quality: int
+    why: str
+
+
+class Migration:
+    """The recipe's steps for one sample. Its references are not looked at."""
+
+    def __init__(self, recipe: MigrationRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        sample: ServiceSample = item.content
+        graded = await self._candidates(sample, desk)
+        faults: list[Fault] = []
+        for one in graded:
+            cot = await self._judged(sample, one, desk)
+            if not isinstance(cot, Fault):
+                return _made(one, cot)
+            faults.append(cot)
+        best, fault = graded[0], faults[0]
+        for attempt in range(self.recipe.refine):
+            draft = await self._refined(sample, best.draft, fault, attempt, desk)
+            if isinstance(draft, Fault):
+                desk.notes.append(f"refined: {draft.check}")
+                continue
+            best = await self._graded(sample, draft, desk)
+            cot = await self._judged(sample, best, desk)
+            desk.notes.append(f"refined: {cot.check if isinstance(cot, Fault) else 'kept'}")
+            if not isinstance(cot, Fault):
+                return _made(best, cot)
+            fault = cot
+        raise Dropped(fault.check, fault.detail)
+
+    async def _candidates(self, sample: ServiceSample, desk: Desk) -> list[Graded]:
+        """Drafts without a fault by rules, the best first, of equals the earliest. Raises Dropped where there is none,
+        with the first one's fault."""
+        graded: list[Graded] = []
+        faults: list[Fault] = []
+        for number in range(self.recipe.candidates):
+            try:
+                draft = await self._drafted(sample, number, desk)
+                if isinstance(draft, Draft):
+                    graded.append(await self._graded(sample, draft, desk))
+            except Dropped as end:
+                if end.passing:
+                    raise
+                draft = Fault(check=end.reason, detail=end.detail)
+            if isinstance(draft, Fault):
+                faults.append(draft)
+                desk.notes.append(f"candidates: {draft.check}")
+            elif graded[-1].quality == _BEST:
+                break
+        if not graded:
+            raise Dropped(faults[0].check, faults[0].detail)
+        return sorted(graded, key=lambda one: -one.quality)
+
+    async def _drafted(self, sample: ServiceSample, number: int, desk: Desk) -> Draft | Fault:
+        """The chain first, then the response under it."""
+        language, case = self.recipe.language, case_variables(sample)
+        if self.recipe.zero_think:
+            asked = self._sampled(Question(messages=tuple(policy_messages(sample, "think_answer"))), sample, number)
+            chain = zero_think_chain(await desk.verdict("chain", asked, "second"))
+            chain = chain if isinstance(chain, Fault) else chain_fault(chain, sample, language) or chain
+        else:
+            asked = self._sampled(Question(variables=case, prompt=f"thought_chain.{language}"), sample, number)
+            chain = chain_of(await desk.teacher("chain", asked), sample, language)
+        if isinstance(chain, Fault):
+            return chain
+        under = Question(variables={**case, "reasoning": chain}, prompt=f"thought_response.{language}")
+        said_under = await desk.teacher("response", self._sampled(under, sample, number))
+        return response_of(said_under, chain, sample, language)
+
+    def _sampled(self, question: Question, sample: ServiceSample, number: int) -> Question:
+        return dataclasses.replace(
+            question,
+            affinity=sample.id,
+            temperature=self.recipe.temperature,
+            max_new_tokens=self.recipe.max_new_tokens,
+            seed=self.recipe.seed + number,
+        )
+
+    async def _refined(
+        self, sample: ServiceSample, draft: Draft, fault: Fault, attempt: int, desk: Desk
+    ) -> Draft | Fault:
+        recipe = self.recipe
+        shown = said(render_action(draft.action), draft.action, "plain")
+        told = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
+        question = Question(
+            variables={**case_variables(sample), **told, "fault": f"{fault.check}: {fault.detail}"},
+            affinity=sample.id,
+            prompt=f"thought_refine.{recipe.language}",
+            attempt=attempt,
+            max_new_tokens=recipe.max_new_tokens,
+        )
+        text = await desk.teacher("refine", question)
+        parts = read_parts(text, DRAFT)
+        if isinstance(parts, Fault):
+            return work_fault(text, recipe.language, parts)
+        chain = joined(parts)
+        return chain_fault(chain, sample, recipe.language) or response_of(
+            parts["response"], chain, sample, recipe.language
+        )
+
+    async def _graded(self, sample: ServiceSample, draft: Draft, desk: Desk) -> Graded:
+        shown = said(render_action(draft.action), draft.action, "plain")
+        config = GradedConfig(language=self.recipe.language)
+
+        def ask(attempt: int) -> Question:
+            return dialogue.question(sample, [shown], config, attempt)
+
+        def read(text: str) -> Judgement:
+            return read_grade(text, dialogue.name)
+
+        judgement = await desk.judged("dialogue quality", ask, read)
+        assert judgement.grade is not None, "read_grade gives one"
+        return Graded(draft=draft, quality=judgement.grade, why=judgement.reason)
+
+    async def _judged(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | Fault:
+        """The grade of the chain, or what is wanting: a draft below `min_quality` costs no second judge."""
+        if one.quality < self.recipe.min_quality:
+            return Fault(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
+        return await cot_checked(sample, one.draft.chain, one.draft.action, self.recipe, desk)
+
+
+def _made(one: Graded, cot: int) -> Made:
+    return Made(kept=kept(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
+
+
+def zero_think_chain(answer: Answer) -> str | Fault:
+    """The chain in an answer of the form that the model learned, <think>..</think><answer>..; what comes after it, cut
+    off or not, is left alone. A server that takes the chain out of the text gives it as the reasoning.
+
+    >>> zero_think_chain(Answer(text="<think>They are cross.</think><answer>Sorry!"))
+    'They are cross.'
+    """
+    text = answer.text if answer.text is not None else answer.reasoning
+    chain, closed, _ = text.partition("</think>")
+    if closed:
+        return writable(chain.strip().removeprefix("<think>")).strip()
+    if answer.text is not None and answer.reasoning:
+        return writable(answer.reasoning).strip()
+    return Fault(check="tags", detail=answer.detail or "0 x </think>")

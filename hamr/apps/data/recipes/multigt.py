@@ -1,0 +1,194 @@
+"""Multiple ground truths (first paper, section 3.1, Table 3): other replies that would have served as well.
+
+Candidates come from two streams: offline from a light model at a high temperature (1.2), online from the responses of
+an RL run that its policy found likely. Each new one, once whatever its stream, goes before two judges, and one of them
+is enough:
+
+    consistency   does it lead the customer as the logged reply does? added as `online-consistency` or
+                  `offline-consistency`; only "yes" of the three levels counts
+    utility       knowing the ticket's summary, which no policy and no other judge does: would it have helped too?
+                  added as `utility`
+
+The consistency judge is asked first, so a reference has exactly one source. Samples whose logged action is a tool call
+stay as they are: calls are compared exactly, and a reply beside a call would only blur what type of action is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.data.actions import parse_action
+from hamr.data.language import Language, language_of
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.rendering import policy_messages
+from hamr.data.samples import to_json
+from hamr.rewards.questions import consistency_question
+from hamr.rewards.utility import read_utility, utility_question
+from hamr.types import Question, Reference, Reply, ServiceSample, ToolCall
+
+SOURCES = ("online-consistency", "offline-consistency", "utility")
+_ALIKE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiGtRecipe:
+    """`candidates` of the light model per sample. `summary`: the key of `privileged` that the utility judge sees."""
+
+    candidates: int = 8
+    temperature: float = 1.2
+    max_new_tokens: int | None = None
+    summary: str = "ticket_summary"
+    language: Language = "en"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expanding:
+    """A sample with the likely responses of an RL run to it, likeliest first."""
+
+    sample: ServiceSample
+    online: tuple[str, ...] = ()
+
+
+def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) -> list[Item]:
+    told = dataclasses.asdict(recipe)
+    return [
+        Item(id=one.sample.id, key=item_key("multigt", to_json(one.sample), one.online, told, by), content=one)
+        for one in found
+    ]
+
+
+class MultiGt:
+    """The recipe's steps for one sample: kept are the references that were added, none at worst."""
+
+    def __init__(self, recipe: MultiGtRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        one: Expanding = item.content
+        logged = [r.action for r in one.sample.references if isinstance(r.action, Reply)]
+        if not logged or isinstance(one.sample.references[0].action, ToolCall):
+            return Made(kept={"added": []}, notes=("samples left alone: a tool call",))
+        known = [reply.content for reply in logged]
+        added = []
+        for stream, text in [*(("online", text) for text in one.online), *await self._offline(one.sample, desk)]:
+            content, why = candidate(text, known)
+            if not why:
+                known.append(content)
+                source, why = await self._accepted(one.sample, logged, content, stream, desk)
+                if source:
+                    added.append({"content": content, "source": source})
+            desk.notes.append(f"candidates: {why or 'added'}")
+        return Made(kept={"added": added})
+
+    async def _offline(self, sample: ServiceSample, desk: Desk) -> list[tuple[str, str]]:
+        found = []
+        for number in range(self.recipe.candidates):
+            question = Question(
+                messages=tuple(policy_messages(sample)),
+                affinity=sample.id,
+                temperature=self.recipe.temperature,
+                max_new_tokens=self.recipe.max_new_tokens,
+                seed=self.recipe.seed + number,
+            )
+            answer = await desk.teacher_answer("candidate", question)
+            if answer.text is None:
+                desk.notes.append("candidates: cut off")
+            else:
+                found.append(("offline", answer.text))
+        return found
+
+    async def _accepted(
+        self, sample: ServiceSample, logged: Sequence[Reply], content: str, stream: str, desk: Desk
+    ) -> tuple[str, str]:
+        """(the source, "") or ("", why not)."""
+        for reference in logged:
+            answer = await desk.verdict("consistency", consistency_question(sample, reference, Reply(content=content)))
+            if answer.verdict == "yes":
+                return f"{stream}-consistency", ""
+        summary = sample.privileged.get(self.recipe.summary)
+        if not isinstance(summary, str) or not summary.strip():
+            return "", "inconsistent, and no summary for the utility judge"
+
+        def ask(attempt: int) -> Question:
+            prompt = f"utility.{self.recipe.language}"
+            return utility_question(sample, summary, logged[0].content, content, prompt=prompt, attempt=attempt)
+
+        try:
+            utility = await desk.judged("utility", ask, read_utility, "second")
+        except Dropped as end:
+            if end.passing:
+                raise
+            return "", end.reason.replace("second", "utility judge")
+        return ("utility", "") if utility.available else ("", "neither consistent nor of use")
+
+
+def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
+    """(the reply, "") or ("", why it is no candidate): no reply at all, no work, or one that is there already.
+
+    Alike are two replies whose words, case and punctuation aside, are the same, or of whose letters 95% match in order.
+    The language has to be that of the first known one.
+    """
+    action = parse_action(without_thought(text))
+    if isinstance(action, ToolCall):
+        return "", "a tool call where a reply was given"
+    if not isinstance(action, Reply):
+        return "", "no action"
+    problem = teacher_problem(action.content, language_of(known[0]), may_refuse=True)
+    if problem is not None:
+        return "", problem[0].removeprefix("teacher: ")
+    said = wording(action.content)
+    if any(_alike(said, wording(other)) for other in known):
+        return "", "a duplicate"
+    return action.content, ""
+
+
+def wording(text: str) -> str:
+    """Letters and digits in lower case, words one space apart."""
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+
+
+def _alike(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    return matcher.real_quick_ratio() >= _ALIKE and matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+
+
+# --- what it becomes ---------------------------------------------------------------------------
+
+
+def expanded(sample: ServiceSample, made: Made) -> ServiceSample:
+    """The sample with the added references behind its own."""
+    added = tuple(
+        Reference(action=Reply(content=row["content"]), source=row["source"])
+        for row in (made.kept or {}).get("added", ())
+    )
+    return dataclasses.replace(sample, references=(*sample.references, *added))
+
+
+def table_3(name: str, before: Sequence[ServiceSample], after: Sequence[ServiceSample]) -> Mapping[str, Any]:
+    """The paper's Table 3 for one set. added = multi - single, expand = added / single * 100; each added reference is
+    counted under its one source. `single` counts the references that were there: one a query in the paper."""
+    single, multi = (sum(len(sample.references) for sample in samples) for samples in (before, after))
+    by_source = Counter(
+        reference.source
+        for old, new in zip(before, after, strict=True)
+        for reference in new.references[len(old.references) :]
+    )
+    return {
+        "set": name,
+        "queries": len(before),
+        "single-GT": single,
+        "multi-GT": multi,
+        "added": multi - single,
+        **{source: by_source[source] for source in SOURCES},
+        "expand %": round(100 * (multi - single) / single, 2) if single else 0.0,
+    }

@@ -1,0 +1,153 @@
+"""Planning-aware trajectories (first paper, section 3.2, Eq. 3, Appendix D.3.2): a teacher rewrites what really
+happened after a decision point, (a_t, q_{t+1}, a_{t+1}), into a plan in two steps with the tool calls beside it.
+
+    plan_1   a~_t: what I do now, and why; from the first turn alone
+    plan_2   q~_{t+1} and a~_{t+1}: assuming what came back, this indicates ..., therefore, I can ...
+    actions  the tool calls of both turns, as they were
+
+Rules check first (`patm_checks`), then a judge twice (`judged_checks`). What fails is shown its fault once and written
+again; failing again, it is dropped by that check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hamr.apps.data.recipes.judged_checks import (
+    PLANNING_SCHEMA,
+    REWRITE_SCHEMA,
+    read_planning_check,
+    read_rewrite_check,
+)
+from hamr.apps.data.recipes.patm_checks import Fault, Plan, calls_of, calls_text, decision_at, plan_fault, read_plan
+from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.runner import Desk
+from hamr.apps.data.recipes.teachers import teacher_problem
+from hamr.data.language import Language
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.rendering import turns_text
+from hamr.data.samples import to_json, turn_json
+from hamr.data.sft_items import SftItem, TargetPart
+from hamr.data.trajectories import Window, action_turn
+from hamr.rewards.questions import case_variables
+from hamr.types import Question, ServiceSample
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatmRecipe:
+    """`max_new_tokens` None: the teacher pool's own."""
+
+    language: Language = "en"
+    max_new_tokens: int | None = None
+
+
+def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[Item]:
+    """A window is named by its decision point."""
+    items = []
+    for window in found:
+        turns = [turn_json(turn) for turn in (*window.environment, action_turn(window.second))]
+        key = item_key("patm", to_json(window.sample), turns, dataclasses.asdict(recipe), by)
+        items.append(Item(id=window.sample.id, key=key, content=window))
+    return items
+
+
+class Patm:
+    """The recipe's steps for one window."""
+
+    def __init__(self, recipe: PatmRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        window: Window = item.content
+
+        async def check(text: str) -> Plan | Fault:
+            return await self._checked(window, text, desk)
+
+        plan = await written(desk, "rewrite", partial(self.rewrite_question, window), check)
+        return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
+
+    async def _checked(self, window: Window, text: str, desk: Desk) -> Plan | Fault:
+        language = self.recipe.language
+        plan = read_plan(text)
+        words = text if isinstance(plan, Fault) else f"{plan.plan_1}\n{plan.plan_2}"
+        problem = teacher_problem(words, language)
+        if problem is not None:
+            return Fault(check=problem[0], detail=problem[1])
+        if isinstance(plan, Fault):
+            return plan
+        fault = plan_fault(plan, window, language)
+        if fault is not None:
+            return fault
+        scores, violations = await desk.judged(
+            "rewrite check", lambda attempt: self.check_question("patm_rewrite_check", window, plan, attempt),
+            read_rewrite_check,
+        )  # fmt: skip
+        if not all(scores.values()):
+            failed = next(name for name, score in scores.items() if not score)
+            return Fault(check=f"judge: {failed}", detail="; ".join(violations))
+        scores, why = await desk.judged(
+            "planning check", lambda attempt: self.check_question("patm_plan_check", window, plan, attempt),
+            read_planning_check,
+        )  # fmt: skip
+        if not all(scores.values()):
+            failed = next(name for name, score in scores.items() if not score)
+            return Fault(check=f"judge: {failed}", detail=why)
+        return plan
+
+    def rewrite_question(self, window: Window, shown: dict[str, str], attempt: int) -> Question:
+        return Question(
+            variables={**window_variables(window), **shown},
+            affinity=window.sample.id,
+            prompt=f"patm_rewrite.{self.recipe.language}",
+            attempt=attempt,
+            max_new_tokens=self.recipe.max_new_tokens,
+        )
+
+    def check_question(self, stem: str, window: Window, plan: Plan, attempt: int) -> Question:
+        return Question(
+            variables={**window_variables(window), **dataclasses.asdict(plan)},
+            affinity=window.sample.id,
+            prompt=f"{stem}.{self.recipe.language}",
+            schema=REWRITE_SCHEMA if stem == "patm_rewrite_check" else PLANNING_SCHEMA,
+            attempt=attempt,
+        )
+
+
+def window_variables(window: Window) -> dict[str, str]:
+    """The case, the window's three turns and its calls as texts."""
+    return {
+        **case_variables(window.sample),
+        "first": turns_text([action_turn(window.first)]),
+        "environment": turns_text(window.environment),
+        "second": turns_text([action_turn(window.second)]),
+        "calls": calls_text(calls_of(window)),
+    }
+
+
+# --- what is trained on ------------------------------------------------------------------------
+
+
+def plan_target(plan: Plan, language: Language) -> tuple[TargetPart, ...]:
+    """a~_t, q~_{t+1}, a~_{t+1}: plan_2 is cut where its decision begins ("therefore, I can")."""
+    cut = decision_at(plan.plan_2, language)
+    return (
+        TargetPart(part="action", text=f"<plans><plan_1>{plan.plan_1}</plan_1>"),
+        TargetPart(part="environment", text=f"<plan_2>{plan.plan_2[:cut]}"),
+        TargetPart(part="action", text=f"{plan.plan_2[cut:]}</plan_2></plans><actions>{plan.actions}</actions>"),
+    )
+
+
+def plan_item(sample: ServiceSample, plan: Plan, language: Language) -> SftItem:
+    return SftItem(kind="patm", sample=sample, target=plan_target(plan, language))
+
+
+def kept_plans(items: Sequence[Item], done: dict[str, Made], language: Language) -> list[SftItem]:
+    """The SFT items of what was kept, in the order of the items."""
+    return [
+        plan_item(item.content.sample, Plan(**made.kept), language)
+        for item in items
+        if (made := done[item.id]).kept is not None
+    ]

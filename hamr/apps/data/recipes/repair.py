@@ -1,0 +1,37 @@
+"""Written, checked, shown its fault, written once more: how a recipe gets a text that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.teachers import without_thought
+from hamr.types import Question
+
+Kept = TypeVar("Kept")
+
+
+async def written(
+    desk: Desk,
+    step: str,
+    question: Callable[[dict[str, str], int], Question],
+    check: Callable[[str], Awaitable[Kept | Fault]],
+) -> Kept:
+    """What `check` makes of a teacher's text.
+
+    `question(shown, attempt)`: `shown` are the template's variables `previous` and `fault`, both "" at first, then the
+    first text without its thoughts and what was wrong with it. Raises Dropped with the second text's fault.
+    """
+    shown = {"previous": "", "fault": ""}
+    for attempt in (0, 1):
+        text = await desk.teacher("repair" if attempt else step, question(shown, attempt))
+        found = await check(text)
+        if not isinstance(found, Fault):
+            return found
+        fault = found
+        shown = {"previous": without_thought(text), "fault": f"{fault.check}: {fault.detail}"}
+        if not attempt:
+            desk.notes.append(f"to be repaired: {fault.check}")
+    raise Dropped(fault.check, fault.detail)

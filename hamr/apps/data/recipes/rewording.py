@@ -1,0 +1,296 @@
+"""Customers of generated dialogues in a teacher's words, where what they show of their case survives.
+
+A message shows some of the customer's fields, in wordings that the scenario has for each value. A teacher says it in
+other words; the result is kept if it is one message in character and its language, has the same numbers, names of the
+ticket and as many negations, stands in no other split, and still shows those fields. Two can say that it does:
+
+    words   more of the units (words, or Chinese characters) that only this value's wordings have, than of any other
+            value's of the field
+    judge   a pool that reads the fields off the message; then the words need only not speak for another value
+
+What is dropped keeps its generated wording, so a dialogue always shows what its gold says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.bench.sage.judging import read_vote
+from hamr.bench.sage.simulation import out_of_role
+from hamr.data.language import Language
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.splits import Splits
+from hamr.procedures import Scenario
+from hamr.procedures.contract import words as count_words
+from hamr.procedures.procedure import plain
+from hamr.procedures.prompts import CLASSIFICATION
+from hamr.procedures.schema import Value
+from hamr.procedures.words import SPLITS, Split, Words, expansions, load_words, sentences
+from hamr.prompting.reading import object_schema
+from hamr.types import Question, ServiceSample, Turn
+
+_UNIT = re.compile(r"[\u4e00-\u9fff]|[^\W\d_\u4e00-\u9fff]+(?:['’][^\W\d_]+)?")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_NEGATION = re.compile(r"\b(?:no|not|never|none|nothing|neither|nor|without|cannot)\b|n['’]t\b|[不没别无未]")
+_SLOT = re.compile(r"\{[^}]*\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewordRecipe:
+    temperature: float = 0.8
+    max_new_tokens: int | None = 160
+    judged: bool = False
+    language: Language = "en"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A customer's message, with the fields that it shows and the ticket's values that it names."""
+
+    scenario: Scenario
+    split: Split
+    text: str
+    shows: Mapping[str, Value]
+    names: tuple[str, ...]
+
+
+def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: RewordRecipe, by: str) -> list[Item]:
+    """Every different message of every split, once."""
+    told, items = dataclasses.asdict(recipe), {}
+    for split in SPLITS:
+        for sample in getattr(splits, split):
+            scenario = scenarios[sample.meta["scenario"]]
+            for turn in sample.history:
+                name = f"{scenario.name}-{split}-{item_key(turn.content)}"
+                if turn.role != "customer" or name in items:
+                    continue
+                shows = shown(scenario, recipe.language, split, turn.content, sample.meta["fields"])
+                values = {str(value) for value in sample.ticket.values() if not _NUMBER.fullmatch(str(value))}
+                names = tuple(sorted(value for value in values if value.lower() in turn.content.lower()))
+                message = Message(scenario=scenario, split=split, text=turn.content, shows=shows, names=names)
+                items[name] = Item(id=name, key=item_key("reword", turn.content, told, by), content=message)
+    return list(items.values())
+
+
+class Reword:
+    """The recipe's steps for one message."""
+
+    def __init__(self, recipe: RewordRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        message: Message = item.content
+        language = self.recipe.language
+        question = Question(
+            prompt=f"sage_reword.{language}",
+            variables={"desk": message.scenario.file.description.of(language), "message": message.text},
+            temperature=self.recipe.temperature,
+            max_new_tokens=self.recipe.max_new_tokens,
+            seed=self.recipe.seed,
+        )
+        text = without_thought(await desk.teacher("reword", question))
+        problem = message_problem(message, text, language)
+        if problem is not None:
+            raise Dropped(*problem)
+        lost = field_lost(message, text, language, judged=self.recipe.judged)
+        if lost is not None:
+            raise Dropped("field lost", lost)
+        if self.recipe.judged and message.shows:
+            vote = await desk.judged("heard", heard_question(message, text, language), _reader(message.scenario))
+            other = [name for name, value in message.shows.items() if vote.get(name) != value]
+            if other:
+                raise Dropped("judge: reads another field", ", ".join(other))
+        return Made(kept={"text": text})
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+
+def message_problem(message: Message, text: str, language: Language) -> tuple[str, str] | None:
+    """(check, what it found) for a text that cannot stand in for the message, whatever its fields."""
+    problem = teacher_problem(text, language, may_refuse=True)
+    if problem is not None:
+        return problem
+    strange = out_of_role(text)
+    if strange is not None:
+        return "out of character", strange
+    if "\n" in text.strip():
+        return "several lines", ""
+    if count_words(text) > 2 * count_words(message.text) + 8:
+        return "too long", f"{count_words(text)} words for {count_words(message.text)}"
+    if sentences(text) == sentences(message.text):
+        return "unchanged", ""
+    lost = [name for name in message.names if name.lower() not in text.lower()]
+    if lost:
+        return "name lost", ", ".join(lost)
+    if Counter(_NUMBER.findall(text)) != Counter(_NUMBER.findall(message.text)):
+        return "other numbers", ", ".join(_NUMBER.findall(text))
+    if len(_NEGATION.findall(text.lower())) != len(_NEGATION.findall(message.text.lower())):
+        return "other negations", ", ".join(_NEGATION.findall(text.lower()))
+    return None
+
+
+def shown(scenario: Scenario, language: str, split: Split, text: str, fields: Mapping[str, Value]) -> dict[str, Value]:
+    """Of the customer's `fields` those that this generated message shows: one of the split's wordings for the value
+    stands in it, unit for unit."""
+    said = " ".join(_units(text))
+    wordings = _wordings(scenario, language)[split]
+    return {
+        name: value
+        for name, value in fields.items()
+        if any(_stands_in(wording, said) for wording in wordings.get((name, value), ()))
+    }
+
+
+def field_lost(message: Message, text: str, language: str, *, judged: bool) -> str | None:
+    """The first field that the words no longer show, with how many units speak for each value. Where there is a judge,
+    words need only not speak for another value, unless those of the generated message did so already."""
+    for name, value in message.shows.items():
+        votes = _votes(message.scenario, language, name, text)
+        if judged:
+            before = _votes(message.scenario, language, name, message.text)
+            lost = votes[value] < _rival(votes, value) and before[value] >= _rival(before, value)
+        else:
+            lost = votes[value] <= _rival(votes, value)
+        if lost:
+            return f"{name}: {votes}"
+    return None
+
+
+def _votes(scenario: Scenario, language: str, field: str, text: str) -> dict[Value, int]:
+    said = set(_units(text))
+    return {option: len(units & said) for option, units in _own_units(scenario, language, field).items()}
+
+
+def _rival(votes: Mapping[Value, int], value: Value) -> int:
+    return max((count for option, count in votes.items() if option != value), default=0)
+
+
+@lru_cache(maxsize=64)
+def _wordings(scenario: Scenario, language: str) -> dict[Split, dict[tuple[str, Value], tuple[str, ...]]]:
+    """Split -> (field, value) -> every text that shows it: its wordings, and the openings of intents that pin it."""
+    words, found = load_words(scenario, language), {}
+    for split in SPLITS:
+        one = words.of(split)
+        texts = {(name, value): list(own) for name, by_value in one.show.items() for value, own in by_value.items()}
+        for intent, meaning in scenario.file.intents.items():
+            for pin in meaning.pins.items():
+                texts.setdefault(pin, []).extend(one.opening[intent])
+        found[split] = {
+            key: tuple(variant for text in own for variant in expansions(text)) for key, own in texts.items()
+        }
+    return found
+
+
+@lru_cache(maxsize=512)
+def _own_units(scenario: Scenario, language: str, field: str) -> dict[Value, frozenset[str]]:
+    """Value -> the units that its wordings have, in any split, and those of the field's other values have not."""
+    every: dict[Value, set[str]] = {option: set() for option in scenario.file.fields[field].options or ()}
+    for texts in _wordings(scenario, language).values():
+        for (name, value), own in texts.items():
+            if name == field:
+                every[value] |= {unit for text in own for unit in _units(_SLOT.sub(" ", text))}
+    return {
+        value: frozenset(units - set().union(*(u for other, u in every.items() if other != value)))
+        for value, units in every.items()
+    }
+
+
+def _stands_in(wording: str, said: str) -> bool:
+    parts = (" ".join(_units(part)) for part in _SLOT.split(wording))
+    return re.search(".*".join(map(re.escape, parts)), said) is not None
+
+
+def _units(text: str) -> list[str]:
+    return _UNIT.findall(text.lower())
+
+
+# --- the judge ---------------------------------------------------------------------------------
+
+
+def heard_question(message: Message, text: str, language: Language) -> Callable[[int], Question]:
+    """Asks which value of each shown field the message shows; by attempt."""
+    fields = {name: message.scenario.file.fields[name] for name in message.shows}
+    lines = []
+    for name, field in fields.items():
+        lines.append(f"{name}: {field.description.of(language)}")
+        lines += [f"  {plain(value)}: {meaning.of(language)}" for value, meaning in (field.meanings or {}).items()]
+    labels = object_schema(**{name: {"enum": list(field.options or ())} for name, field in fields.items()})
+
+    def ask(attempt: int) -> Question:
+        return Question(
+            prompt=f"sage_heard.{language}",
+            variables={"fields": "\n".join(lines), "message": text},
+            schema=object_schema(**{CLASSIFICATION: labels}),
+            attempt=attempt,
+        )
+
+    return ask
+
+
+def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
+    return lambda text: read_vote("judge", text, scenario).labels
+
+
+# --- what comes of it --------------------------------------------------------------------------
+
+
+def reworded(
+    splits: Splits, scenarios: Mapping[str, Scenario], done: Mapping[str, Made], language: str
+) -> tuple[Splits, Counter[str]]:
+    """The samples with every kept message in its place, and what came of the messages.
+
+    A kept text with a sentence that another split has (as a wording, as a message, or as an earlier split's kept text)
+    is left out: splits share no sentence.
+    """
+    home = _homes(splits, scenarios, language)
+    counts: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for split in SPLITS:
+        for name in (name for name in done if f"-{split}-" in name):
+            kept = done[name].kept
+            if kept is None:
+                continue
+            said = sentences(kept["text"])
+            if any(home.get(sentence, split) != split for sentence in said):
+                counts["stands in another split"] += 1
+                continue
+            home |= dict.fromkeys(said, split)
+            texts[name] = kept["text"]
+    counts["in a teacher's words"] = len(texts)
+    made = {split: tuple(_said(s, split, texts) for s in getattr(splits, split)) for split in SPLITS}
+    return Splits(train=made["train"], validation=made["validation"], test=made["test"]), counts
+
+
+def _homes(splits: Splits, scenarios: Mapping[str, Scenario], language: str) -> dict[str, Split]:
+    home: dict[str, Split] = {}
+    for split in SPLITS:
+        for scenario in scenarios.values():
+            for text in _texts(load_words(scenario, language), split):
+                home |= dict.fromkeys(sentences(text), split)
+        for sample in getattr(splits, split):
+            for turn in sample.history:
+                home |= dict.fromkeys(sentences(turn.content), split)
+    return home
+
+
+def _texts(words: Words, split: Split) -> list[str]:
+    one = words.of(split)
+    found = [*one.manner.values(), *one.opening.values(), *(t for values in one.show.values() for t in values.values())]
+    return [variant for texts in found for text in texts for variant in expansions(text)]
+
+
+def _said(sample: ServiceSample, split: Split, texts: Mapping[str, str]) -> ServiceSample:
+    def turn_of(turn: Turn) -> Turn:
+        name = f"{sample.meta['scenario']}-{split}-{item_key(turn.content)}"
+        return dataclasses.replace(turn, content=texts[name]) if turn.role == "customer" and name in texts else turn
+
+    return dataclasses.replace(sample, history=tuple(map(turn_of, sample.history)))

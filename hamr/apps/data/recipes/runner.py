@@ -1,0 +1,214 @@
+"""What every recipe runs on: items through a recipe's own steps, some at once, each finished one written down at once.
+
+A recipe is a coroutine `make(item, desk) -> Made`. It asks its pools through the desk, which keeps every text that came
+back. The runner keeps `at_once` items under way, appends each finished one to a progress file and tells how far it is;
+the same call goes on where an earlier one stopped.
+
+A failure in passing (nobody there, too late) says nothing about the item: it is put once more at the end of the run,
+and again by the next call. Everything else is final, kept or dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from hamr.apps.data.recipes.teachers import PASSING, Teachers
+from hamr.data.progress import Item, Made, Progress
+from hamr.errors import VerdictUnparsable
+from hamr.protocols import Ask
+from hamr.types import Answer, Question
+
+Read = TypeVar("Read")
+Judge = Literal["judge", "second"]
+
+_TELL_EVERY_S = 30.0
+
+
+class Dropped(Exception):
+    """Ends an item: `reason` is the check's name, `detail` what it found."""
+
+    def __init__(self, reason: str, detail: str = "", *, passing: bool = False) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail, self.passing = reason, detail, passing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pools:
+    """Who is asked: teachers that share the items among them, a judge, and a second one of another kind; None
+    where the recipe has no use for one."""
+
+    teachers: Teachers
+    judge: Ask | None = None
+    second: Ask | None = None
+
+
+class Desk:
+    """One item's way to the pools. Keeps each text with its step and who wrote it."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools, self._teacher = pools, ""
+        self.texts: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    async def teacher(self, step: str, question: Question) -> str:
+        """A teacher's text. An item stays with the teacher that it began with while that one answers.
+
+        Raises Dropped where none answers, or what came was cut off.
+        """
+        answer = await self.teacher_answer(step, question)
+        if answer.failure is not None or answer.text is None:
+            raise Dropped(f"teacher: {answer.failure or 'unparsable'}", answer.detail)
+        return answer.text
+
+    async def teacher_answer(self, step: str, question: Question) -> Answer:
+        """A teacher's whole answer, cut off or not. Raises Dropped where none answers."""
+        return _in_time(await self.ask_teacher(step, question), "teacher")
+
+    async def ask_teacher(self, step: str, question: Question) -> Answer:
+        """A teacher's answer or failure, whatever it is."""
+        self._teacher, answer = await self._pools.teachers.ask(question, self._teacher)
+        self._keep(step, self._teacher, answer)
+        return answer
+
+    async def judge(self, step: str, question: Question, by: Judge = "judge") -> str:
+        """A judge's text. Raises Dropped where there is none."""
+        answer = await self.verdict(step, question, by)
+        if answer.failure is not None or answer.text is None:
+            raise Dropped(f"{by}: {answer.failure or 'unparsable'}", answer.detail)
+        return answer.text
+
+    async def judged(
+        self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read], by: Judge = "judge"
+    ) -> Read:
+        """A judge's text, read; asked once more (attempt 1) where it cannot be. Raises Dropped."""
+        for attempt in (0, 1):
+            text = await self.judge(step, ask(attempt), by)
+            try:
+                return read(text)
+            except VerdictUnparsable as error:
+                unread = str(error)
+        raise Dropped(f"{by}: unparsable", unread)
+
+    async def verdict(self, step: str, question: Question, by: Judge = "judge") -> Answer:
+        """A judge's whole answer, label and score included. Raises Dropped where it failed in passing."""
+        return _in_time(await self.ask_judge(step, question, by), by)
+
+    async def ask_judge(self, step: str, question: Question, by: Judge = "judge") -> Answer:
+        """A judge's answer or failure, whatever it is."""
+        ask = self._pools.judge if by == "judge" else self._pools.second
+        assert ask is not None, "the recipe asks this judge, so it was started"
+        answer = await ask(question)
+        self._keep(step, by, answer)
+        return answer
+
+    def _keep(self, step: str, name: str, answer: Answer) -> None:
+        text = answer.text if answer.text is not None else answer.reasoning
+        verdict = {} if answer.verdict is None else {"verdict": answer.verdict}
+        self.texts.append({"step": step, "by": name, "text": text, **verdict})
+
+
+def _in_time(answer: Answer, who: str) -> Answer:
+    if answer.failure in PASSING:
+        raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
+    return answer
+
+
+Make = Callable[[Item, Desk], Awaitable[Made]]
+
+
+# --- running -----------------------------------------------------------------------------------
+
+
+async def run_recipe(
+    items: Sequence[Item],
+    make: Make,
+    pools: Pools,
+    progress: Progress,
+    *,
+    at_once: int,
+    tell: Callable[[str], None] = print,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Makes what is not made yet. `at_once` bounds the items under way, not the questions: an item asks one pool after
+    the other, so as many items as all pools can take together keep each of them busy.
+
+    A recipe that raises anything but Dropped ends the run; what was finished before is in the progress file.
+    """
+    left = [item for item in items if item.id not in progress.done or progress.done[item.id].passing]
+    watch = _Watch(len(items), len(items) - len(left), tell, clock)
+    try:
+        await _round(left, make, pools, progress, at_once, watch)
+        again = [item for item in left if progress.done[item.id].passing]
+        if again and len(again) < len(left):  # where nobody ever answered, asking at once again is no use
+            watch.back(len(again))
+            await _round(again, make, pools, progress, at_once, watch)
+    finally:
+        progress.close()
+
+
+async def _round(
+    items: Sequence[Item], make: Make, pools: Pools, progress: Progress, at_once: int, watch: _Watch
+) -> None:
+    waiting = iter(items)
+
+    async def work() -> None:
+        for item in waiting:
+            progress.finish(item, await make_one(item, make, pools))
+            watch.one_more()
+
+    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(items)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+
+
+async def make_one(item: Item, make: Make, pools: Pools) -> Made:
+    """One item to its end, with every text that was asked for."""
+    desk = Desk(pools)
+    try:
+        made = await make(item, desk)
+    except Dropped as end:
+        made = Made(reason=end.reason, detail=end.detail, passing=end.passing)
+    return dataclasses.replace(made, notes=(*desk.notes, *made.notes), texts=tuple(desk.texts))
+
+
+class _Watch:
+    """Tells how far it is: every tenth of the way and twice a minute, with an estimate of what is left."""
+
+    def __init__(self, total: int, done: int, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.total, self.done, self.tell, self.clock = total, done, tell, clock
+        self.first, self.started = done, clock()
+        self.told_at, self.told_done = self.started, done
+
+    def one_more(self) -> None:
+        self.done += 1
+        now = self.clock()
+        if now - self.told_at < _TELL_EVERY_S and self.done - self.told_done < max(1, self.total / 10):
+            return
+        self.told_at, self.told_done = now, self.done
+        rate = (self.done - self.first) / max(now - self.started, 1e-9)
+        rest = (self.total - self.done) / rate if rate > 0 else 0.0
+        self.tell(f"{self.done}/{self.total} items, {60 * rate:.0f} a minute, about {duration(rest)} left")
+
+    def back(self, count: int) -> None:
+        """So many are put once more."""
+        self.done -= count
+        self.first = min(self.first, self.done)
+        self.tell(f"{count} items failed in passing and are tried again")
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(40), duration(200), duration(9000)
+    ('40 s', '3 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

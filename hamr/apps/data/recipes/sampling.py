@@ -1,0 +1,85 @@
+"""Rejection sampling (second paper, section 4): the best responses of an RL run as supervised data for the next stage.
+
+Per prompt the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes an
+item with the rationale first, behind the action, or one of each, whichever order it was said in; one without, a
+`decision`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from hamr.apps.data.recipes.multigt import wording
+from hamr.apps.data.recipes.thought import ORDERS, Rendering
+from hamr.data.actions import parse_action, render_action
+from hamr.data.sft_items import SftItem, decision_item
+from hamr.errors import DataError
+from hamr.types import Action, Failure, MalformedResponse, RewardRecord, ServiceSample
+
+_THOUGHT = re.compile(r"<think>(.*)</think>", re.DOTALL)
+
+
+def said_by(response: str) -> tuple[Action, str] | None:
+    """(the action, its rationale or "") of a response in either format of the policy; None for one that is no action,
+    or whose rationale has no end."""
+    if "<answer>" not in response:
+        action = parse_action(response)
+        return None if isinstance(action, MalformedResponse) else (action, "")
+    action = parse_action(response, "think_answer")
+    thought = _THOUGHT.search(response)
+    if isinstance(action, MalformedResponse) or thought is None or not thought.group(1).strip():
+        return None
+    return action, thought.group(1).strip()
+
+
+def best_responses(
+    records: Iterable[RewardRecord],
+    samples: Mapping[str, ServiceSample],
+    *,
+    best: int,
+    min_total: float,
+    render: Rendering = "pre",
+) -> tuple[list[SftItem], Counter[str]]:
+    """(the items in the samples' order, best first; how many responses were kept and dropped by what). Of equal totals
+    the earlier response wins. Responses to other prompts than the samples' are not counted."""
+    found: dict[str, list[tuple[float, int, str]]] = {}
+    counts: Counter[str] = Counter()
+    for number, record in enumerate(records):
+        if record.key.prompt not in samples:
+            continue
+        if isinstance(record.total, Failure):
+            counts["dropped: its scoring failed"] += 1
+        elif record.total.value < min_total:
+            counts["dropped: below min_total"] += 1
+        else:
+            found.setdefault(record.key.prompt, []).append((-record.total.value, number, record.response))
+    items: list[SftItem] = []
+    for name, sample in samples.items():
+        kept: set[str] = set()
+        for _, _, response in sorted(found.get(name, ())):
+            made, why = _items(sample, response, kept, best, ORDERS[render])
+            counts[why] += 1
+            items.extend(made)
+    return items, counts
+
+
+def _items(
+    sample: ServiceSample, response: str, kept: set[str], best: int, orders: Sequence[bool]
+) -> tuple[list[SftItem], str]:
+    said = said_by(response)
+    if said is None:
+        return [], "dropped: no action"
+    action, thought = said
+    try:
+        words = wording(render_action(action))
+        made = [decision_item(sample, action, thought, answer_first=order) for order in orders]
+    except DataError:  # read back it would be another text than the policy's
+        return [], "dropped: no action"
+    if words in kept:
+        return [], "dropped: a duplicate"
+    if len(kept) >= best:
+        return [], "dropped: not among the best"
+    kept.add(words)
+    return made if thought else made[:1], "kept"

@@ -1,0 +1,136 @@
+"""Thought restructuring, first half (second paper, section 4.1 and Appendix G): a teacher extracts from what an expert
+did the reasoning process and the strategy behind it, and the judge of chains says whether they are worth learning.
+
+What is kept is the set that the paper trains Zero-Think on, by supervision alone: the chain, then what the expert did
+(pre-CoT). Its model then writes the chains of the second half (`hamr.apps.data.recipes.migration`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.runner import Desk
+from hamr.apps.data.recipes.teachers import without_thought
+from hamr.apps.data.recipes.thought_checks import chain_of
+from hamr.data.actions import parse_action, render_action
+from hamr.data.language import Language
+from hamr.data.progress import Item, Made, item_key
+from hamr.data.rendering import turns_text
+from hamr.data.samples import to_json
+from hamr.data.sft_items import SftItem, decision_item
+from hamr.data.trajectories import action_turn
+from hamr.rewards.cot import CotQuality, cot_question, read_cot_quality
+from hamr.rewards.questions import case_variables
+from hamr.types import Action, MalformedResponse, Question, ServiceSample
+
+Rendering = Literal["pre", "post", "hybrid"]
+ORDERS: Mapping[Rendering, tuple[bool, ...]] = {"pre": (False,), "post": (True,), "hybrid": (False, True)}
+"""Whether the answer comes first in the items that one chain and action make."""
+_ANALYSIS_SHOWN = 1500
+"""Characters of a judge's analysis that go on as feedback: its end, which the grade follows from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThoughtRecipe:
+    """`min_cot`: the least grade of a chain, 1 to 5. The paper gives no threshold; its chains have 4.55 on average.
+    `max_new_tokens` None: the teacher pool's own."""
+
+    language: Language = "en"
+    max_new_tokens: int | None = None
+    min_cot: int = 4
+
+
+def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: str) -> list[Item]:
+    """Named by their samples."""
+    told = (type(recipe).__name__, dataclasses.asdict(recipe), by)
+    return [Item(id=s.id, key=item_key("thought", to_json(s), *told), content=s) for s in samples]
+
+
+class Extraction:
+    """The recipe's steps for one thing that an expert did: the sample's first reference. What has a fault is written
+    again once, then dropped."""
+
+    def __init__(self, recipe: ThoughtRecipe) -> None:
+        self.recipe = recipe
+
+    async def __call__(self, item: Item, desk: Desk) -> Made:
+        sample: ServiceSample = item.content
+
+        async def check(text: str) -> Made | Fault:
+            return await self._checked(sample, text, desk)
+
+        return await written(desk, "extract", partial(self.question, sample), check)
+
+    async def _checked(self, sample: ServiceSample, text: str, desk: Desk) -> Made | Fault:
+        action = sample.references[0].action
+        chain = chain_of(text, sample, self.recipe.language, action)
+        if isinstance(chain, Fault):
+            return chain
+        grade = await cot_checked(sample, chain, action, self.recipe, desk)
+        return grade if isinstance(grade, Fault) else Made(kept=kept(chain, action, cot_quality=grade))
+
+    def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
+        return Question(
+            variables={
+                **case_variables(sample),
+                "first": turns_text([action_turn(sample.references[0].action)]),
+                **shown,
+            },
+            affinity=sample.id,
+            prompt=f"thought_extract.{self.recipe.language}",
+            attempt=attempt,
+            max_new_tokens=self.recipe.max_new_tokens,
+        )
+
+
+async def cot_checked(
+    sample: ServiceSample, chain: str, action: Action, recipe: ThoughtRecipe, desk: Desk
+) -> int | Fault:
+    """The grade that the judge of chains gives, or the first thing that it finds wanting. Raises Dropped where it says
+    nothing."""
+
+    def ask(attempt: int) -> Question:
+        acted = turns_text([action_turn(action)])
+        return cot_question(sample, chain, acted, prompt=f"cot_quality.{recipe.language}", attempt=attempt)
+
+    def read(text: str) -> tuple[CotQuality, str]:
+        return read_cot_quality(text), _analysis(text)
+
+    quality, analysis = await desk.judged("chain's quality", ask, read)
+    wanting = {
+        "judge: cot_complete_and_clear": not quality.complete_and_clear,
+        "judge: cot_follows_policy": not quality.follows_policy,
+        "judge: cot_quality": quality.grade < recipe.min_cot,
+    }
+    check = next((check for check, found in wanting.items() if found), None)
+    if check is None:
+        return quality.grade
+    return Fault(check=check, detail=f"grade {quality.grade} of 5. {analysis}".strip())
+
+
+def _analysis(text: str) -> str:
+    """What stands before the verdict."""
+    said = without_thought(text)
+    return said[: said.rfind("{")].strip().removesuffix("```json").strip()[-_ANALYSIS_SHOWN:]
+
+
+# --- what is trained on ------------------------------------------------------------------------
+
+
+def kept(chain: str, action: Action, **figures: int) -> dict[str, Any]:
+    """What is written down of an item; `renderings` reads it."""
+    return {"reasoning": chain, "response": render_action(action), **figures}
+
+
+def renderings(sample: ServiceSample, made: Mapping[str, Any], rendering: Rendering) -> list[SftItem]:
+    """The same thoughts and action before the answer (pre-CoT), behind it (post-CoT), or as two items (hybrid-CoT:
+    second paper, Appendix C), each under the system prompt that asks for its order."""
+    action = parse_action(made["response"])
+    assert not isinstance(action, MalformedResponse), "it was rendered from an action"
+    return [decision_item(sample, action, made["reasoning"], answer_first=order) for order in ORDERS[rendering]]

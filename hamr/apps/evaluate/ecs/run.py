@@ -1,0 +1,271 @@
+"""`hamr evaluate benchmark=ecs`: an ensemble of judges compares responses with their references."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+
+from hamr.apps.evaluate.ecs.console import progress, tables
+from hamr.apps.evaluate.ecs.request import Policy, Request, check_comparable, read_policy, read_request
+from hamr.apps.score.command import SPEED_ONLY
+from hamr.apps.scorer.pair_check import pair_question
+from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
+from hamr.bench.agreement import Rating, between, level, with_people
+from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
+from hamr.bench.ecs.judge_votes import PASSING, Asked, Ballot, Judge
+from hamr.bench.ecs.score import Plan, Scores, mean_vote, plan_response, score_response
+from hamr.bench.folder import write_aside
+from hamr.config.ecs import EcsConfig
+from hamr.config.load import load_config
+from hamr.config.schema import Config
+from hamr.data.pairs import ReplyPair, read_pairs
+from hamr.errors import BadInput, HamrError
+from hamr.procedures.rules import nearest
+from hamr.prompting.templates import PromptTemplate
+from hamr.protocols import Ask
+from hamr.rewards.questions import consistency_question
+from hamr.rewards.verdict import Label
+from hamr.types import Question, Reply
+
+RUN = "ecs"
+PEOPLE: Mapping[str, Label] = {"consistent": "yes", "partial": "part", "inconsistent": "no"}
+
+
+def main(args: list[str]) -> int:
+    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody voted."""
+    request = read_request(args)
+    config = load_config(list(request.overrides))
+    judges = judges_of(request, config)
+    policies = [read_policy(request.source, config, request.ecs.stage)]
+    if request.compare is not None:
+        policies.append(read_policy(request.compare, config, request.ecs.stage))
+        check_comparable(*policies)
+    pairs = read_pairs(request.labels) if request.labels is not None else []
+    plans = {name: plans_of(policy) for name, policy in _named(policies, request).items()}
+    asked = questions(plans, pairs)
+    console = Console()
+    with Ballot(request.output, judges) as ballot:
+        _ask(config, ballot, asked, console)
+        found = evaluated(ballot, plans, pairs, asked, request.ecs)
+        _write(request, found)
+    for table in tables(found["metrics"]):
+        console.print(table)
+    # Drawing needs matplotlib, which nothing before it does.
+    from hamr.apps.evaluate.ecs.report import write_ecs_report
+
+    print(f"written: {write_ecs_report(request.output, found['metrics'], found['items'])}", flush=True)
+    return _ended(found["metrics"], asked)
+
+
+# --- who is asked what -------------------------------------------------------------------------
+
+
+def judges_of(request: Request, config: Config) -> list[Judge]:
+    """The judges that were named; without any, every pool of the configuration that is one. Raises BadInput."""
+    named = request.judges or tuple(name for name, pool in config.pools.items() if pool.role == "judge")
+    if not named:
+        raise BadInput("judges", None, "no pool has the role judge; name pools, or choose some with pools=ecs")
+    for name in named:
+        if name not in config.pools:
+            known = sorted(config.pools)
+            raise BadInput("judges", name, f"no such pool; {nearest(name, known)}there are: {', '.join(known)}")
+        if config.pools[name].role != "judge":
+            role = config.pools[name].role
+            remedy = f"is a {role}, which gives no three-level verdict; set pools.{name}.role=judge and its prompt"
+            raise BadInput("judges", name, remedy)
+    return [_judge(request.ecs, config, name) for name in named]
+
+
+def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
+    pools = with_starts(config, {name: config.pools[name]})
+    settings: dict[str, Any] = {
+        "pools": {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()},
+        "prompt": PromptTemplate.load(config.pools[name].prompt).id,
+    }
+    if config.pools[name].finetune:
+        # What a judge says depends on what it is trained with.
+        settings["data"] = config.data.model_dump(mode="json") | {"seed": config.experiment.seed}
+    return Judge(
+        name=name,
+        settings=settings,
+        at_once=config.pools[name].places,
+        attempts=ecs.attempts,
+        longest_wait_s=ecs.longest_wait_s,
+    )
+
+
+def _named(policies: Sequence[Policy], request: Request) -> dict[str, Policy]:
+    """Files of one name in two folders are told apart by their paths."""
+    if len({policy.name for policy in policies}) == len(policies):
+        return {policy.name: policy for policy in policies}
+    paths = [str(request.source), str(request.compare)]
+    if paths[0] == paths[1]:
+        raise BadInput("compare", paths[1], "is the input; name another file of responses")
+    return dict(zip(paths, policies, strict=True))
+
+
+def plans_of(policy: Policy) -> list[Plan]:
+    return [
+        plan_response(group.sample, text, index, policy.formats.of(group.sample))
+        for group in policy.groups
+        for index, text in enumerate(group.responses)
+    ]
+
+
+def questions(plans: Mapping[str, Sequence[Plan]], pairs: Sequence[ReplyPair]) -> list[Asked]:
+    """About every reply beside every reply among its references, and about every labelled pair."""
+    about = [
+        Asked(question=question_of(plan, reference), item=plan.sample.id, reference=reference)
+        for some in plans.values()
+        for plan in some
+        for reference in plan.ask
+    ]
+    return [*about, *(Asked(question=pair_question(p), item=f"pair {i}") for i, p in enumerate(pairs, start=1))]
+
+
+def question_of(plan: Plan, reference: int) -> Question:
+    acceptable = plan.sample.references[reference].action
+    assert isinstance(acceptable, Reply) and isinstance(plan.action, Reply), "judges compare replies with replies"
+    return consistency_question(plan.sample, acceptable, plan.action)
+
+
+def _ask(config: Config, ballot: Ballot, asked: Sequence[Asked], console: Console) -> None:
+    left = {judge.name: len(ballot.open(judge, asked)) for judge in ballot.judges}
+    distinct = len({json.dumps(dict(one.question.variables)) for one in asked})
+    counts = ", ".join(f"{name} {count}" for name, count in left.items())
+    console.print(f"ecs: {distinct} questions to {len(left)} judges; to be asked: {counts}", highlight=False)
+    wanted = [name for name, count in left.items() if count]
+    if not wanted:
+        return
+
+    async def work(asks: Mapping[str, Ask]) -> None:
+        with progress({name: left[name] for name in wanted}, console) as report:
+            await ballot.collect(asked, asks, report)
+
+    splits = None
+    if any(config.pools[name].finetune for name in wanted):
+        from hamr.apps.shared.preparation import load_splits
+
+        splits = load_splits(config.data, config.experiment.seed)
+    with_pools(config, wanted, work, run=pools_of(RUN, ballot.folder), splits=splits)
+
+
+# --- what follows ------------------------------------------------------------------------------
+
+
+def evaluated(
+    ballot: Ballot,
+    plans: Mapping[str, Sequence[Plan]],
+    pairs: Sequence[ReplyPair],
+    asked: Sequence[Asked],
+    ecs: EcsConfig,
+) -> dict[str, Any]:
+    """`metrics`, JSON-able, and `items`: one row a response."""
+    luck = {"resamples": ecs.resamples, "seed": ecs.seed}
+    scores = {name: [scored(ballot, plan, ecs) for plan in some] for name, some in plans.items()}
+    metrics: dict[str, Any] = {
+        "options": ecs.model_dump(mode="json"),
+        "policies": {name: asdict(figures(some, **luck)) for name, some in scores.items()},
+        "comparison": None,
+        "judges": {judge.name: _judged(ballot, judge, asked, ecs) for judge in ballot.judges},
+        "between_judges": _between(ballot, asked),
+        "people": _people(ballot, pairs, ecs) if pairs else None,
+    }
+    if len(scores) == 2:
+        (a, ours), (b, theirs) = scores.items()
+        compared = {
+            name: asdict(compare(by_sample(ours, value), by_sample(theirs, value), **luck))
+            for name, value in VALUES.items()
+        }
+        metrics["comparison"] = {"a": a, "b": b, **compared}
+    rows = [
+        {"policy": name, **asdict(s), "response": plan.text}
+        for name in plans
+        for s, plan in zip(scores[name], plans[name], strict=True)
+    ]
+    return {"metrics": metrics, "items": rows}
+
+
+def scored(ballot: Ballot, plan: Plan, ecs: EcsConfig) -> Scores:
+    hard = ecs.scores == "hard"
+    votes = {
+        reference: [
+            rating[0] if rating is not None else None
+            for rating in ballot.ratings(question_of(plan, reference), hard=hard)
+        ]
+        for reference in plan.ask
+    }
+    return score_response(plan, votes)
+
+
+def _judged(ballot: Ballot, judge: Judge, asked: Sequence[Asked], ecs: EcsConfig) -> dict[str, Any]:
+    """How often a judge answered, with what, and why not."""
+    votes = [ballot.vote(judge, question) for question in _distinct(asked)]
+    ratings = [r for vote in votes if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
+    return {
+        "model": judge.settings["pools"][judge.name]["model"],
+        "prompt": judge.settings["prompt"],
+        "asked": len(votes),
+        "missing": dict(Counter(vote.failure for vote in votes if vote.failure is not None)),
+        "mean": fmean(value for value, _ in ratings) if ratings else None,
+        "levels": dict(Counter(said for _, said in ratings)),
+    }
+
+
+def _between(ballot: Ballot, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    distinct = _distinct(asked)
+    levels = {
+        judge.name: [r[1] if (r := ballot.vote(judge, q).rating(hard=True)) is not None else None for q in distinct]
+        for judge in ballot.judges
+    }
+    return [{"judges": [a, b], **asdict(between(levels[a], levels[b]))} for a, b in combinations(levels, 2)]
+
+
+def _people(ballot: Ballot, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> dict[str, Any]:
+    """The ensemble, and every judge alone, beside people's labels."""
+    people = [PEOPLE[pair.label] for pair in pairs]
+    by_pair = [ballot.ratings(pair_question(pair), hard=ecs.scores == "hard") for pair in pairs]
+
+    def rated(ratings: Sequence[Rating | None]) -> dict[str, Any]:
+        return asdict(with_people(ratings, people, resamples=ecs.resamples, seed=ecs.seed))
+
+    return {
+        "pairs": len(pairs),
+        "ensemble": rated([_together(ratings) for ratings in by_pair]),
+        "judges": {judge.name: rated([r[i] for r in by_pair]) for i, judge in enumerate(ballot.judges)},
+    }
+
+
+def _together(ratings: Sequence[Rating | None]) -> Rating | None:
+    mean = mean_vote([rating[0] if rating is not None else None for rating in ratings])
+    return None if mean is None else (mean, level(mean))
+
+
+def _distinct(asked: Sequence[Asked]) -> list[Question]:
+    return list({json.dumps(dict(one.question.variables)): one.question for one in asked}.values())
+
+
+def _write(request: Request, found: Mapping[str, Any]) -> None:
+    metrics = json.dumps(found["metrics"], ensure_ascii=False, indent=1)
+    write_aside(request.output / "metrics.json", metrics + "\n")
+    rows = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in found["items"])
+    write_aside(request.output / "items.jsonl", rows)
+
+
+def _ended(metrics: Mapping[str, Any], asked: Sequence[Asked]) -> int:
+    """Says which votes are missing in passing. Raises HamrError where there was something to ask and nobody voted."""
+    judges = metrics["judges"]
+    if asked and all(sum(judge["missing"].values()) == judge["asked"] for judge in judges.values()):
+        reasons = dict(sum((Counter(judge["missing"]) for judge in judges.values()), Counter()))
+        raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs, and call again")
+    passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in PASSING)
+    if passing:
+        print(f"votes missing because a judge did not answer: {passing}; the same command asks for them again")
+    return 0

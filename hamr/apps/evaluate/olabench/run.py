@@ -1,0 +1,167 @@
+"""`hamr evaluate benchmark=olabench`: policies answer, judges read; and the judges themselves beside known labels."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hamr.apps.evaluate.olabench.console import progress, tables
+from hamr.apps.evaluate.olabench.request import Request, read_request
+from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
+from hamr.apps.score.command import SPEED_ONLY
+from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.bench.folder import write_aside
+from hamr.bench.olabench.items import read_items
+from hamr.bench.olabench.journal import Journal
+from hamr.bench.olabench.labelled import read_labelled
+from hamr.bench.olabench.run import (
+    ALL,
+    Judge,
+    Policy,
+    collect,
+    components,
+    judge_all,
+    judge_settings,
+    unanswered,
+    unjudged,
+)
+from hamr.bench.olabench.summary import Bench, summarised
+from hamr.config.judged import JudgedRewards
+from hamr.config.load import load_config
+from hamr.config.schema import Config
+from hamr.errors import BadInput, HamrError
+from hamr.protocols import Ask
+from hamr.rewards.judged import check_prompts
+
+RUN = "olabench"
+
+
+def main(args: list[str]) -> int:
+    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody answered."""
+    request = read_request(args)
+    given = load_config(list(request.overrides))
+    config, asked = with_policies(given, "policy", request.policies, request.options.cot)
+    bench = read_bench(request, config, asked)
+    console = Console()
+    with Journal(request.output) as journal:
+        _ask(request, config, bench, journal, asked, console)
+        metrics, rows = summarised(bench, journal, request.options)
+        write_aside(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+        text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
+        write_aside(request.output / "items.jsonl", text)
+    for table in tables(metrics):
+        console.print(table)
+    # Drawing needs matplotlib, which nothing before it does.
+    from hamr.apps.evaluate.olabench.report import write_olabench_report
+
+    print(f"written: {write_olabench_report(request.output, metrics, rows)}", flush=True)
+    return _ended(metrics)
+
+
+# --- what there is to do -----------------------------------------------------------------------
+
+
+def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Bench:
+    items = read_items(request.data)[: request.options.limit] if request.data is not None else []
+    ids = [item.sample.id for item in items]
+    policies = [
+        Policy(
+            name=name,
+            settings=config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY),
+            at_once=config.pools[pool].places,
+        )
+        for name, pool in asked.items()
+    ]
+    for given in request.policies:
+        if is_file(given):
+            path = Path(given).expanduser()
+            policies.append(Policy(name=name_of(given), given=read_responses(path, ids)))
+    doubled = [name for name, count in Counter(policy.name for policy in policies).items() if count > 1]
+    if doubled:
+        raise BadInput("policy", doubled[0], "two policies have this name; rename one of the files")
+    labelled = {str(path): read_labelled(path)[: request.options.limit] for path in request.labels}
+    wanted = {name for rows in labelled.values() for row in rows for name in row.labels.components}
+    wanted |= {name for item in items for name in components(item, request.options)}
+    judges = [judge_of(request, config, name) for name in ALL if name in wanted]
+    return Bench(items=items, policies=policies, labelled=labelled, judges=judges)
+
+
+def judge_of(request: Request, config: Config, component: str) -> Judge:
+    """The section of `rewards` of this name, and the pool that it asks. Raises BadInput for one that cannot write, and
+    ConfigError for a template that will not do."""
+    section = getattr(config.rewards, component)
+    if request.judge:
+        section = section.model_copy(update={"pool": request.judge})
+    pool = writing_pool(config, "judge" if request.judge else f"rewards.{component}.pool", section.pool)
+    check_prompts(JudgedRewards().model_copy(update={component: section.model_copy(update={"weight": 1.0})}))
+    pools = {pool: config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)}
+    return Judge(
+        component=component,
+        pool=pool,
+        section=section,
+        settings=judge_settings(section, component, pools),
+        at_once=config.pools[pool].places,
+    )
+
+
+# --- the work ----------------------------------------------------------------------------------
+
+
+def _ask(
+    request: Request, config: Config, bench: Bench, journal: Journal, asked: Mapping[str, str], console: Console
+) -> None:
+    """Starts the pools that have something to do; judges are started with the policies, since their work follows."""
+    options = request.options
+    left = {p.name: len(unanswered(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
+    trials = bench.trials(journal, options)
+    busy = {judge.component for judge in bench.judges if unjudged(journal, judge, trials)}
+    if any(left.values()):  # whoever answers now is judged then
+        busy |= {name for item in bench.items for name in components(item, options)}
+    counts = ", ".join(f"{name} {count}" for name, count in left.items())
+    console.print(
+        f"olabench: {len(bench.items)} items, {len(bench.policies)} policies"
+        f"{f' (to answer: {counts})' if counts else ''}, {sum(map(len, bench.labelled.values()))} labelled responses",
+        highlight=False,
+    )
+    wanted = [asked[name] for name, count in left.items() if count]
+    wanted += [judge.pool for judge in bench.judges if judge.component in busy]
+    if not wanted:
+        return
+
+    async def work(asks: Mapping[str, Ask]) -> None:
+        by_policy = {name: asks[pool] for name, pool in asked.items() if pool in asks}
+        if any(left.values()):
+            with progress({name: count for name, count in left.items() if count}, "answers", console) as report:
+                await collect(journal, bench.policies, bench.items, by_policy, options, report)
+        trials = bench.trials(journal, options)
+        judges = [judge for judge in bench.judges if judge.pool in asks]
+        open_now = {judge.component: len(unjudged(journal, judge, trials)) for judge in judges}
+        with progress({name: count for name, count in open_now.items() if count}, "judged", console) as report:
+            await judge_all(journal, judges, trials, asks, options, report)
+
+    with_pools(config, wanted, work, run=pools_of(RUN, journal.folder))
+
+
+def _ended(metrics: Mapping[str, Any]) -> int:
+    """Says what is missing in passing. Raises HamrError where nobody answered, or no judge judged."""
+    for name, groups in metrics["policies"].items():
+        counts = groups["all"]["responses"]
+        if not counts["given"]:
+            raise HamrError(f"{name} answered nothing; see its pool's logs, and call again")
+    judges = metrics["judges"]
+    asked, missing = (
+        sum(j["asked"] for j in judges.values()),
+        sum((Counter(j["missing"]) for j in judges.values()), Counter()),
+    )
+    if asked and sum(missing.values()) == asked:
+        raise HamrError(f"no judge gave a judgement ({dict(missing)}); see the pools' logs, and call again")
+    away = missing["judge_timeout"] + missing["judge_unavailable"]
+    failed = sum(groups["all"]["responses"]["failed"] for groups in metrics["policies"].values())
+    if away or failed:
+        print(f"not answered: {failed} by policies, {away} by judges; the same command asks for what failed in passing")
+    return 0

@@ -1,0 +1,119 @@
+"""A SAGE evaluation on the terminal: its progress, and the tables at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from hamr.bench.sage.run import Progress, Report
+from hamr.telemetry.console import duration
+
+NEWS_S = 20.0
+"""Seconds between lines of progress where the output is no terminal."""
+
+
+@contextmanager
+def progress(total: int, console: Console) -> Iterator[Report]:
+    """Two bars, dialogues held and dialogues judged; plain lines where there is no terminal."""
+    if not console.is_terminal:
+        yield lines(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console) as bars:
+        held, judged = bars.add_task("held", total=total), bars.add_task("judged", total=total)
+
+        def report(now: Progress) -> None:
+            bars.update(held, completed=now.held)
+            bars.update(judged, completed=now.judged)
+
+        yield report
+
+
+def lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Says how far it is, at most once in `NEWS_S`."""
+    started = said = clock()
+
+    def report(now: Progress) -> None:
+        nonlocal said
+        at = clock()
+        if at - said < NEWS_S or not now.judged:
+            return
+        said = at
+        left = (at - started) * (now.total - now.judged) / now.judged
+        counts = f"{now.held} of {now.total} dialogues held, {now.judged} judged"
+        console.print(f"{counts}, about {duration(left)} left", highlight=False)
+
+    return report
+
+
+def tables(summary: Mapping[str, Any]) -> list[Table]:
+    """The paper's Table 1 in parts, so that 80 columns hold each: the means of the scenarios, what logic is made of,
+    what no judge has a say in, and every scenario's overall score."""
+    codes = _codes(summary)
+    each = _headed("SAGE: overall by scenario", codes.values())
+    for agent, result in summary["agents"].items():
+        each.add_row(agent, *(_mean(result["scenarios"][name]["figures"]["overall"]) for name in codes))
+    means = ("overall", "logic", "chat", "unreadable", "chat_length")
+    parts = ("classification", "path", "action", "format_error")
+    case = ("truth", "truth_action", "judges_right")
+    return [
+        _averages(summary, "SAGE: means of the scenarios", means, ("overall", "logic", "chat", "unread %", "words")),
+        _averages(summary, "SAGE: what logic is made of", parts, ("labels", "path", "action", "faulty %")),
+        _averages(summary, "SAGE: by the customers' own cases", case, ("logic", "action", "judges right")),
+        each,
+    ]
+
+
+def _averages(summary: Mapping[str, Any], title: str, names: Sequence[str], headings: Sequence[str]) -> Table:
+    shown = _headed(title, headings)
+    for agent, result in summary["agents"].items():
+        shown.add_row(agent, *(_mean(result["average"][name]) for name in names))
+    return shown
+
+
+def _headed(title: str, headings: Iterable[str]) -> Table:
+    table = Table("agent", title=title, box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def coverage_table(scenario: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Every route with the paths that take it and the customers that were sent along: for their intent, to top up, and
+    along the path that has fewest."""
+    shown = _headed(f"{scenario}: {len(rows)} paths", ("paths", "intent", "top-up", "all", "fewest"))
+    shown.columns[0].header = "route"
+    routes: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        stages, action = row["route"]
+        routes.setdefault(" ".join([*(s.removeprefix("stage") for s in stages), action]), []).append(row)
+    for route, taken in routes.items():
+        intent, top_up = sum(row["by_intent"] for row in taken), sum(row["by_path"] for row in taken)
+        fewest = min(row["by_intent"] + row["by_path"] for row in taken)
+        shown.add_row(route, *map(str, (len(taken), intent, top_up, intent + top_up, fewest)))
+    return shown
+
+
+def _mean(figure: Mapping[str, float | None]) -> str:
+    value = figure["mean"]
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _codes(summary: Mapping[str, Any]) -> dict[str, str]:
+    first = next(iter(summary["agents"].values()))
+    return {name: entry["code"] for name, entry in first["scenarios"].items()}

@@ -1,0 +1,220 @@
+"""`hamr evaluate benchmark=sage`: who takes part, what is held and judged, and what is written of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hamr.apps.evaluate.sage.console import coverage_table, progress, tables
+from hamr.apps.evaluate.sage.request import Request, read_request
+from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.bench.folder import write_aside
+from hamr.bench.sage.coverage import plan_dialogues
+from hamr.bench.sage.judging import AGAIN
+from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
+from hamr.bench.sage.scripted import KINDS, PREFIX, scripted
+from hamr.bench.sage.store import Store, read_settings
+from hamr.bench.sage.traces import Plan
+from hamr.config.sage import SageConfig
+from hamr.config.schema import Config
+from hamr.errors import BadInput, HamrError
+from hamr.procedures import Scenario, load_scenario
+from hamr.procedures.prompts import prompt_ids
+from hamr.procedures.rules import nearest
+from hamr.procedures.words import load_words
+from hamr.protocols import Ask
+
+RUN = "sage"
+FREE = frozenset({"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once"})
+"""Options that say how fast it goes, or what is made of the same dialogues and votes: a folder may be taken up with
+others."""
+SCRIPTED_AT_ONCE = 64
+
+
+def main(args: list[str]) -> int:
+    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nothing was held."""
+    request = read_request(args)
+    scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
+    config = _pools(request)
+    if request.simulator == f"{PREFIX}worded":
+        for scenario in scenarios.values():
+            load_words(scenario, request.sage.language)
+    settings = settings_of(request, scenarios, config)
+    console = Console()
+    with Store(request.output, settings, rejudge=request.rejudge) as store:
+        pairs = _pairs(request, scenarios, store)
+        plans = list({plan.id: plan for _, plan in pairs}.values())
+        done = sum(store.finished(agent, plan.id) is not None for agent, plan in pairs)
+        counts = f"{len(request.agents)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
+        console.print(f"sage: {counts}, {done} held before", highlight=False)
+        try:
+            _work(request, scenarios, config, store, pairs, console)
+        finally:
+            found = summarise(store, scenarios, plans, request.agents, request.sage)
+            write_figures(request.output, request.sage, found)
+        for name in scenarios:
+            console.print(coverage_table(name, found.summary["coverage"][name]))
+        for table in tables(found.summary):
+            console.print(table)
+        draw_report(request.output, found, store)
+        print(f"written: {request.output / 'report.html'}", flush=True)
+    return _ended(found, judged=bool(request.judges))
+
+
+# --- who takes part ----------------------------------------------------------------------------
+
+
+def _pools(request: Request) -> Config | None:
+    """The configuration, where somebody is a pool; every name is checked. Raises BadInput."""
+    wanted = list(_asked(request))
+    if all(name.startswith(PREFIX) for _, name in wanted) and not request.overrides:
+        config = None
+    else:
+        from hamr.config.load import load_config
+
+        config = load_config(list(request.overrides))
+    for key, name in wanted:
+        _check_name(config, key, name)
+    return config
+
+
+def _asked(request: Request) -> Iterator[tuple[str, str]]:
+    """(key, pool or script) of everybody who may be asked."""
+    if not request.rejudge:
+        yield from (("agent", name) for name in request.agents)
+        yield "simulator", request.simulator
+    yield from (("judges", name.partition(AGAIN)[0]) for name in request.judges)
+
+
+def _check_name(config: Config | None, key: str, name: str) -> None:
+    if name.startswith(PREFIX):
+        scripted(key, name.removeprefix(PREFIX), {}, {})
+        return
+    assert config is not None
+    if name not in config.pools:
+        known = [*sorted(config.pools), *(PREFIX + script for script in KINDS[key])]
+        raise BadInput(key, name, f"no such pool or script; {nearest(name, known)}there are: {', '.join(known)}")
+    writing_pool(config, key, name)
+
+
+def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
+    """What decides the dialogues and the votes, for the folder."""
+    sage = request.sage.model_dump(mode="json", exclude=set(FREE))
+    before = read_settings(request.output) if request.rejudge else None
+    told = prompt_ids(request.sage.language)
+    return {
+        "agents": before["agents"] if before else {name: _described(config, name) for name in request.agents},
+        "simulator": before["simulator"] if before else _described(config, request.simulator),
+        "scenarios": {
+            name: {"given": request.scenarios[name], "digest": digest_of(scenario)}
+            for name, scenario in scenarios.items()
+        },
+        "sage": sage,
+        "prompts": {name: told[name] for name in ("service", "user", "phrases")},
+        "judging": {
+            "judges": {name: _described(config, name.partition(AGAIN)[0]) for name in request.judges},
+            "prompt": told["judge"],
+        },
+    }
+
+
+def _described(config: Config | None, name: str) -> dict[str, Any]:
+    if name.startswith(PREFIX):
+        return {"name": name}
+    from hamr.apps.score.command import SPEED_ONLY
+
+    assert config is not None
+    return {"name": name, **config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)}
+
+
+def digest_of(scenario: Scenario) -> str:
+    return hashlib.sha256(repr(scenario.file).encode()).hexdigest()[:16]
+
+
+# --- the work ----------------------------------------------------------------------------------
+
+
+def _pairs(request: Request, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, Plan]]:
+    """Every agent with every customer; for judging again, the dialogues that are there."""
+    if request.rejudge:
+        held = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
+        return [(trace.agent, trace.plan) for trace in held if trace.plan.scenario in scenarios]
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, request.sage)]
+    return [(agent, plan) for agent in request.agents for plan in plans]
+
+
+def _work(
+    request: Request,
+    scenarios: Mapping[str, Scenario],
+    config: Config | None,
+    store: Store,
+    pairs: Sequence[tuple[str, Plan]],
+    console: Console,
+) -> None:
+    plans = {plan.id: plan for _, plan in pairs}
+    names = [name for _, name in _asked(request) if not name.startswith(PREFIX)]
+    talking = {name for key, name in _asked(request) if key != "judges" and not name.startswith(PREFIX)}
+    at_once = request.sage.at_once or SCRIPTED_AT_ONCE
+    if talking and config is not None and request.sage.at_once is None:
+        at_once = sum(config.pools[name].places for name in talking)
+
+    async def work(asks: Mapping[str, Ask]) -> None:
+        def who(key: str, name: str) -> Ask:
+            if name.startswith(PREFIX):
+                return scripted(key, name.removeprefix(PREFIX), scenarios, plans)
+            return asks[name]
+
+        cast = Cast(
+            agents={} if request.rejudge else {name: who("agent", name) for name in request.agents},
+            user=_nobody if request.rejudge else who("simulator", request.simulator),
+            simulator=request.simulator,
+            judges={name: who("judges", name.partition(AGAIN)[0]) for name in request.judges},
+        )
+        with progress(len(pairs), console) as report:
+            await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=report)
+
+    if names:
+        assert config is not None
+        with_pools(config, names, work, run=pools_of(RUN, request.output))
+    else:
+        asyncio.run(work({}))
+
+
+async def _nobody(question: Any) -> Any:
+    raise AssertionError("judging again asks no customer")
+
+
+def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
+    """metrics.json and assessments.jsonl."""
+    options = sage.model_dump(mode="json", include=set(FREE))
+    metrics = {"options": options, **found.summary}
+    write_aside(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    rows = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_aside(folder / "assessments.jsonl", text)
+
+
+def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
+    # Drawing needs matplotlib, which nothing before it does.
+    from hamr.apps.evaluate.sage.report import write_sage_report
+
+    write_sage_report(folder, found, list(store.traces.values()))
+
+
+def _ended(found: Evaluated, *, judged: bool) -> int:
+    """0 where every agent finished a dialogue, and a judge said something. Raises HamrError else: a pool was away."""
+    for agent, result in found.summary["agents"].items():
+        outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
+        if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
+            raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs, and call again")
+    turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
+    votes = [a.consensus for a in turns if a.consensus is not None]
+    if judged and turns and not any(vote.fields or vote.quality is not None for vote in votes):
+        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns; see the pools' logs, and call again")
+    return 0

@@ -1,0 +1,164 @@
+"""What the stages of a pipeline left behind, read from their folders as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.apps.pipeline.log import PLAN, Attempts, PipelineLog
+from hamr.telemetry.metrics import read_jsonl
+
+_REFERENCE = re.compile(r"(?<!\w)@(\w+\.\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A policy on held-out samples: as it entered a stage (`base`), behind its warm-up (`sft`), as it left (`rl`)."""
+
+    stage: str
+    when: str
+    figures: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftLoss:
+    """Loss of one set's held-out items before and after a stage, in nats per token."""
+
+    stage: str
+    name: str
+    trained: int
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCounts:
+    """What became of a recipe's items, and the rows that it wrote."""
+
+    stage: str
+    rows: int
+    counts: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFacts:
+    number: int
+    name: str
+    job: str
+    takes: Sequence[str]
+    folder: Path
+    attempts: Attempts
+    produced: str
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineData:
+    """`independent`: the stages are the runs of a multirun."""
+
+    name: str
+    folder: Path
+    stages: Sequence[StageFacts]
+    points: Sequence[Point]
+    losses: Sequence[SftLoss]
+    data: Sequence[DataCounts]
+    independent: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> PipelineData:
+        plan, log = json.loads((folder / PLAN).read_text(encoding="utf-8")), PipelineLog(folder)
+        stages = [_facts(folder, row, log) for row in plan["stages"]]
+        return cls(
+            name=plan["name"],
+            folder=folder,
+            stages=stages,
+            points=[point for stage in stages for point in _points(stage)],
+            losses=[loss for stage in stages for loss in _losses(stage)],
+            data=[counts for stage in stages for counts in _counts(stage)],
+            independent=plan.get("independent", False),
+        )
+
+
+def _facts(folder: Path, row: Mapping[str, Any], log: PipelineLog) -> StageFacts:
+    own = folder / row["folder"]
+    takes = list(dict.fromkeys(name for arg in row["args"] for name in _REFERENCE.findall(arg)))
+    return StageFacts(
+        number=row["number"],
+        name=row["name"],
+        job=row["job"],
+        takes=takes,
+        folder=own,
+        attempts=log.of(row["name"]),
+        produced=_produced(own, row["job"]),
+        summary=_json(own / "summary.json"),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _produced(folder: Path, job: str) -> str:
+    if job in ("train", "sft"):
+        steps = _json(folder / "summary.json").get("steps")
+        return "" if steps is None else f"a policy after {steps} steps"
+    if job == "calibrate":
+        fit = _json(folder / "calibration.json")
+        return _calibrated(fit) if fit else ""
+    rows = {file.stem: _rows(file) for file in _outputs(folder)}
+    if set(rows) == {"output"}:
+        return f"{rows['output']:,} rows"
+    return ", ".join(f"{name} {count:,}" for name, count in rows.items())
+
+
+def _calibrated(fit: Mapping[str, Any]) -> str:
+    cascade = fit["cascade"]
+    values = ", ".join(f"{name} {value:g}" for name, value in cascade.items())
+    return f"{values}; rho {fit['spearman']:.3f} on {fit['n']} rows, {fit['escalated_frac']:.0%} to the judge"
+
+
+def _outputs(folder: Path) -> list[Path]:
+    """A stage's own files, without what recipes keep beside them."""
+    return sorted(file for file in folder.glob("*.jsonl") if file.name.count(".") == 1)
+
+
+def _rows(file: Path) -> int:
+    with file.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _points(stage: StageFacts) -> Iterator[Point]:
+    for when, figures in (stage.summary.get("stages") or {}).items():
+        yield Point(stage=stage.name, when=when, figures=figures)
+
+
+def _losses(stage: StageFacts) -> Iterator[SftLoss]:
+    told = stage.summary.get("sft") or {}
+    validations = told.get("validations") or []
+    for name, figures in (told.get("sets") or {}).items():
+        known = [v["sets"][name]["loss"] for v in validations if name in v["sets"]]
+        yield SftLoss(
+            stage=stage.name,
+            name=name,
+            trained=figures["train"],
+            before=known[0] if known else None,
+            after=known[-1] if known else None,
+        )
+
+
+def _counts(stage: StageFacts) -> Iterator[DataCounts]:
+    """From the records beside a recipe's output, or from the counts of one that asks nobody."""
+    for output in _outputs(stage.folder) if stage.job.startswith("data ") else ():
+        counted: Counter[str] = Counter()
+        for row in read_jsonl(output.with_name(f"{output.name}.counts.jsonl")):
+            counted[row["what"]] += row["count"]
+        for row in read_jsonl(output.with_name(f"{output.name}.records.jsonl")):
+            counted["kept" if row["kept"] is not None else f"dropped: {row['reason']}"] += 1
+            counted.update(note for note in row.get("notes", ()))
+        if counted:
+            yield DataCounts(stage=stage.name, rows=_rows(output), counts=counted.most_common())

@@ -1,0 +1,68 @@
+"""What became of the stages of a pipeline: one row when a stage begins, one when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hamr.telemetry.metrics import cut_torn_tail, read_jsonl
+
+PLAN = "pipeline.json"
+EVENTS = "events.jsonl"
+End = Literal["finished", "failed", "stopped"]
+State = Literal["finished", "failed", "stopped", "begun", "waiting"]
+
+
+def is_pipeline(folder: Path) -> bool:
+    """Whether a folder is a pipeline's."""
+    return (folder / PLAN).is_file()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """How a stage stands. `seconds`: of all processes that came to an end, one that was killed left none."""
+
+    state: State = "waiting"
+    seconds: float = 0.0
+    attempts: int = 0
+    command: tuple[str, ...] = ()
+
+
+class PipelineLog:
+    """Appends rows, and reads them back. A last row that was cut off when its process was killed does not count."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / EVENTS
+
+    def begin(self, stage: str, command: Sequence[str]) -> None:
+        self._append({"stage": stage, "event": "begun", "command": list(command)})
+
+    def end(self, stage: str, how: End, seconds: float, code: int | None = None) -> None:
+        self._append({"stage": stage, "event": how, "seconds": round(seconds, 3), "code": code})
+
+    def finished(self, stage: str) -> bool:
+        return self.of(stage).state == "finished"
+
+    def of(self, stage: str) -> Attempts:
+        rows = [row for row in read_jsonl(self.path) if row.get("stage") == stage] if self.path.is_file() else []
+        if not rows:
+            return Attempts()
+        begun = [row for row in rows if row["event"] == "begun"]
+        return Attempts(
+            state=rows[-1]["event"],
+            seconds=sum(row.get("seconds", 0.0) for row in rows),
+            attempts=len(begun),
+            command=tuple(begun[-1]["command"]) if begun else (),
+        )
+
+    def _append(self, row: dict[str, Any]) -> None:
+        cut_torn_tail(self.path)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time.time(), **row}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

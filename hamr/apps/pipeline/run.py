@@ -1,0 +1,181 @@
+"""`hamr train pipeline=...`: the stages of a pipeline one after the other, each the very command that a user would
+type, in a process of its own and in a folder of its own. The runs of `--multirun` are stages that need no other.
+
+    <folder>/pipeline.json    what is run: the stages with their arguments, and what the user gave
+    <folder>/events.jsonl     a row when a stage begins, and one when it ends
+    <folder>/<n>-<stage>/     the stage's own folder
+    <folder>/report.html      what each stage produced, across stages
+
+A process per stage gives its memory, its Ray and its engines back. Killed at any moment, the stages that have ended
+stand, and the one that had not goes on by its own means: `hamr train resume=<folder>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hamr import signals
+from hamr.apps.pipeline.jobs import JOBS, POLICY, policy_of
+from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.pipeline.plan import Plan, Stage, read_command
+from hamr.apps.pipeline.report import write_pipeline_report
+from hamr.apps.shared.preemption import stopped
+from hamr.errors import Preempted, RunFolderError
+
+PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
+"""Exit code behind Ctrl-C."""
+
+Run = Callable[[Sequence[str]], int]
+"""The arguments of one `hamr` -> its exit code."""
+
+
+def main(args: Sequence[str], run: Run | None = None) -> int:
+    """Checks every stage, then runs those that have not finished."""
+    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
+    if resumed:
+        if len(args) > 1:
+            raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop what else was given")
+        plan = Plan.kept(Path(resumed[0]))
+    else:
+        command = read_command(args)
+        plan = command.plan()
+        if command.dry_run:
+            print("\n".join(described(plan)))
+            return 0
+        plan.check_places()
+        plan.create()
+    return work_off(plan, run)
+
+
+def work_off(plan: Plan, run: Run | None = None) -> int:
+    """Runs what of a created plan has not finished, with nobody else at work in its folder."""
+    with _locked(plan.folder), signals.handled(limit_s=None):  # a stage bounds its own end
+        return run_stages(plan, run or _run)
+
+
+def described(plan: Plan) -> list[str]:
+    """The stages and their commands, as they would be typed."""
+    lines = [f"pipeline {plan.name}: {len(plan.stages)} stages, into {plan.folder}"]
+    for stage in plan.stages:
+        takes = ", ".join(f"{name}.{output}" for name, output in stage.takes)
+        lines.append(f"{stage.number}. {stage.name}" + (f" (takes {takes})" if takes else ""))
+        lines.append(f"   hamr {shlex.join(stage.command(plan.paths(planned=True)))}")
+    return lines
+
+
+def run_stages(plan: Plan, run: Run) -> int:
+    """0, or the exit code of the first stage that fails: no other is begun behind it, unless none needs another."""
+    log = PipelineLog(plan.folder)
+    go_on = f"go on with: hamr train resume={plan.folder}"
+    kind, whole_thing = ("run", "multirun") if plan.independent else ("stage", "pipeline")
+    print(f"{whole_thing} {plan.name}: {len(plan.stages)} {kind}s, folder {plan.folder}", flush=True)
+    failures: list[int] = []
+    for stage in plan.stages:
+        title = f"{kind} {stage.number} of {len(plan.stages)}, {stage.name}"
+        if log.finished(stage.name):
+            print(f"{title}: finished earlier", flush=True)
+            continue
+        args = prepared(stage, plan)
+        print(f"{title}: hamr {shlex.join(args)}", flush=True)
+        log.begin(stage.name, args)
+        begun = time.monotonic()
+        try:
+            code = run(args)
+        except (KeyboardInterrupt, SystemExit) as error:
+            log.end(stage.name, "stopped", time.monotonic() - begun)
+            write_pipeline_report(plan.folder)
+            if (signum := signals.signal_of(error)) is None:
+                raise
+            raise stopped(f" in {title}; {go_on}", signum) from None
+        # A run that was told to end exits with 0 too; only one that came to its end has a summary.
+        whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
+        log.end(
+            stage.name, "finished" if whole else "stopped" if code == 0 else "failed", time.monotonic() - begun, code
+        )
+        if whole and plan.keep == "policy":
+            trim(stage)
+        write_pipeline_report(plan.folder)
+        if code:
+            print(f"{title} failed with exit code {code}; {go_on}", file=sys.stderr, flush=True)
+            failures.append(code if code > 0 else 128 - code)  # as a shell says it of one that a signal ended
+            if not plan.independent or failures[-1] == INTERRUPTED:
+                return failures[-1]
+        elif not whole:
+            raise Preempted(f"{title} was stopped before its end; {go_on}")
+    if plan.independent:
+        print(f"{len(plan.stages) - len(failures)} of {len(plan.stages)} runs finished")
+    print(f"report: {plan.folder / 'report.html'}")
+    return failures[0] if failures else 0
+
+
+def prepared(stage: Stage, plan: Plan) -> list[str]:
+    """The command of a stage, or the one that goes on with it where an earlier process left something."""
+    kind = JOBS[stage.job]
+    if not kind.run:
+        replacing = stage.folder.is_dir() and any(stage.folder.iterdir()) and stage.job != "evaluate"
+        stage.folder.mkdir(parents=True, exist_ok=True)
+        return [*stage.command(plan.paths()), *(["overwrite=true"] if replacing else [])]
+    if (stage.folder / "config.yaml").is_file():
+        return [*stage.job.split(), f"resume={stage.folder}"]
+    # A process that was killed before it wrote its configuration has done nothing yet.
+    shutil.rmtree(stage.folder, ignore_errors=True)
+    return stage.command(plan.paths())
+
+
+def trim(stage: Stage) -> None:
+    """Of a finished run's checkpoints only the newest policy stays, where it was."""
+    policy = policy_of(stage.folder) if JOBS[stage.job].run else None
+    if policy is None:
+        return
+    for path in (stage.folder / POLICY).iterdir():
+        if path != policy.parent:
+            shutil.rmtree(path)
+    for path in policy.parent.iterdir():
+        if path.is_dir() and path != policy:
+            shutil.rmtree(path)
+        elif path.is_file() and path.name != "state.json":
+            path.unlink()
+
+
+def _run(args: Sequence[str]) -> int:
+    """`hamr <args>` in a process of its own, which ends with this one.
+
+    It has its own process group, so that Ctrl-C in a terminal reaches it once, from here: a second signal would end it
+    without its last step.
+    """
+    command = [sys.executable, "-m", "hamr", *args]
+    child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0)
+    try:
+        return child.wait()
+    except BaseException as error:
+        child.send_signal(signals.signal_of(error) or signal.SIGTERM)
+        child.wait()
+        raise
+
+
+def end_with_parent() -> None:
+    """A killed pipeline leaves no stage running behind: the kernel asks it to end (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the kernel gives the lock back whatever becomes of this one."""
+    with (folder / "pipeline.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunFolderError("resume", str(folder), "is in use by another process; wait for it") from None
+        yield

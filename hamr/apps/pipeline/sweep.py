@@ -1,0 +1,88 @@
+"""`--multirun` of `hamr train` and `hamr sft`: one run after the other for every combination of the values that are
+named."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal
+
+from hamr.apps.pipeline.jobs import JOBS
+from hamr.apps.pipeline.plan import Plan, Stage
+from hamr.apps.pipeline.run import Run, work_off
+from hamr.apps.train.command import MULTIRUN
+from hamr.errors import BadInput
+
+MOST = 500
+"""Combinations that nobody means."""
+
+
+def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
+    """Every combination in a process and a run folder of its own, all in one folder and one group of W&B. One that
+    fails does not end the others; the first failure's exit code is returned. All configurations are checked before
+    the first run starts. Killed at any moment, `resume=<folder>` goes on with what has not finished."""
+    given = [arg for arg in args if arg != MULTIRUN]
+    if any(arg.startswith("resume=") for arg in given):
+        from hamr.apps.pipeline.run import main
+
+        return main(given, run)
+    names = {arg.partition("=")[0].lstrip("+") for arg in given}
+    if "experiment.run_dir" in names:
+        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, and these are several; leave it out")
+    plan = planned(given, names, job)
+    plan.check_places()
+    plan.create()
+    return work_off(plan, run)
+
+
+def planned(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> Plan:
+    """The runs as stages of which none needs another. Raises BadInput, ConfigError as one of them would."""
+    combinations = expand(given)
+    configs = [JOBS[job].check(chosen) for chosen in combinations]
+    name = next(config.experiment.name for config in configs if config is not None)
+    folder = (Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    group = () if "logging.wandb.group" in names else (f"logging.wandb.group=sweep-{folder.name}",)
+    varied = {arg for chosen in combinations for arg in chosen if any(arg not in other for other in combinations)}
+    titles = [" ".join(arg for arg in chosen if arg in varied) for chosen in combinations]
+    stages = tuple(
+        Stage(number=number, name=title, job=job, args=(*chosen, *group), folder=folder / str(number - 1))
+        for number, (title, chosen) in enumerate(zip(titles, combinations, strict=True), start=1)
+    )
+    checked = {title: config for title, config in zip(titles, configs, strict=True) if config is not None}
+    return Plan(name=name, folder=folder, keep="all", inputs={}, stages=stages, configs=checked, independent=True)
+
+
+def expand(args: Sequence[str]) -> list[list[str]]:
+    """The overrides of every run, in the order of Hydra's own sweeps: the last one varies fastest. `key=1,2`,
+    `key=range(1,4)`, `key=choice(a,b)` have several values; anything else stays as it was typed.
+
+    >>> expand(["experiment.seed=1,2", "algorithm=grpo"])
+    [['experiment.seed=1', 'algorithm=grpo'], ['experiment.seed=2', 'algorithm=grpo']]
+    """
+    choices = [_values(arg) for arg in args]
+    if all(len(values) == 1 for values in choices):
+        raise BadInput(MULTIRUN, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
+    found = [list(c) for c in dict.fromkeys(itertools.islice(itertools.product(*choices), MOST + 1))]
+    if len(found) > MOST:
+        raise BadInput(MULTIRUN, " ".join(args), f"these are more than {MOST} runs; name fewer values")
+    return found
+
+
+def _values(arg: str) -> list[str]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, _ = arg.partition("=")
+    if not equals or arg.startswith("-"):
+        return [arg]
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([arg])
+    except HydraException:
+        return [arg]  # no value in Hydra's grammar; what is wrong with it the run's own check says
+    if not parsed.is_sweep_override():
+        return [arg]
+    if not parsed.is_discrete_sweep():
+        raise BadInput(key, arg.partition("=")[2], "has no end of values; write a list or range(...)")
+    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]

@@ -1,0 +1,277 @@
+"""From a job's configuration, and from a run if there is one, to the workload and the cluster of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time
+from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
+from hamr.apps.plan.models import model_size
+from hamr.apps.plan.simulation import Service, Station
+from hamr.apps.plan.sizing import Cluster
+from hamr.apps.plan.workload import Spread, Workload
+from hamr.config.judged import ComparedConfig
+from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+
+VERDICT_TOKENS = 16
+"""Of a judge behind its reasoning, and of a reranker at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """A run to learn from: its configuration and its steps of RL."""
+
+    config: Config
+    steps: tuple[MeasuredStep, ...]
+
+    def fit(self) -> Fit:
+        return fit(
+            self.steps,
+            workers=replayed_workers(self.config),
+            pools=replayed_pools(self.config),
+            first=first_of(self.config),
+        )
+
+
+def first_of(config: Config) -> str:
+    return config.rewards.consistency.reranker
+
+
+def replayed_workers(config: Config) -> Station:
+    rollout = config.rollout
+    return Station(replicas=rollout.workers, slots=rollout.engine.max_num_seqs, service=Service(fixed_s=1.0))
+
+
+def replayed_pools(config: Config) -> dict[str, Station]:
+    """Stations on which a piece of work is measured in seconds."""
+    return {
+        name: Station(replicas=pool.first_replicas, slots=places(pool), service=Service(fixed_s=1.0))
+        for name, pool in config.pools.items()
+    }
+
+
+def places(pool: PoolConfig) -> int:
+    """Questions that one replica works on at a time."""
+    taken = pool.max_ongoing_requests * pool.batch_size
+    return min(taken, pool.engine.max_num_seqs) if pool.type == "vllm" else taken
+
+
+def response_tokens(config: Config) -> float:
+    return config.plan.response_tokens or config.rollout.max_new_tokens / 2
+
+
+_PER_REFERENCE = ("first_questions", "second_questions")
+
+
+# --- the workload ----------------------------------------------------------------------------------
+
+
+def build_workload(config: Config, past: Past | None) -> Workload:
+    """What a step asks. A run's shares replace the assumed ones, except those that were set by name."""
+    plan, wanted = config.plan, config.rewards.consistency
+    pools = _cascade_pools(config)
+    first, second = pools
+    assumed = _assumed(config, *pools)
+    mean = response_tokens(config)
+    length, service = Spread(cv=plan.spread), dict.fromkeys(config.pools, Spread(cv=plan.spread))
+    shares = dict(assumed)
+    if past is not None:
+        shares |= _observed(past, *pools)
+        named = plan.model_fields_set | ({*_PER_REFERENCE} if "references" in plan.model_fields_set else set())
+        shares |= {name: assumed[name] for name in named & set(assumed)}
+        if "response_tokens" not in plan.model_fields_set and _same_policy(config, past.config):
+            tokens = [float(r.tokens) for step in past.steps for r in step.responses]
+            mean, length = float(np.mean(tokens)), Spread(observed=tuple(tokens))
+        for name, times in pool_times(past.steps).items():
+            service[name] = Spread(observed=times.service_s)
+    shares["side"] = {pool: many for pool, many in shares["side"].items() if pool in config.pools}
+    sampling = config.algorithm.dynamic_sampling
+    if wanted.mode in ("hard_judge", "soft_judge"):
+        shares["escalated_frac"] = 1.0  # nobody stands before the judge
+    return Workload(
+        prompts=config.experiment.prompts_per_step,
+        samples=config.rollout.samples_per_prompt,
+        first=first,
+        second=second,
+        max_rounds=sampling.max_rounds if sampling.enabled else 1,
+        length=length,
+        longest=config.rollout.max_new_tokens / mean,
+        service=service,
+        **shares,
+    )
+
+
+def _cascade_pools(config: Config) -> tuple[str | None, str | None]:
+    wanted = config.rewards.consistency
+    if not wanted.weight:
+        return None, None
+    first = wanted.reranker if wanted.mode in ("hybrid", "reranker") else None
+    return first, wanted.judge if wanted.mode != "reranker" else None
+
+
+def _assumed(config: Config, first: str | None, second: str | None) -> dict[str, Any]:
+    plan, wanted = config.plan, config.rewards.consistency
+    judged = float(min(plan.references, wanted.judge_best_k or plan.references))
+    side: dict[str, float] = {}
+    for section in config.rewards.judged.values():
+        # Comparing puts the responses of a group into one question.
+        together = 1
+        if isinstance(section, ComparedConfig) and section.judging == "comparative":
+            together = min(config.rollout.samples_per_prompt, section.max_compared)
+        side[section.pool] = side.get(section.pool, 0.0) + 1 / together
+    cascade = first is not None or second is not None
+    return {
+        "cascaded_frac": plan.cascaded_frac if cascade else 0.0,
+        "first_questions": float(plan.references),
+        "second_questions": judged,
+        "escalated_frac": plan.escalated_frac,
+        "side": side,
+        "dropped_frac": plan.dropped_frac,
+    }
+
+
+def _observed(past: Past, first: str | None, second: str | None) -> dict[str, Any]:
+    """Shares of a run, as questions that were really put: what came from memory loads nobody. A pool that the cascade
+    asks is not told apart from the same pool asked for a side reward."""
+    responses = [r for step in past.steps for r in step.responses]
+    replies = [r for r in responses if r.cascaded]
+    asked: list[list[str | None]] = [[pool for pool, _, _ in r.calls] for r in replies]
+    escalated = [pools for pools in asked if second in pools]
+    others = [pool for r in responses for pool, _, _ in r.calls if not r.cascaded or pool not in (first, second)]
+    groups = sum(len(groups) for step in past.steps for groups in step.rounds)
+    return {
+        "cascaded_frac": len(replies) / len(responses),
+        "first_questions": sum(pools.count(first) for pools in asked) / max(1, len(replies)),
+        "second_questions": sum(pools.count(second) for pools in escalated) / max(1, len(escalated)),
+        "escalated_frac": len(escalated) / max(1, len(replies)),
+        "side": {pool: others.count(pool) / len(responses) for pool in sorted(set(others))},
+        "dropped_frac": sum(step.groups_dropped for step in past.steps) / groups,
+    }
+
+
+# --- the cluster -----------------------------------------------------------------------------------
+
+
+def build_cluster(config: Config, workload: Workload, past: Past | None) -> Cluster:
+    """Stations as configured. A part that the run had, too (same model, same engine), is as fast as it was there; any
+    other as fast as a roofline of `plan.gpu` says. Raises BadInput where neither is possible."""
+    known = past.fit() if past is not None else None
+    train_s, sync_s = _train_and_sync(config, workload, past, known)
+    pools = {
+        name: Station(
+            replicas=pool.first_replicas, slots=places(pool), service=_pool_service(config, name, workload, past)
+        )
+        for name, pool in config.pools.items()
+        if name in workload.questions()
+    }
+    workers = Station(
+        replicas=config.rollout.workers,
+        slots=config.rollout.engine.max_num_seqs,
+        service=_rollout_service(config, past, known),
+    )
+    return Cluster(rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s, deadline_s=config.router.deadline_s)
+
+
+def scaled_out(config: Config, cluster: Cluster) -> Cluster:
+    """Every pool with as many replicas as its autoscaling allows."""
+    return cluster.sized(**{name: config.pools[name].most_replicas for name in cluster.pools})
+
+
+def output_tokens(config: Config, name: str, workload: Workload) -> float:
+    """Mean tokens of an answer: reasoning and a verdict for the cascade, a written answer for a side reward."""
+    pool, asked = config.pools[name], workload.questions().get(name, 0.0)
+    side = workload.responses * workload.side.get(name, 0.0)
+    written = config.plan.thinking_frac * pool.answer_tokens
+    verdict = config.plan.thinking_frac * pool.thinking_tokens + VERDICT_TOKENS if pool.role == "judge" else 1.0
+    return (side * written + (asked - side) * verdict) / asked if asked else verdict
+
+
+def _pool_service(config: Config, name: str, workload: Workload, past: Past | None) -> Service:
+    pool, plan = config.pools[name], config.plan
+    if past is not None and name in past.config.pools:
+        before, times = past.config.pools[name], pool_times(past.steps).get(name)
+        if times is not None and (before.model, before.type, before.engine) == (pool.model, pool.type, pool.engine):
+            return Service(fixed_s=times.mean_s)
+    if pool.type != "vllm":
+        raise BadInput(
+            f"pools.{name}.type", pool.type, "nothing says how fast it is; name a run that has it: from=<run>"
+        )
+    _needs_gpus(f"pools.{name}.engine.num_gpus", pool.engine)
+    return answer_time(
+        model_size(f"pools.{name}.model", pool.model),
+        GPUS[plan.gpu],
+        pool.engine.tensor_parallel_size,
+        prompt_tokens=min(plan.prompt_tokens + response_tokens(config), pool.max_context),
+        cached_frac=plan.prefix_hit_frac,
+        output_tokens=output_tokens(config, name, workload),
+    )
+
+
+def _rollout_service(config: Config, past: Past | None, known: Fit | None) -> Service:
+    rollout, plan = config.rollout, config.plan
+    if past is not None and known is not None and _same_policy(config, past.config):
+        scale = 1.0
+        if "response_tokens" in plan.model_fields_set:
+            scale = response_tokens(config) / known.mean_tokens
+        return Service(fixed_s=known.rollout.fixed_s * scale, each_s=known.rollout.each_s * scale)
+    _needs_gpus("rollout.engine.num_gpus", rollout.engine)
+    return answer_time(
+        model_size("model.path", config.model.path),
+        GPUS[plan.gpu],
+        rollout.engine.tensor_parallel_size,
+        prompt_tokens=plan.prompt_tokens,
+        # One of a group's samples reads the prompt, the others find it in the cache.
+        cached_frac=1 - 1 / rollout.samples_per_prompt,
+        output_tokens=response_tokens(config),
+    )
+
+
+def _same_policy(config: Config, before: Config) -> bool:
+    return (config.model.path, config.rollout.engine) == (before.model.path, before.rollout.engine)
+
+
+def trained_tokens(config: Config) -> float:
+    """Of a step: every prompt once per group where the trainer shares it, else once per response."""
+    groups, samples = config.experiment.prompts_per_step, config.rollout.samples_per_prompt
+    prompts = groups if config.trainer.attention == "shared_prompt" else groups * samples
+    return prompts * config.plan.prompt_tokens + groups * samples * response_tokens(config)
+
+
+def _train_and_sync(config: Config, workload: Workload, past: Past | None, known: Fit | None) -> tuple[float, float]:
+    trainer, plan = config.trainer, config.plan
+    if past is not None and known is not None:
+        before = past.config
+        ranks = before.trainer.ranks / trainer.ranks
+        alike = trainer.model_copy(update={"ranks": before.trainer.ranks, "deadline_s": before.trainer.deadline_s})
+        if alike == before.trainer and config.model == before.model:
+            tokens = float(np.mean([step.trained_tokens for step in past.steps]))
+            then = before.experiment.prompts_per_step * before.rollout.samples_per_prompt
+            more = workload.prompts * workload.samples / then
+            return known.train_s(tokens * more) * ranks, known.sync_s
+    if not trainer.num_gpus:
+        raise BadInput("trainer.num_gpus", trainer.num_gpus, _NO_SPEED)
+    model = model_size("model.path", config.model.path)
+    passes = config.algorithm.epochs
+    once = train_time(
+        model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=trainer.gradient_checkpointing
+    )
+    return passes * once, sync_time(model)
+
+
+_NO_SPEED = "nothing says how fast a CPU is; name a run that has been measured on it: from=<run folder>, or use GPUs"
+
+
+def _needs_gpus(key: str, engine: EngineConfig) -> None:
+    if not engine.num_gpus:
+        raise BadInput(key, engine.num_gpus, _NO_SPEED)
+
+
+def steps_of(rows: Sequence[MeasuredStep]) -> tuple[MeasuredStep, ...]:
+    """Steps in which something was generated and trained, in order."""
+    return tuple(sorted((r for r in rows if r.responses and r.total_s > 0), key=lambda r: r.step))

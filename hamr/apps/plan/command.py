@@ -1,0 +1,107 @@
+"""`hamr plan`: how many replicas, GPUs and seconds, before there is a cluster; and the files that start one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hamr.apps.shared.job_options import no_file_above
+from hamr.config.load import load_config, load_dumped
+from hamr.config.plan import PlanConfig
+from hamr.config.schema import Config
+from hamr.config.secrets_check import refuse_secrets
+from hamr.errors import BadInput
+
+HELP = """\
+hamr plan: from model sizes and latencies, assumed or measured, to the replicas that keep the reward off a step's
+critical path; a simulation of the step; and the files that start the cluster.
+
+usage:
+  hamr plan [experiment=NAME] [overrides]              assumptions: the section plan (plan.gpu, plan.step_s, ...)
+  hamr plan from=RUN [section.key=value ...]           times and shares from a run folder, starting at its configuration
+  hamr plan from=RUN experiment=NAME [overrides]       another configuration; parts that the run had, too, as fast as
+                                                       there. Prints predicted beside measured times of the run's steps
+  hamr plan launch=kuberay|slurm|ray output=DIR ...    writes the manifests or scripts of a cluster for this job
+
+Nothing is started: no Ray, no engine, no network."""
+
+OWN = ("from", "output")
+"""What this job takes beside overrides."""
+
+
+def main(args: list[str]) -> int:
+    """Prints the plan, or writes the launch files with `output`. Raises BadInput for what the user has to change."""
+    given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in OWN}
+    overrides = [arg for arg in args if arg.partition("=")[0] not in OWN]
+    config = configuration(overrides, given.get("from"))
+    if "output" in given:
+        return write_files(config, Path(given["output"]))
+    if config.launch.kind is not None:
+        raise BadInput("launch", config.launch.kind, "name the folder for its files: output=DIR")
+    console = Console(highlight=False)
+    for part in report(config, given.get("from")):
+        console.print(part, soft_wrap=isinstance(part, str))
+    return 0
+
+
+def configuration(overrides: Sequence[str], past: str | None) -> Config:
+    """A run's own, changed by values; or, without a run or with a choice of a group, what Hydra composes."""
+    chosen = [o for o in overrides if "." not in o.partition("=")[0] or o.startswith("-")]
+    if past is None or chosen:
+        return load_config(list(overrides))
+    config = load_dumped(Path(past) / "config.yaml", overrides)
+    # A dumped configuration has every value: only those named here are to stand against what was measured.
+    named = [key.partition(".")[2] for key in (o.partition("=")[0] for o in overrides) if key.startswith("plan.")]
+    return config.model_copy(update={"plan": PlanConfig(**{name: getattr(config.plan, name) for name in named})})
+
+
+def report(config: Config, past_folder: str | None) -> list[object]:
+    """What is printed, in order."""
+    from hamr.apps.plan.build import build_cluster, build_workload
+    from hamr.apps.plan.run import read_past
+    from hamr.apps.plan.sizing import Study
+    from hamr.apps.plan.tables import comparison, critical, margins, parts, sizes, stations, title
+
+    past = read_past(past_folder) if past_folder else None
+    started = time.perf_counter()
+    workload = build_workload(config, past)
+    study = Study(workload, build_cluster(config, workload, past), draws=config.plan.draws)
+    ideal = study.ideal()
+    goal_s = max(config.plan.step_s or 0.0, ideal.step_s * (1 + config.plan.slack))
+    needed, needs = study.needs(goal_s, most=config.plan.most_replicas)
+    printed = [
+        title(config, workload, past),
+        *sizes(config, workload, needs),
+        parts(config, study, ideal, needed),
+        stations(study, needed),
+        margins(study, needed),
+        critical(config, study, ideal, needed),
+    ]
+    if past is not None:
+        printed += comparison(past)
+    printed.append(f"simulated in {time.perf_counter() - started:.1f} s")
+    return printed
+
+
+def write_files(config: Config, folder: Path) -> int:
+    """The files of `launch.kind` into a folder that has none of them yet."""
+    from hamr.apps.submit.launch_files import KINDS, render
+
+    if config.launch.kind is None:
+        raise BadInput("output", str(folder), f"nothing to write; choose launch={'|'.join(KINDS)}")
+    no_file_above(folder)
+    refuse_secrets(config)
+    files = render(config, config.launch.kind)
+    there = [name for name in files if (folder / name).exists()]
+    if there:
+        raise BadInput("output", str(folder), f"holds {', '.join(there)} already; give another folder or remove them")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+        if text.startswith("#!"):
+            (folder / name).chmod(0o755)
+        print(f"wrote {folder / name}")
+    return 0

@@ -1,0 +1,75 @@
+"""A run folder as `hamr.planning` wants it: steps with their times, groups and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.apps.plan.build import Past, steps_of
+from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
+from hamr.config.load import load_dumped
+from hamr.config.schema import Config
+from hamr.errors import RunFolderError
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import CASCADED, read_metrics
+from hamr.telemetry.run_folder import RunFolder
+from hamr.types import Failure, RewardRecord
+
+Group = Sequence[RewardRecord]
+
+
+def read_past(path: Path | str) -> Past:
+    """A run, finished or not. Raises RunFolderError where it has no whole step of RL with its ledger."""
+    folder = RunFolder.open(path)
+    config = load_dumped(folder.config)
+    rows = {r["step"]: r for r in read_metrics(folder.metrics) if r["stage"] == "rl" and r.get("timing/step/total")}
+    if not rows or not folder.ledger.is_file():
+        raise RunFolderError("from", str(path), "has no finished step of RL to measure; give a run that trained")
+    with Ledger(folder.ledger, readonly=True) as ledger:
+        # In the order of arrival, which is round after round and group after group.
+        found = ledger.query("SELECT DISTINCT run FROM records WHERE run NOT LIKE '%/eval-%'")
+        records = [r for (run,) in found for r in ledger.rows(run=run)]
+    steps = []
+    for step, mine in groupby(sorted(records, key=lambda r: r.key.step), key=lambda r: r.key.step):
+        if step in rows:
+            steps.append(_step(config, step, rows[step], list(mine)))
+    return Past(config=config, steps=steps_of(steps))
+
+
+def _step(config: Config, step: int, row: dict[str, float], records: list[RewardRecord]) -> MeasuredStep:
+    groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
+    return MeasuredStep(
+        step=step,
+        rollout_score_s=row["timing/step/rollout_score"],
+        train_s=row["timing/step/train"],
+        total_s=row["timing/step/total"],
+        trained_tokens=row.get("policy/tokens") or 0.0,
+        groups_dropped=row.get("rollout/groups_dropped") or 0.0,
+        rounds=tuple(tuple(tuple(map(_response, g)) for g in r) for r in rounds(config, groups)),
+    )
+
+
+def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups by round of generation: each round replaces the groups of the former ones that carried no signal, as the
+    controller does it."""
+    sampling, wanted = config.algorithm.dynamic_sampling, config.experiment.prompts_per_step
+    split: list[list[Group]] = []
+    kept, left = 0, list(groups)
+    while left:
+        take = max(1, wanted - kept)
+        mine, left = left[:take], left[take:]
+        split.append(mine)
+        kept += sum(not sampling.enabled or carries_signal(_totals(g), sampling.tolerance) for g in mine)
+    return split
+
+
+def _totals(group: Group) -> list[float | None]:
+    return [None if isinstance(r.total, Failure) else r.total.value for r in group]
+
+
+def _response(record: RewardRecord) -> MeasuredResponse:
+    # An answer shared with a sibling was put by that one: no attempt of this response's.
+    calls = tuple((c.pool, c.queue_s, c.service_s) for c in record.calls if c.attempts)
+    return MeasuredResponse(tokens=record.response_tokens, cascaded=record.band in CASCADED, calls=calls)

@@ -1,0 +1,308 @@
+"""A training step as discrete events: workers emit responses, pools with queues score them, the trainer takes over.
+
+Replicas share their speed: one with n pieces of work under way needs `fixed_s + each_s * n` seconds for a piece of
+work 1, and speeds up as soon as one leaves it (processor sharing, computed exactly: in virtual time all pieces on a
+replica advance alike, so that the next to end is the one whose work ends at the lowest virtual time).
+
+Everything random is drawn before (`hamr.apps.plan.workload`): the simulation itself is a function of its arguments, and
+two of them with different numbers of replicas see the same responses.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+Stage = tuple[tuple[str, float], ...]
+"""Questions that are put at once: (pool, work)."""
+Chain = tuple[Stage, ...]
+"""Stages one after the other: the reranker about every reference, then perhaps the judge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """Seconds for a piece of work 1 on a replica with n of them under way: `fixed_s + each_s * n`.
+
+    >>> Service(fixed_s=2.0, each_s=0.5).seconds(4)
+    4.0
+    """
+
+    fixed_s: float
+    each_s: float = 0.0
+
+    def seconds(self, n: int) -> float:
+        return self.fixed_s + self.each_s * n
+
+
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """Replicas with `slots` places each; who finds none free waits in one line."""
+
+    replicas: int
+    slots: int
+    service: Service
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """One response: `work` for its rollout worker (1 is a response of mean length), then `chains` side by side."""
+
+    group: int
+    work: float
+    chains: tuple[Chain, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What one station did in a step. `utilisation`: share of its places that were taken while responses were made
+    and scored. `queue_p50` and `queue_p99` in seconds, over all questions, those who did not wait included."""
+
+    questions: int
+    utilisation: float
+    queue_p50: float
+    queue_p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """Seconds of a step. `rollout_s`: from the start of each round to its last response's end, summed over the rounds;
+    `tail_s`: what scoring added. `slowest_s`: the longest that a reward took, from its response's end on; `late`:
+    responses whose reward was not there at the router's deadline, which bounds the former."""
+
+    step_s: float
+    rollout_s: float
+    tail_s: float
+    train_s: float
+    sync_s: float
+    slowest_s: float
+    late: int
+    stations: Mapping[str, Usage]
+
+
+ROLLOUT = "rollout"
+"""Name of the rollout workers among the stations."""
+
+
+def simulate(
+    rounds: Sequence[Sequence[Response]],
+    *,
+    rollout: Station,
+    pools: Mapping[str, Station],
+    train_s: float = 0.0,
+    sync_s: float = 0.0,
+    deadline_s: float = math.inf,
+) -> Simulated:
+    """Plays a step through. `rounds` follow each other (dynamic sampling refills when all of a round is scored);
+    a step without responses takes `train_s + sync_s`. `deadline_s`: the router's, per response from its end on."""
+    play = _Play({ROLLOUT: rollout, **pools}, deadline_s)
+    rollout_s = sum(play.round(responses) for responses in rounds)
+    return Simulated(
+        step_s=play.now + train_s + sync_s,
+        rollout_s=rollout_s,
+        tail_s=play.now - rollout_s,
+        train_s=train_s,
+        sync_s=sync_s,
+        slowest_s=play.slowest,
+        late=play.late,
+        stations={name: line.usage(play.now) for name, line in play.lines.items()},
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Scoring:
+    """Where a response stands: `stage` and questions still `left` in it, per chain; chains still `open`; its end."""
+
+    response: Response
+    open: int
+    stage: list[int]
+    left: list[int]
+    since: float = 0.0
+    closed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One piece of work. `chain` is -1 for the generation of the response itself."""
+
+    scoring: _Scoring
+    chain: int
+    work: float
+    came: float
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """`virtual`: how far a piece that was there from the start would have come, at time `since`."""
+
+    under_way: list[tuple[float, int, _Job]] = field(default_factory=list)
+    virtual: float = 0.0
+    since: float = 0.0
+    stamp: int = 0
+    listed: bool = True
+
+
+class _Line:
+    """A station at work. A group's questions go to the group's own replica while that has a free place."""
+
+    def __init__(self, station: Station, play: _Play) -> None:
+        self.station, self.play = station, play
+        self.replicas = [_Replica() for _ in range(station.replicas)]
+        self.free = deque(range(station.replicas))
+        """Replicas that may have a free place; the full ones are taken off when they are met."""
+        self.waiting: deque[_Job] = deque()
+        self.waits: list[float] = []
+        self.busy, self.area, self.counted = 0, 0.0, 0.0
+
+    def put(self, job: _Job) -> None:
+        place = self._place(job.scoring.response.group)
+        if place is None:
+            self.waiting.append(job)
+        else:
+            self._start(job, place)
+
+    def end(self, place: int) -> _Job:
+        """Takes the piece that ends now off a replica, and gives its place to the next in line."""
+        replica = self.replicas[place]
+        replica.virtual, _, job = heapq.heappop(replica.under_way)
+        replica.since = self.play.now
+        self._count(-1)
+        if not replica.listed:
+            replica.listed = True
+            self.free.append(place)
+        self._announce(place)
+        while self.waiting and self.waiting[0].scoring.closed:
+            self.waiting.popleft()  # its response has met the deadline: nobody waits for the answer
+        if self.waiting:
+            self._start(self.waiting.popleft(), place)
+        return job
+
+    def usage(self, spent: float) -> Usage:
+        places = self.station.replicas * self.station.slots
+        self._count(0)
+        waits = sorted(self.waits)
+        return Usage(
+            questions=len(waits),
+            utilisation=self.area / (places * spent) if spent else 0.0,
+            queue_p50=_quantile(waits, 0.5),
+            queue_p99=_quantile(waits, 0.99),
+        )
+
+    def _place(self, group: int) -> int | None:
+        slots, own = self.station.slots, group % len(self.replicas)
+        if len(self.replicas[own].under_way) < slots:
+            return own
+        while self.free:
+            place = self.free[0]
+            if len(self.replicas[place].under_way) < slots:
+                self.free.rotate(-1)
+                return place
+            self.replicas[self.free.popleft()].listed = False
+        return None
+
+    def _start(self, job: _Job, place: int) -> None:
+        replica, now = self.replicas[place], self.play.now
+        self.waits.append(now - job.came)
+        if replica.under_way:
+            replica.virtual += (now - replica.since) / self.station.service.seconds(len(replica.under_way))
+        replica.since = now
+        heapq.heappush(replica.under_way, (replica.virtual + job.work, self.play.next(), job))
+        self._count(1)
+        self._announce(place)
+
+    def _announce(self, place: int) -> None:
+        """Says when the next piece on a replica will end as things stand; what was said before no longer holds."""
+        replica = self.replicas[place]
+        replica.stamp += 1
+        if replica.under_way:
+            left = max(0.0, replica.under_way[0][0] - replica.virtual)
+            at = self.play.now + left * self.station.service.seconds(len(replica.under_way))
+            heapq.heappush(self.play.events, (at, self.play.next(), self, place, replica.stamp))
+
+    def _count(self, change: int) -> None:
+        self.area += self.busy * (self.play.now - self.counted)
+        self.busy, self.counted = self.busy + change, self.play.now
+
+
+class _Play:
+    """The clock, what will happen, and who has to be told."""
+
+    def __init__(self, stations: Mapping[str, Station], deadline_s: float) -> None:
+        self.now, self.late, self.slowest = 0.0, 0, 0.0
+        self._deadline_s, self._serial, self._open = deadline_s, 0, 0
+        self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
+        """(time, order, line, replica, stamp): a piece ends; (time, order, scoring, 0, 0): a response's deadline."""
+        self.lines = {name: _Line(station, self) for name, station in stations.items()}
+
+    def next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def round(self, responses: Sequence[Response]) -> float:
+        """Generates and scores these; returns the seconds until the last of them was generated."""
+        began = last = self.now
+        self._open = len(responses)
+        for response in responses:
+            chains = response.chains
+            scoring = _Scoring(response, len(chains), [0] * len(chains), [0] * len(chains))
+            self.lines[ROLLOUT].put(_Job(scoring, -1, response.work, self.now))
+        while self._open:
+            at, _, who, place, stamp = heapq.heappop(self.events)
+            if isinstance(who, _Scoring):
+                if not who.closed:
+                    self.now = at
+                    self.late += 1
+                    self._close(who)
+            elif who.replicas[place].stamp == stamp:
+                self.now = at
+                job = who.end(place)
+                if job.chain < 0:
+                    last = at
+                self._ended(job)
+        return last - began
+
+    def _ended(self, job: _Job) -> None:
+        scoring, chain = job.scoring, job.chain
+        if scoring.closed:
+            return
+        if chain < 0:
+            scoring.since = self.now
+            if not scoring.open:
+                self._close(scoring)
+                return
+            if self._deadline_s < math.inf:
+                heapq.heappush(self.events, (self.now + self._deadline_s, self.next(), scoring, 0, 0))
+            for index in range(len(scoring.response.chains)):
+                self._ask(scoring, index)
+            return
+        scoring.left[chain] -= 1
+        if scoring.left[chain] == 0:
+            scoring.stage[chain] += 1
+            self._ask(scoring, chain)
+
+    def _ask(self, scoring: _Scoring, chain: int) -> None:
+        """Puts the questions of a chain's next stage that has any; after the last one the chain is done."""
+        stages = scoring.response.chains[chain]
+        while scoring.stage[chain] < len(stages):
+            stage = stages[scoring.stage[chain]]
+            if stage:
+                scoring.left[chain] = len(stage)
+                for pool, work in stage:
+                    self.lines[pool].put(_Job(scoring, chain, work, self.now))
+                return
+            scoring.stage[chain] += 1
+        scoring.open -= 1
+        if not scoring.open:
+            self._close(scoring)
+
+    def _close(self, scoring: _Scoring) -> None:
+        scoring.closed = True
+        self.slowest = max(self.slowest, self.now - scoring.since)
+        self._open -= 1
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """Nearest rank; 0 of nothing."""
+    return ordered[min(len(ordered) - 1, math.ceil(q * len(ordered)) - 1)] if ordered else 0.0

@@ -1,0 +1,186 @@
+"""How many replicas of each pool keep the reward off a step's critical path, and what a step waits for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hamr.apps.plan.costs import at_least
+from hamr.apps.plan.simulation import ROLLOUT, Response, Simulated, Station, Usage, simulate
+from hamr.apps.plan.workload import Workload
+
+Rounds = Sequence[Sequence[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The stations of a step and what follows it. `deadline_s`: the router's."""
+
+    rollout: Station
+    pools: Mapping[str, Station]
+    train_s: float
+    sync_s: float
+    deadline_s: float = math.inf
+
+    def sized(self, **replicas: int) -> Cluster:
+        """With other numbers of replicas, by pool; `rollout` for the workers."""
+        pools = {n: replace(s, replicas=replicas.get(n, s.replicas)) for n, s in self.pools.items()}
+        rollout = replace(self.rollout, replicas=replicas.get(ROLLOUT, self.rollout.replicas))
+        return replace(self, rollout=rollout, pools=pools)
+
+    def play(self, rounds: Rounds) -> Simulated:
+        return simulate(
+            rounds,
+            rollout=self.rollout,
+            pools=self.pools,
+            train_s=self.train_s,
+            sync_s=self.sync_s,
+            deadline_s=self.deadline_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """Means over several simulated steps; `slowest_s` is of the slowest."""
+
+    step_s: float
+    rollout_s: float
+    tail_s: float
+    slowest_s: float
+    late: float
+    stations: Mapping[str, Usage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a pool needs. `busy`: replicas fully at work if everything were answered while responses come, by Little's
+    law (questions x seconds / (places x time)); `replicas`: the fewest with which the simulated step meets the goal.
+    The second is smaller where answers may come after the last response, larger where questions come in bursts."""
+
+    questions: float
+    service_s: float
+    slots: int
+    busy: float
+    replicas: int
+
+
+class Study:
+    """One workload, drawn once, on clusters of different sizes.
+
+    `limit`: replicas of each pool beyond which more are no use: a place for every question and, as a group's questions
+    go to one replica, a replica for every group. A pool of that size is called unlimited.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, *, draws: int) -> None:
+        self.workload, self.cluster = workload, cluster
+        self.steps = [workload.draw(seed) for seed in range(draws)]
+        self.limit = {name: self._limit(name, pool.slots) for name, pool in cluster.pools.items()}
+        self._played: dict[tuple[int, ...], Played] = {}
+
+    def play(self, cluster: Cluster) -> Played:
+        """Of a cluster that differs from the study's in its numbers of replicas only."""
+        sizes = (cluster.rollout.replicas, *(cluster.pools[name].replicas for name in self.cluster.pools))
+        if sizes not in self._played:
+            self._played[sizes] = _mean([cluster.play(step) for step in self.steps])
+        return self._played[sizes]
+
+    def slowest_s(self, cluster: Cluster) -> float:
+        """The longest that a reward would take if none were given up at the router's deadline."""
+        return _mean([replace(cluster, deadline_s=math.inf).play(step) for step in self.steps]).slowest_s
+
+    def ideal(self) -> Played:
+        """With unlimited pools."""
+        return self.play(self.cluster.sized(**self.limit))
+
+    def needs(self, goal_s: float, *, most: int) -> tuple[Cluster, dict[str, Need]]:
+        """The smallest pools found with which the mean step takes at most `goal_s`, which must not be below the ideal
+        step's. No pool passes `most`.
+
+        Each pool is first sized alone, all others unlimited (one more makes a step longer by chance at most, so that
+        halving finds the edge); where together they miss the goal, the one whose lack costs most grows.
+        """
+        sizes = {name: self._alone(name, goal_s, most) for name in self.cluster.pools}
+        chosen = self.cluster.sized(**sizes)
+        while self.play(chosen).step_s > goal_s:
+            able = [name for name, size in sizes.items() if size < min(most, self.limit[name])]
+            if not able:
+                break
+            worst = min(able, key=lambda name: self.play(chosen.sized(**{name: self.limit[name]})).step_s)
+            sizes[worst] += max(1, sizes[worst] // 16)
+            chosen = self.cluster.sized(**sizes)
+        return chosen, {name: self._need(name, sizes[name]) for name in sizes}
+
+    def savings(self, cluster: Cluster) -> dict[str, float]:
+        """Seconds that a step would be shorter by if one part were no obstacle: an unlimited pool, twice the rollout
+        workers, training and sync in no time. The largest is what a step waits for."""
+        base = self.play(cluster).step_s
+        larger = {ROLLOUT: 2 * cluster.rollout.replicas, **self.limit}
+        saved = {name: base - self.play(cluster.sized(**{name: size})).step_s for name, size in larger.items()}
+        return {**saved, "training": cluster.train_s, "sync": cluster.sync_s}
+
+    def _limit(self, name: str, slots: int) -> int:
+        asked = max((_count(step, name) for step in self.steps), default=0)
+        return max(1, sum(self.workload.rounds), math.ceil(asked / slots))
+
+    def _alone(self, name: str, goal_s: float, most: int) -> int:
+        free = self.cluster.sized(**self.limit)
+
+        def enough(replicas: int) -> bool:
+            return self.play(free.sized(**{name: replicas})).step_s <= goal_s
+
+        ceiling = min(most, self.limit[name])
+        low, high = 0, min(ceiling, at_least(self._busy(name) / 4))
+        while high < ceiling and not enough(high):
+            low, high = high, min(2 * high, ceiling)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
+
+    def _need(self, name: str, replicas: int) -> Need:
+        station = self.cluster.pools[name]
+        return Need(
+            questions=self.workload.questions().get(name, 0.0),
+            service_s=station.service.seconds(station.slots),
+            slots=station.slots,
+            busy=self._busy(name),
+            replicas=replicas,
+        )
+
+    def _busy(self, name: str) -> float:
+        station, window_s = self.cluster.pools[name], self.ideal().rollout_s
+        work = self.workload.questions().get(name, 0.0) * station.service.seconds(station.slots)
+        return work / (station.slots * window_s) if window_s else 0.0
+
+
+def _count(rounds: Rounds, pool: str) -> int:
+    return sum(
+        asked == pool
+        for responses in rounds
+        for response in responses
+        for chain in response.chains
+        for stage in chain
+        for asked, _ in stage
+    )
+
+
+def _mean(steps: Sequence[Simulated]) -> Played:
+    n = len(steps)
+    stations = {
+        name: Usage(
+            questions=round(sum(s.stations[name].questions for s in steps) / n),
+            utilisation=sum(s.stations[name].utilisation for s in steps) / n,
+            queue_p50=sum(s.stations[name].queue_p50 for s in steps) / n,
+            queue_p99=sum(s.stations[name].queue_p99 for s in steps) / n,
+        )
+        for name in steps[0].stations
+    }
+    return Played(
+        step_s=sum(s.step_s for s in steps) / n,
+        rollout_s=sum(s.rollout_s for s in steps) / n,
+        tail_s=sum(s.tail_s for s in steps) / n,
+        slowest_s=max(s.slowest_s for s in steps),
+        late=sum(s.late for s in steps) / n,
+        stations=stations,
+    )

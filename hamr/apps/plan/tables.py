@@ -1,0 +1,216 @@
+"""What `hamr plan` prints: every number beside what it follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from hamr.apps.plan.build import (
+    Past,
+    first_of,
+    output_tokens,
+    replayed_pools,
+    replayed_workers,
+    response_tokens,
+    scaled_out,
+)
+from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
+from hamr.apps.plan.measured import compare, mean_errors, pool_times
+from hamr.apps.plan.models import model_size
+from hamr.apps.plan.simulation import ROLLOUT
+from hamr.apps.plan.sizing import Cluster, Need, Played, Study
+from hamr.apps.plan.workload import Workload
+from hamr.config.pools import EngineConfig
+from hamr.config.schema import Config
+
+
+def title(config: Config, workload: Workload, past: Past | None) -> str:
+    rounds = " + ".join(str(groups) for groups in workload.rounds)
+    lines = [
+        f"hamr plan: {config.experiment.name}",
+        f"a step: {workload.responses} responses = ({rounds} groups) x {workload.samples}; "
+        f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
+    ]
+    if past is None:
+        lines.append(f"times: assumed, a roofline of {config.plan.gpu}; the section plan has every assumption")
+    else:
+        name = past.config.experiment.name
+        lines.append(f"times: measured in {len(past.steps)} steps of {name} for the parts that it had, too")
+    return "\n".join(lines)
+
+
+def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[object]:
+    """Replicas and GPUs of every part, and below them what each number follows from."""
+    table = _table("", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
+    reasons, total_now, total_needed = [], 0.0, 0.0
+
+    def row(key: str, now: int, needed: int | None, each: float, why: str) -> None:
+        nonlocal total_now, total_needed
+        then = now if needed is None else needed
+        shown = "as it is" if needed is None else str(needed)
+        table.add_row(key, str(now), shown, f"{each:g}", f"{each * now:g}", f"{each * then:g}")
+        reasons.append(f"  {key}: {why}")
+        total_now, total_needed = total_now + each * now, total_needed + each * then
+
+    prompt, mean = config.plan.prompt_tokens, response_tokens(config)
+    for name, need in needs.items():
+        pool = config.pools[name]
+        tokens = prompt + mean + output_tokens(config, name, workload)
+        at_once = min(need.slots, at_least(need.questions / need.replicas))
+        each, why = _engine_gpus(config, f"pools.{name}.model", pool.model, pool.engine, tokens, at_once)
+        busy = f"{need.questions:.0f} questions x {need.service_s:.2f} s, {need.slots} at a time"
+        keep_up = f"{need.busy:.1f} replicas to keep up with the rollouts"
+        row(f"pools.{name}", pool.first_replicas, need.replicas, each, f"{busy}: {keep_up}; {why}")
+    rollout, trainer = config.rollout, config.trainer
+    at_once = min(rollout.engine.max_num_seqs, at_least(workload.rounds[0] * workload.samples / rollout.workers))
+    each, why = _engine_gpus(config, "model.path", config.model.path, rollout.engine, prompt + mean, at_once)
+    row("rollout.workers", rollout.workers, None, each, why)
+    row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reason(config))
+    table.add_row("all", "", "", "", f"{total_now:g}", f"{total_needed:g}")
+    return [table, "\n".join(reasons)]
+
+
+def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table:
+    """The step, in seconds, for pools as they start, as far as they may scale, as needed, and without limit."""
+    table = _table("seconds of a step", "step", "rollouts", "waiting for rewards", "training", "sync", "late responses")
+    rows = {"pools as configured": study.play(study.cluster)}
+    most = scaled_out(config, study.cluster)
+    if most != study.cluster:
+        rows["scaled to their most"] = study.play(most)
+    rows |= {"as needed": study.play(needed), "without limit": ideal}
+    for label, played in rows.items():
+        figures = (played.step_s, played.rollout_s, played.tail_s, study.cluster.train_s, study.cluster.sync_s)
+        table.add_row(label, *(f"{f:.1f}" for f in figures), f"{played.late:g} (> {config.router.deadline_s:g} s)")
+    return table
+
+
+def stations(study: Study, needed: Cluster) -> Table:
+    """Load and queues, with the pools as configured and as needed."""
+    table = _table("", "replicas", "utilisation", "queue p50 s", "queue p99 s")
+    played = {"": (study.cluster, study.play(study.cluster)), ", as needed": (needed, study.play(needed))}
+    for name in (ROLLOUT, *study.cluster.pools):
+        for label, (cluster, step) in played.items():
+            if name == ROLLOUT and label:
+                continue
+            station = cluster.rollout if name == ROLLOUT else cluster.pools[name]
+            usage = step.stations[name]
+            figures = (f"{usage.utilisation:.0%}", f"{usage.queue_p50:.2f}", f"{usage.queue_p99:.2f}")
+            table.add_row(f"{name}{label}", str(station.replicas), *figures)
+    return table
+
+
+def margins(study: Study, needed: Cluster) -> Table:
+    """What one replica more or fewer does to the step."""
+    table = _table("step, in seconds, with", "one fewer", "as needed", "one more")
+    base = study.play(needed).step_s
+    for name, station in needed.pools.items():
+        fewer = study.play(needed.sized(**{name: station.replicas - 1})).step_s if station.replicas > 1 else None
+        more = study.play(needed.sized(**{name: station.replicas + 1})).step_s
+        table.add_row(f"pools.{name}", "-" if fewer is None else f"{fewer:.1f}", f"{base:.1f}", f"{more:.1f}")
+    return table
+
+
+def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> str:
+    """What a step waits for, as configured; and whether the goal can be met at all."""
+    saved = sorted(study.savings(study.cluster).items(), key=lambda item: -item[1])
+    what = {ROLLOUT: "twice the rollout workers", "training": "training in no time", "sync": "sync in no time"}
+    told = [f"{what.get(n, f'more of pools.{n} than it can use')} {s:.1f} s" for n, s in saved if s > 0.05]
+    lines = [f"what would shorten the configured step: {'; '.join(told) or 'nothing by a tenth of a second'}"]
+    late = study.play(study.cluster).late
+    if late:
+        sizes = (study.cluster, scaled_out(config, study.cluster), needed)
+        as_it_is, at_most, enough = (f"{study.slowest_s(cluster):.0f} s" for cluster in sizes)
+        lines.append(
+            f"{late:.0f} of {study.workload.responses} rewards would be given up at router.deadline_s="
+            f"{config.router.deadline_s:g}: the slowest takes {as_it_is}, {at_most} with pools scaled to their most, "
+            f"{enough} with as many as needed"
+        )
+    wanted, step = config.plan.step_s, ideal.step_s
+    if ideal.tail_s > 0.05:
+        lines.append(f"{ideal.tail_s:.1f} s of waiting stay however many replicas: the last answers' own time")
+    if wanted is not None and step > wanted:
+        lines.append(f"plan.step_s={wanted:g} cannot be met by pools: with unlimited ones a step is {step:.1f} s")
+    if study.play(needed).step_s > max(wanted or 0.0, step * (1 + config.plan.slack)):
+        lines.append(f"plan.most_replicas={config.plan.most_replicas} are too few; raise it, or the places of each")
+    return "\n".join(lines)
+
+
+def comparison(past: Past) -> list[object]:
+    """Predicted beside measured times of the run's own steps."""
+    config = past.config
+    told = [
+        f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
+        f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
+        for name, times in pool_times(past.steps).items()
+    ]
+    try:
+        made = compare(
+            past.steps, workers=replayed_workers(config), pools=replayed_pools(config), first=first_of(config)
+        )
+    except ValueError as error:
+        return [*told, f"no comparison with the run: {error}"]
+    table = _table("step", "generating and scoring: predicted", "measured", "whole step: predicted", "measured", "")
+    for p in made:
+        figures = (p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s)
+        table.add_row(str(p.step), *(f"{f:.1f}" for f in figures), "fitted to" if p.fitted else "predicted")
+    (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
+    return [
+        *told,
+        table,
+        f"mean error where predicted: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
+        f"(where fitted to: {score_seen:.0%}, {whole_seen:.0%})",
+    ]
+
+
+# --- reasons ---------------------------------------------------------------------------------------
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
+    return table
+
+
+def _engine_gpus(
+    config: Config, key: str, name: str, engine: EngineConfig, tokens: float, sequences: int
+) -> tuple[float, str]:
+    """(GPUs of one replica, why). On CPUs none. A fraction of a GPU is taken as configured."""
+    if not engine.num_gpus:
+        return 0.0, f"{engine.num_cpus:g} CPUs each"
+    gpu, model, width = GPUS[config.plan.gpu], model_size(key, name), engine.tensor_parallel_size
+    fewest = gpus_needed(model, gpu, sequences=sequences, tokens=tokens, utilisation=engine.gpu_memory_utilization)
+    memory = engine_memory(
+        model, gpu, width, sequences=sequences, tokens=tokens, utilisation=engine.gpu_memory_utilization
+    )
+    each = max(engine.num_gpus, float(width)) if engine.num_gpus >= 1 else engine.num_gpus
+    text = f"per GPU {_memory(memory, f'{sequences} x {tokens:.0f} tokens')}"
+    if fewest is None:
+        return each, f"{text}: does not fit a node's 8 GPUs; lower max_num_seqs or max_ongoing_requests"
+    if not memory.fits:
+        return each, f"{text}: the cache does not hold all at a time; tensor_parallel_size={fewest} would"
+    return each, text if fewest == width else f"{text}: {fewest} would hold it"
+
+
+def _trainer_reason(config: Config) -> str:
+    trainer = config.trainer
+    if not trainer.num_gpus:
+        return f"{trainer.num_cpus:g} CPUs each"
+    memory = trainer_memory(
+        model_size("model.path", config.model.path),
+        GPUS[config.plan.gpu],
+        trainer.ranks,
+        trainer.zero_stage,
+        tokens=trainer.tokens_per_microbatch,
+        recompute=trainer.gradient_checkpointing,
+    )
+    text = f"ZeRO-{trainer.zero_stage}, per GPU {_memory(memory, 'activations')}"
+    return text if memory.fits else f"{text}: does not fit; more ranks, or a higher zero_stage"
+
+
+def _memory(memory: Memory, cache: str) -> str:
+    return (
+        f"{memory.weights_gib:.1f} GiB weights + {memory.cache_gib:.1f} {cache} + {memory.other_gib:.0f} other "
+        f"= {memory.total_gib:.0f} of {memory.have_gib:.0f}"
+    )

@@ -1,0 +1,117 @@
+"""What a step asks of its stations: drawn from a few shares and means, or dealt out from what a run recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hamr.apps.plan.simulation import Chain, Response
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How much pieces of work differ; their mean is 1. `observed`, if any, is drawn from; else a log-normal with the
+    coefficient of variation `cv` (deviation over mean; 0: all alike)."""
+
+    cv: float = 0.0
+    observed: tuple[float, ...] = ()
+
+    def draw(self, rng: np.random.Generator, n: int) -> list[float]:
+        if self.observed:
+            values = np.asarray(self.observed) / np.mean(self.observed)
+            return rng.choice(values, size=n).tolist()
+        sigma = math.sqrt(math.log1p(self.cv**2))
+        return np.exp(rng.normal(-(sigma**2) / 2, sigma, size=n)).tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A step's responses and what is asked about each.
+
+    A share `cascaded_frac` of them are replies that the cascade scores: `first_questions` to `first` (one per
+    reference), then, for a share `escalated_frac` of these replies, `second_questions` to `second`. Either pool may be
+    None. `side`: further questions per response, by pool, asked beside the cascade. Numbers of questions may be
+    fractions; what is behind the point is the chance of one more. `dropped_frac` of a round's groups carry no signal
+    and are replaced in the next one, up to `max_rounds`. `longest` bounds a response's work: its length over the mean.
+    """
+
+    prompts: int
+    samples: int
+    cascaded_frac: float = 1.0
+    first: str | None = None
+    first_questions: float = 1.0
+    second: str | None = None
+    second_questions: float = 1.0
+    escalated_frac: float = 1.0
+    side: Mapping[str, float] = field(default_factory=dict)
+    dropped_frac: float = 0.0
+    max_rounds: int = 1
+    length: Spread = Spread()
+    longest: float = math.inf
+    service: Mapping[str, Spread] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Groups of each round.
+
+        >>> Workload(prompts=8, samples=4, dropped_frac=0.3, max_rounds=3).rounds
+        (8, 3, 1)
+        """
+        sizes = [self.prompts]
+        while len(sizes) < self.max_rounds and (missing := math.ceil(sizes[-1] * self.dropped_frac - 1e-9)) > 0:
+            sizes.append(missing)
+        return tuple(sizes)
+
+    @property
+    def responses(self) -> int:
+        return sum(self.rounds) * self.samples
+
+    def questions(self) -> dict[str, float]:
+        """Expected questions to each pool in a step."""
+        asked = {pool: self.responses * per_response for pool, per_response in self.side.items()}
+        cascaded = self.responses * self.cascaded_frac
+        if self.first:
+            asked[self.first] = asked.get(self.first, 0.0) + cascaded * self.first_questions
+        if self.second:
+            more = cascaded * self.escalated_frac * self.second_questions
+            asked[self.second] = asked.get(self.second, 0.0) + more
+        return asked
+
+    def draw(self, seed: int) -> tuple[tuple[Response, ...], ...]:
+        """The responses of each round. The same seed gives the same, whatever stations will work on them."""
+        rng = np.random.default_rng(seed)
+        drawn, group = [], 0
+        for groups in self.rounds:
+            lengths = self.length.draw(rng, groups * self.samples)
+            responses = []
+            for index, length in enumerate(lengths):
+                chains = self._chains(rng)
+                responses.append(
+                    Response(group=group + index // self.samples, work=min(length, self.longest), chains=chains)
+                )
+            drawn.append(tuple(responses))
+            group += groups
+        return tuple(drawn)
+
+    def _chains(self, rng: np.random.Generator) -> tuple[Chain, ...]:
+        chains: list[Chain] = []
+        # Drawn for every response in the same order, so that one more share moves no other draw.
+        cascaded, escalated = rng.random() < self.cascaded_frac, rng.random() < self.escalated_frac
+        if cascaded:
+            first = self._stage(rng, self.first, self.first_questions)
+            second = self._stage(rng, self.second if escalated else None, self.second_questions)
+            chains.append((first, second))
+        for pool, per_response in self.side.items():
+            chains.append((self._stage(rng, pool, per_response),))
+        return tuple(chains)
+
+    def _stage(self, rng: np.random.Generator, pool: str | None, questions: float) -> tuple[tuple[str, float], ...]:
+        if pool is None:
+            return ()
+        whole = math.floor(questions)
+        count = whole + int(rng.random() < questions - whole)
+        spread = self.service.get(pool, Spread())
+        return tuple((pool, work) for work in spread.draw(rng, count))

@@ -1,0 +1,172 @@
+"""What a report is made of, read once from a run folder, finished or not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import read_jsonl, read_metrics
+from hamr.telemetry.record_json import record_from_json
+from hamr.telemetry.recorder import show_response
+from hamr.telemetry.run_folder import RunFolder, read_config
+from hamr.telemetry.summary import STAGES, StageSummary, Summary, read_summary
+
+STAGE_NAMES = {"base": "before", "sft": "after SFT", "rl": "after RL"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One held-out message and what the policy said to it at each stage that was evaluated."""
+
+    customer: str
+    reference: str
+    said: Mapping[str, tuple[str, float | None]]
+    """Stage -> (response, total reward or None where scoring failed)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportData:
+    """A run folder in memory. `steps` has the rows of metrics.jsonl per stage (sft, validation, rl),
+    in order."""
+
+    folder: RunFolder
+    config_text: str
+    config: Mapping[str, Any]
+    summary: Summary
+    steps: Mapping[str, Sequence[Mapping[str, Any]]]
+    evaluations: Mapping[str, tuple[int, Mapping[str, Any]]]
+    """Name (base, sft, rl, rl-<step>) -> (step, the row's figures without their `eval/<name>/`)."""
+    samples: Sequence[Mapping[str, Any]]
+    s_r: Sequence[float]
+    """Reranker scores of all training responses that were asked about."""
+    responses: int
+    comparisons: Sequence[Comparison]
+
+    @classmethod
+    def read(cls, path: Path | str) -> ReportData:
+        """Raises RunFolderError if the path is no run folder. What is not there yet is left empty."""
+        folder = RunFolder.open(path)
+        config = read_config(folder.config)
+        steps: dict[str, list[Mapping[str, Any]]] = {}
+        evaluations: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        for row in read_metrics(folder.metrics):
+            kind, _, name = row["stage"].partition("-")
+            if row["stage"] == "eval-validation":
+                steps.setdefault(name, []).append(row)  # of one kind and with steps of their own, unlike the others
+            elif kind == "eval":
+                prefix = f"eval/{name}/"
+                figures = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
+                # A stage may have two rows: decisions, and whole dialogues.
+                evaluations[name] = (row["step"], {**evaluations.get(name, (0, {}))[1], **figures})
+            else:
+                steps.setdefault(row["stage"], []).append(row)
+        for rows in steps.values():
+            rows.sort(key=lambda r: r["step"])
+        samples = list(read_jsonl(folder.samples))
+        s_r, responses, comparisons = _from_ledger(folder, samples)
+        return cls(
+            folder=folder,
+            config_text=folder.config.read_text(encoding="utf-8"),
+            config=config,
+            summary=read_summary(folder),
+            steps=steps,
+            evaluations=evaluations,
+            samples=samples,
+            s_r=s_r,
+            responses=responses,
+            comparisons=comparisons,
+        )
+
+    @property
+    def name(self) -> str:
+        given = self.summary.get("name") or self.option("experiment.name")
+        return str(given or self.folder.path.name)
+
+    @property
+    def stages(self) -> dict[str, StageSummary]:
+        """Held-out figures per stage, in order; from the evaluations where the summary is not written yet."""
+        known = self.summary.get("stages") or {}
+        return {s: known[s] if s in known else _stage(self.evaluations[s][1]) for s in STAGES if self._has(s)}
+
+    def _has(self, stage: str) -> bool:
+        return stage in (self.summary.get("stages") or {}) or stage in self.evaluations
+
+    def option(self, dotted: str) -> Any:
+        """A value of the configuration, or None."""
+        value: Any = self.config
+        for key in dotted.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def series(self, key: str, stage: str = "rl") -> tuple[list[int], list[float]]:
+        """Steps and values of a metric, without the steps in which it was missing or not finite."""
+        rows = [(r["step"], r[key]) for r in self.steps.get(stage, ()) if r.get(key) is not None]
+        rows = [(s, v) for s, v in rows if math.isfinite(v)]
+        return [s for s, _ in rows], [v for _, v in rows]
+
+    def names(self, prefix: str, stage: str = "rl") -> list[str]:
+        """Metric names of a stage that begin so, in the order of appearance."""
+        return list(dict.fromkeys(k for r in self.steps.get(stage, ()) for k in r if k.startswith(prefix)))
+
+    def examples(self, n: int = 3, seed: int = 0) -> list[tuple[str, Mapping[str, Any]]]:
+        """(best | worst | random, row) from the last third of the RL steps: n of each, none twice."""
+        last = max((r["step"] for r in self.steps.get("rl", ())), default=0)
+        rows = [r for r in self.samples if r["stage"] == "rl" and r["step"] > last * 2 / 3]
+        seen: dict[str, Mapping[str, Any]] = {}
+        for row in rows:  # the same words twice teach the reader nothing
+            seen.setdefault(row["response"], row)
+        scored = sorted((r for r in seen.values() if r["total"] is not None), key=lambda r: r["total"], reverse=True)
+        best, worst = scored[:n], scored[n:][-n:]
+        rest = [r for r in seen.values() if not any(r is p for p in (*best, *worst))]
+        drawn = random.Random(seed).sample(rest, min(n, len(rest)))
+        groups = (("best", best), ("worst", worst), ("random", drawn))
+        return [(kind, row) for kind, chosen in groups for row in chosen]
+
+
+def _stage(figures: Mapping[str, Any]) -> StageSummary:
+    reward = {k.removeprefix("reward/"): v for k, v in figures.items() if k.startswith("reward/")}
+    plain: Any = {k: v for k, v in figures.items() if "/" not in k}
+    return {**plain, "reward": reward}
+
+
+def _from_ledger(folder: RunFolder, samples: Sequence[Mapping[str, Any]]) -> tuple[list[float], int, list[Comparison]]:
+    if not folder.ledger.is_file():
+        return [], 0, []
+    with Ledger(folder.ledger, readonly=True) as ledger:
+        training = "run NOT LIKE '%/eval-%'"
+        s_r = [v for (v,) in ledger.query(f"SELECT s_r FROM records WHERE s_r IS NOT NULL AND {training}")]
+        (responses,) = ledger.query(f"SELECT COUNT(*) FROM records WHERE {training}")[0]
+        return s_r, responses, _comparisons(ledger, samples)
+
+
+def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[Comparison]:
+    """Held-out prompts among the sampled rows that every stage answered; the largest gains and the largest loss."""
+    made = []
+    # One prompt per wording: the same words from the customer again would show nothing new.
+    by_words = {r["customer"]: r for r in samples if r["stage"].startswith("eval-") and r.get("customer")}
+    for row in by_words.values():
+        said: dict[str, tuple[str, float | None]] = {}
+        for stage in STAGES:
+            found = ledger.query(
+                "SELECT record, total FROM records WHERE run LIKE ? AND prompt = ? ORDER BY rowid DESC LIMIT 1",
+                f"%/eval-{stage}",
+                row["prompt"],
+            )
+            if found:
+                ((text, total),) = found
+                said[stage] = (show_response(record_from_json(text)), total)
+        if len(said) > 1:
+            made.append(Comparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
+    made.sort(key=_gain, reverse=True)
+    return made if len(made) <= most else [*made[: most - 1], made[-1]]
+
+
+def _gain(c: Comparison) -> float:
+    totals = [total for _, total in c.said.values()]
+    first, last = totals[0], totals[-1]
+    return 0.0 if first is None or last is None else last - first

@@ -1,0 +1,79 @@
+"""report.html of a run that is under way: rewritten by a process of its own, so that no step waits for a plot.
+
+`python -m hamr.apps.report.live FOLDER` rewrites the page until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hamr import signals
+from hamr.errors import HamrError
+from hamr.report.page import RELOAD
+from hamr.telemetry.run_folder import RunFolder, write_atomic
+
+INTERVAL_S = 12.0
+"""Pause between two looks at the run's files. With the time to draw, the page is at most 15 s behind them."""
+NICENESS = 10
+
+
+@contextlib.contextmanager
+def live_report(folder: RunFolder) -> Iterator[None]:
+    """Keep `folder.report` up to date, and reloading itself in a browser, while the body runs.
+
+    The page stays as it was last written; `write_report` makes the final one. The writer ends with this process,
+    however that ends.
+    """
+    command = [sys.executable, "-m", "hamr.apps.report.live", str(folder.path)]
+    writer = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        with signals.cleaned_up(lambda: end_reload(folder.report)):
+            yield
+    finally:
+        writer.kill()
+        writer.wait()
+        assert writer.stdin is not None
+        writer.stdin.close()
+        end_reload(folder.report)
+
+
+def end_reload(report: Path) -> None:
+    """Remove what makes a written page reload itself."""
+    if report.is_file():
+        text = report.read_text()
+        if RELOAD in text:
+            write_atomic(report, text.replace(RELOAD, ""))
+
+
+def rewrite_until_closed(path: Path, interval_s: float = INTERVAL_S) -> None:
+    """Rewrite the page whenever the run's figures have changed, until standard input ends."""
+    from hamr.apps.report.run_report import write_report
+
+    seen: tuple[int, ...] | None = None
+    while True:
+        if (now := _sizes(path)) != seen:
+            # A file that is being written, or a locked ledger: the next look finds it whole.
+            with contextlib.suppress(HamrError, OSError, ValueError, sqlite3.Error):
+                write_report(path, live=True)
+                seen = now
+        if select.select([sys.stdin], [], [], interval_s)[0]:
+            return end_reload(path / "report.html")
+
+
+def _sizes(path: Path) -> tuple[int, ...]:
+    files = [path / name for name in ("metrics.jsonl", "samples.jsonl", "status.json")]
+    return tuple(file.stat().st_size if file.is_file() else 0 for file in files)
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    rewrite_until_closed(Path(sys.argv[1]))

@@ -1,0 +1,69 @@
+"""Whole dialogues with the policy (`experiment.sage`) in a run's report: a curve, and the table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hamr.apps.report.data import STAGE_NAMES, ReportData
+from hamr.report.plot_kit import BLUE, GREEN, ORANGE, RED, WIDE, axes, legend
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PREFIX = "sage/"
+COLUMNS = {
+    "dialogues": "dialogues",
+    "truth": "logic, own case",
+    "truth_action": "action, own case",
+    "judges_right": "judges right",
+    "logic": "logic",
+    "chat": "chat",
+    "classification": "labels",
+    "path": "path",
+    "action": "action",
+    "unreadable": "unreadable %",
+    "format_error": "faulty %",
+}
+CURVES = {"truth": BLUE, "logic": ORANGE, "chat": GREEN, "unreadable": RED}
+
+
+def dialogue_stages(data: ReportData) -> dict[str, Mapping[str, float]]:
+    """Stage -> SAGE's figures, of the stages that have any, in order."""
+    found = {
+        stage: {name.removeprefix(PREFIX): value for name, value in figures.items() if name.startswith(PREFIX)}
+        for stage, (_, figures) in data.evaluations.items()
+    }
+    return {stage: figures for stage, figures in found.items() if figures}
+
+
+def dialogue_rows(data: ReportData) -> list[list[str]]:
+    """A line for each stage, in the order of `COLUMNS`; the first cell names the stage."""
+    return [
+        [stage_name(stage), *(f"{figures[name]:.1f}" if name in figures else "-" for name in COLUMNS)]
+        for stage, figures in dialogue_stages(data).items()
+    ]
+
+
+def dialogue_curve(data: ReportData) -> Figure | None:
+    stages = dialogue_stages(data)
+    if len(stages) < 2:
+        return None
+    figure, ax = axes(WIDE)
+    for name, colour in CURVES.items():
+        known = [(x, figures[name]) for x, figures in enumerate(stages.values()) if name in figures]
+        if known:
+            dashed = ":" if name == "unreadable" else "-"
+            ax.plot(*zip(*known, strict=True), dashed, color=colour, marker="o", ms=5, label=COLUMNS[name])
+    ax.set_xticks(range(len(stages)), [stage_name(stage) for stage in stages])
+    ax.set_ylim(-3, 103)
+    legend(ax, ncols=len(CURVES))
+    return figure
+
+
+def stage_name(stage: str) -> str:
+    """
+    >>> stage_name("sft"), stage_name("rl-4")
+    ('after SFT', 'RL step 4')
+    """
+    return STAGE_NAMES.get(stage, stage.replace("rl-", "RL step "))

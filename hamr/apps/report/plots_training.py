@@ -1,0 +1,184 @@
+"""How the training went: the router, failures, the optimiser's health, and where the time goes.
+
+One function a plot: `ReportData -> Figure`, or None where there is nothing to show.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hamr.apps.report.data import ReportData
+from hamr.report.plot_kit import (
+    BLUE,
+    CYCLE,
+    GREEN,
+    GREY,
+    HALF,
+    INK,
+    MUTED,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    WIDE,
+    axes,
+    legend,
+    lines,
+    percent,
+    step_axis,
+)
+from hamr.telemetry.metrics import Histogram
+from hamr.telemetry.record_json import failure_kinds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def router_bands(data: ReportData) -> Figure | None:
+    bands = {
+        "below": (RED, "below: judge"),
+        "inside": (GREEN, "inside: reranker alone"),
+        "above": (ORANGE, "above: judge"),
+        "skipped": (GREY, "skipped: judge not needed"),
+    }
+    series = {b: dict(zip(*data.series(f"router/band/{b}_frac"), strict=True)) for b in bands}
+    bands = {b: drawn for b, drawn in bands.items() if b != "skipped" or series[b]}
+    steps = sorted(set().union(*series.values()))
+    if not steps:
+        return None
+    figure, ax = axes(HALF)
+    heights = [[series[b].get(s, 0.0) for s in steps] for b in bands]
+    ax.stackplot(
+        steps, heights, colors=[c for c, _ in bands.values()], labels=[t for _, t in bands.values()], alpha=0.75, lw=0
+    )
+    xs, share = data.series("router/escalated_frac")
+    ax.plot(xs, share, color=INK, lw=1.8, ls=(0, (4, 2)), label="asked the judge")
+    ax.set_ylim(0, 1)
+    ax.set_ylabel("share of replies")
+    percent(ax)
+    step_axis(ax)
+    legend(ax, ncols=2)
+    return figure
+
+
+def s_r_histogram(data: ReportData) -> Figure | None:
+    if not data.s_r:
+        return None
+    figure, ax = axes(HALF)
+    h = Histogram.of(data.s_r, bins=40, low=0.0, high=1.0)
+    low, high = (data.option(f"rewards.consistency.cascade.{k}") for k in ("tau_a", "tau_b"))
+    if low is not None and high is not None:
+        ax.axvspan(low, high, color=GREEN, alpha=0.14, lw=0, label=f"trust interval {low:g} to {high:g}")
+        for edge in (low, high):
+            ax.axvline(edge, color=GREEN, lw=1.2)
+    total = sum(h.counts)
+    ax.bar(h.edges[:-1], [c / total for c in h.counts], width=1 / 40 * 0.9, align="edge", color=BLUE)
+    ax.set_xlim(-0.01, 1.01)
+    ax.set_xlabel("S_R, the reranker's score")
+    ax.set_ylabel("share of scored replies")
+    percent(ax)
+    if low is not None:
+        legend(ax)
+    return figure
+
+
+def outcomes(data: ReportData) -> Figure | None:
+    """Failures only; None where nothing failed, which is what the report then says in words."""
+    figure, ax = None, None
+    kinds = [*failure_kinds(), "malformed_response"]
+    bottoms: dict[int, float] = {}
+    for kind, colour in zip(kinds, (*CYCLE, *CYCLE), strict=False):
+        steps, shares = data.series(f"reward/outcome/{kind}")
+        if not any(shares):
+            continue
+        if ax is None:
+            figure, ax = axes(HALF)
+        ax.bar(steps, shares, bottom=[bottoms.get(s, 0.0) for s in steps], color=colour, label=kind.replace("_", " "))
+        for s, v in zip(steps, shares, strict=True):
+            bottoms[s] = bottoms.get(s, 0.0) + v
+    if ax is not None:
+        ax.set_ylabel("share of responses")
+        percent(ax)
+        step_axis(ax)
+        legend(ax, ncols=2)
+    return figure
+
+
+def entropy(data: ReportData) -> Figure | None:
+    figure = lines(data, {"policy/entropy": ("entropy", BLUE)}, "nats per token")
+    if figure is not None:
+        figure.axes[0].set_ylim(bottom=0)
+    return figure
+
+
+def grad_norm(data: ReportData) -> Figure | None:
+    return lines(data, {"policy/grad_norm": ("norm", BLUE)}, "norm before clipping", log=True)
+
+
+def logprob_diff(data: ReportData) -> Figure | None:
+    keys = {"rollout/logprob_diff/mean": ("mean", BLUE), "rollout/logprob_diff/max": ("max", RED)}
+    return lines(data, keys, "|difference|, nats", log=True)
+
+
+def clipping(data: ReportData) -> Figure | None:
+    keys = {
+        "policy/clipped": ("clipped", BLUE),
+        "policy/importance_clipped": ("weight at its cap", ORANGE),
+        "rollout/truncated_frac": ("cut off", PINK),
+    }
+    figure = lines(data, keys, "share")
+    if figure is not None:
+        percent(figure.axes[0])
+    return figure
+
+
+def sft_loss(data: ReportData) -> Figure | None:
+    if data.option("sft.sets"):
+        return None  # stands beside the validation loss
+    return lines(data, {"sft/loss": ("loss", BLUE)}, "nats per token", stage="sft")
+
+
+def lengths(data: ReportData) -> Figure | None:
+    return lines(data, {"rollout/response_tokens/mean": ("mean length", BLUE)}, "tokens")
+
+
+def step_time(data: ReportData) -> Figure | None:
+    """Stacked bars; what the named phases leave of the whole step is `other`."""
+    shown = {"rollout_score": ("generate and score", BLUE), "train": ("train", ORANGE), "sync": ("weight sync", GREEN)}
+    totals = dict(zip(*data.series("timing/step/total"), strict=True))
+    series = {p: dict(zip(*data.series(f"timing/step/{p}"), strict=True)) for p in shown}
+    steps = sorted(set(totals).union(*series.values()))
+    if not steps:
+        return None
+    figure, ax = axes(WIDE)
+    bottom = [0.0] * len(steps)
+    for phase, (label, colour) in shown.items():
+        heights = [series[phase].get(s, 0.0) for s in steps]
+        ax.bar(steps, heights, 0.82, bottom=bottom, color=colour, label=label)
+        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+    other = [max(0.0, totals.get(s, b) - b) for s, b in zip(steps, bottom, strict=True)]
+    if any(o > 0.01 * b for o, b in zip(other, bottom, strict=True)):
+        ax.bar(steps, other, 0.82, bottom=bottom, color=GREY, label="other")
+    ax.set_ylabel("seconds")
+    step_axis(ax)
+    legend(ax)
+    return figure
+
+
+def phases(data: ReportData) -> Figure | None:
+    """The run's wall time as one bar, cut into its phases."""
+    timing = {k: v for k, v in (data.summary.get("timing") or {}).items() if v}
+    if not timing:
+        return None
+    figure, ax = axes((10.4, 0.55 + 0.34 * len(timing)))
+    names = list(reversed(timing))
+    bars = ax.barh(range(len(names)), [timing[n] for n in names], 0.7, color=SKY)
+    labels = [f"{timing[n]:.1f} s" if timing[n] < 60 else f"{timing[n] / 60:.1f} min" for n in names]
+    ax.bar_label(bars, labels=labels, padding=5, fontsize=9, color=MUTED)
+    ax.set_yticks(range(len(names)), names)
+    ax.tick_params(axis="y", labelcolor=INK)
+    ax.margins(x=0.12)
+    ax.grid(visible=False)
+    ax.set_xticks([])
+    ax.spines["bottom"].set_visible(False)
+    return figure

@@ -1,0 +1,197 @@
+"""The output of `hamr score`: one record a line, in the order of the input, taken up again after any interruption.
+
+The records themselves say how far the work came; the sidecar beside them says what they are records of: the settings
+that decide a score, and a digest of the input as far as it was scored. What was cut off in the middle of a group is
+scored again, so that a resumed file is the file that an uninterrupted run would have written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from hamr.data.responses import ResponseGroup, stream_groups
+from hamr.errors import BadInput, HamrError
+from hamr.telemetry.record_json import record_from_json, record_to_json
+from hamr.types import RewardRecord
+
+SIDECAR = ".resume.json"
+_CHUNK = 1 << 20
+
+Groups = Iterator[tuple[ResponseGroup, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the input is scored, in groups, in responses and in bytes."""
+
+    groups: int = 0
+    responses: int = 0
+    bytes: int = 0
+
+
+class ScoreOutput:
+    """An output file that is written group by group. Use as a context manager; one process at a time."""
+
+    def __init__(self, path: Path, source: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+        """Raises BadInput when the output exists and `resume` is not asked for, is of other work, is damaged or is
+        being written; nothing is changed then."""
+        self.path, self.source = path, source
+        self.settings = json.loads(json.dumps(settings))
+        self.sidecar = path.with_name(path.name + SIDECAR)
+        self.done = Progress()
+        self._digest = hashlib.sha256()
+        fresh = not path.exists() or not path.stat().st_size
+        if not fresh and not resume:
+            raise BadInput("output", str(path), "exists; go on with resume=true, or name another file")
+        self._file = _locked(path)
+        try:
+            if fresh:
+                self._note()
+            else:
+                self._check_sidecar()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ScoreOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+
+    def remaining(self, seen: Callable[[Sequence[RewardRecord]], None]) -> Groups:
+        """The input's groups that are not scored yet. The records of the others go to `seen`; whatever stands behind
+        them is cut off. Raises BadInput for a record that is not of its line."""
+        groups = stream_groups(self.source)
+        self._file.seek(0)
+        end = 0
+        for group, raw in groups:
+            records, size = self._read_group(group)
+            if records is None:
+                groups = chain([(group, raw)], groups)
+                self._file.truncate(end)
+                break
+            end += size
+            self._count(group, raw)
+            seen(records)
+        else:
+            if self._file.read(1):
+                raise BadInput("output", str(self.path), "holds more records than the input has; name another file")
+        self._file.seek(end)
+        return groups
+
+    def write(self, group: ResponseGroup, raw: bytes, records: Sequence[RewardRecord]) -> None:
+        """One group's records, flushed: a process that is killed afterwards has them."""
+        self._file.write("".join(record_to_json(record) + "\n" for record in records).encode())
+        self._file.flush()
+        self._count(group, raw)
+        self._note()
+
+    def _count(self, group: ResponseGroup, raw: bytes) -> None:
+        self._digest.update(raw)
+        d = self.done
+        self.done = Progress(
+            groups=d.groups + 1, responses=d.responses + len(group.responses), bytes=d.bytes + len(raw)
+        )
+
+    def _read_group(self, group: ResponseGroup) -> tuple[list[RewardRecord] | None, int]:
+        """The group's records and their bytes; None if they are not all there and whole."""
+        records, size = [], 0
+        for index, text in enumerate(group.responses):
+            line = self._file.readline()
+            record = _parse(line)
+            if record is None:
+                if line.endswith(b"\n") and self._file.read(1):
+                    remedy = f"record {self.done.responses + index + 1} is damaged, others follow; name another file"
+                    raise BadInput("output", str(self.path), remedy)
+                return None, 0
+            key = record.key
+            if (key.step, key.prompt, key.sample, record.response) != (group.number, group.sample.id, index, text):
+                place = f"{self.source}:{group.number}"
+                remedy = f"record {self.done.responses + index + 1} is not of {place}; name another file"
+                raise BadInput("output", str(self.path), remedy)
+            records.append(record)
+            size += len(line)
+        return records, size
+
+    def _note(self) -> None:
+        """Renamed into place: a reader, or a process that starts anew, never sees half of it."""
+        noted = {"settings": self.settings, "input": {"bytes": self.done.bytes, "sha256": self._digest.hexdigest()}}
+        aside = self.sidecar.with_name(f".{self.sidecar.name}.{os.getpid()}")
+        aside.write_text(json.dumps(noted) + "\n", encoding="utf-8")
+        aside.replace(self.sidecar)
+
+    def _check_sidecar(self) -> None:
+        """Refuses other settings than before, and an input whose scored part has changed. What comes after that part
+        may be new: a line that was mended, or lines that were added."""
+        try:
+            noted = json.loads(self.sidecar.read_text(encoding="utf-8"))
+            before, size, digest = noted["settings"], noted["input"]["bytes"], noted["input"]["sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            remedy = f"cannot be resumed: {self.sidecar.name} is missing or unreadable; name another file"
+            raise BadInput("output", str(self.path), remedy) from error
+        changed = next(differences(before, self.settings), None)
+        if changed is not None:
+            key, was, now = changed
+            remedy = f"was begun with {key}={was!r}, which is now {now!r}; restore it, or name another file"
+            raise BadInput("output", str(self.path), remedy)
+        if _digest_of(self.source, size) != digest:
+            remedy = f"has changed in its first {size} bytes, which are scored in {self.path}; name another output"
+            raise BadInput("input", str(self.source), remedy)
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) of what two JSON-like settings do not share.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    [('a.b', 1, 3)]
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*before, *now]):
+            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+    elif before != now:
+        yield path, before, now
+
+
+def _parse(line: bytes) -> RewardRecord | None:
+    """A whole line's record; None for one that was cut off, or is none."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return record_from_json(line.decode())
+    except (ValueError, KeyError, TypeError, HamrError):
+        return None
+
+
+def _locked(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    except OSError as error:
+        raise BadInput("output", str(path), f"cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise BadInput(
+            "output", str(path), "another `hamr score` is writing it; wait for it, or name another"
+        ) from error
+    return file
+
+
+def _digest_of(path: Path, size: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (chunk := file.read(min(_CHUNK, size))):
+            digest.update(chunk)
+            size -= len(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,185 @@
+"""What `hamr score` says at its end: figures of every component, outcomes, the judge's share, histograms.
+
+Records are counted as they come and not kept, so that a file may be of any length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hamr.telemetry.metrics import CASCADE_BANDS, escalated
+from hamr.types import Failure, RewardRecord
+
+BIN = 0.05
+"""Width of the bins that are counted; a multiple of it is what is shown."""
+SHOWN = 24
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class Spread:
+    """Count, mean, deviation, extremes and histogram of values that are not kept (Welford's update).
+
+    >>> s = Spread()
+    >>> for v in (0.0, 1.0, 0.5): s.add(v)
+    >>> s.count, s.mean, round(s.std, 3), s.low, s.high
+    (3, 0.5, 0.408, 0.0, 1.0)
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    bins: Counter[int] = field(default_factory=Counter)
+    """Bin i counts the values in [i BIN, (i + 1) BIN)."""
+    _squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self._squares += delta * (value - self.mean)
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        # A thousandth of a bin towards the upper one: 0.15 / 0.05 is a little less than 3.
+        self.bins[math.floor(value / BIN + 1e-3)] += 1
+
+    @property
+    def std(self) -> float:
+        """Of the population; 0 for a single value or none."""
+        return math.sqrt(max(0.0, self._squares / self.count)) if self.count else 0.0
+
+    def histogram(self, most: int = SHOWN) -> tuple[float, float, list[int]]:
+        """(left edge, width of a bin, counts from the lowest value's bin to the highest's), at most `most` of them."""
+        if not self.bins:
+            return 0.0, BIN, []
+        first, last = min(self.bins), max(self.bins)
+        merged = 1
+        while last // merged - first // merged + 1 > most:
+            merged += 1
+        start = first // merged
+        counts = [0] * (last // merged - start + 1)
+        for index, count in self.bins.items():
+            counts[index // merged - start] += count
+        return start * merged * BIN, merged * BIN, counts
+
+
+def bars(counts: list[int]) -> str:
+    """A histogram as a row of blocks; nothing stands for nothing.
+
+    >>> bars([4, 0, 1, 2])
+    '█ ▂▄'
+    """
+    most = max(counts, default=0)
+    return "".join(_BLOCKS[math.ceil(c / most * len(_BLOCKS)) - 1] if c else " " for c in counts)
+
+
+@dataclass
+class Tally:
+    """Everything that the summary says, from records one by one. A failure is counted, never averaged."""
+
+    groups: int = 0
+    responses: int = 0
+    spreads: dict[str, Spread] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """By kind, of whole rewards."""
+    unscored: dict[str, Counter[str]] = field(default_factory=dict)
+    """By component: kinds of the outcomes without a number."""
+    cascaded: int = 0
+    escalated: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    """Questions put, by pool; an answer that a sibling had asked for is none."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    cost: float = 0.0
+
+    def add(self, records: Iterable[RewardRecord]) -> None:
+        """One group's records."""
+        self.groups += 1
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: RewardRecord) -> None:
+        self.responses += 1
+        self.outcomes[record.total.kind] += 1
+        if not isinstance(record.total, Failure):
+            self.spreads.setdefault("total", Spread()).add(record.total.value)
+        for component in record.components:
+            if component.value is not None:
+                self.spreads.setdefault(component.name, Spread()).add(component.value)
+            else:
+                self.unscored.setdefault(component.name, Counter())[component.outcome.kind] += 1
+        self.cascaded += record.band in CASCADE_BANDS
+        self.escalated += escalated(record)
+        for call in record.calls:
+            self.calls[call.pool] += call.attempts > 0
+            self.tokens[call.pool] += call.prompt_tokens + call.output_tokens
+            self.cost += call.cost
+
+    def names(self) -> list[str]:
+        """Components with a value or an outcome, the whole reward first."""
+        known = dict.fromkeys([*self.spreads, *self.unscored])
+        return sorted(known, key=lambda name: name != "total")
+
+
+def render(tally: Tally, title: str) -> RenderableType:
+    """The summary for a terminal."""
+    # Two tables: both fit into 80 columns, which is what a log has.
+    figures = Table("component", title=title, title_justify="left")
+    for column in ("scored", "mean", "std", "min", "max"):
+        figures.add_column(column, justify="right")
+    shapes = Table("component")
+    for column in ("histogram", "without a number"):
+        shapes.add_column(column, no_wrap=True)
+    for name in tally.names():
+        spread = tally.spreads.get(name, Spread())
+        values = (spread.mean, spread.std, spread.low, spread.high) if spread.count else ()
+        left, width, counts = spread.histogram()
+        drawn = f"{left:.2f} {bars(counts)} {left + width * len(counts):.2f}" if counts else ""
+        kinds = tally.outcomes if name == "total" else tally.unscored.get(name, Counter())
+        without = "" if name == "total" else ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        figures.add_row(name, str(spread.count), *([f"{v:.4f}" for v in values] or [""] * 4))
+        shapes.add_row(name, drawn, without)
+    rest = Table(show_header=False, box=None)
+    rest.add_row("outcomes", ", ".join(f"{count} {kind}" for kind, count in sorted(tally.outcomes.items())) or "none")
+    if tally.cascaded:
+        share = tally.escalated / tally.cascaded
+        rest.add_row("escalated", f"{share:.1%} of {tally.cascaded} replies in the cascade went to the judge")
+    for pool, count in sorted(tally.calls.items()):
+        rest.add_row(f"calls of {pool}", f"{count} ({tally.tokens[pool]} tokens)")
+    if tally.cost:
+        rest.add_row("cost", f"{tally.cost:.4f}")
+    return Group(figures, shapes, rest)
+
+
+def plot(tally: Tally, path: Path) -> Path | None:
+    """A histogram per component as one PNG; None, and no file, where nothing was scored."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from hamr.report.plot_kit import BLUE, MUTED, STYLE
+
+    names = [name for name in tally.names() if name in tally.spreads]
+    if not names:
+        path.unlink(missing_ok=True)
+        return None
+    columns = min(3, len(names))
+    rows = math.ceil(len(names) / columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * columns, 2.5 * rows))
+        axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for ax, name in zip(axes, names, strict=False):
+            spread = tally.spreads[name]
+            left, width, counts = spread.histogram()
+            edges = [left + i * width for i in range(len(counts))]
+            ax.bar(edges, counts, width=width * 0.94, align="edge", color=BLUE)
+            ax.set_title(f"{name}  mean {spread.mean:.3f}, n {spread.count}", fontsize=9.5, color=MUTED, loc="left")
+        for ax in axes[len(names) :]:
+            ax.set_axis_off()
+        figure.savefig(path)
+    return path

@@ -1,0 +1,147 @@
+"""Can a wrong reply beat the right ones? The question that RL asks of its scorers, asked before RL does.
+
+Mean AUC hides it: a scorer that is right about nine pairs in ten may give one courtesy a high score everywhere, and a
+policy needs no more. The gate counts contexts in which the best wrong reply outscores the median right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hamr.data.contrasts import Contrast
+from hamr.types import Answer, Question
+from hamr.types.cascade import Cascade
+
+Ask = Callable[[Question], Awaitable[Answer]]
+MARGIN = 0.25
+AT_ONCE = 64
+"""Questions that a check has in flight. More would only wait in the pool's queue, and some of them too long."""
+BOTH = "both"
+"""The contexts in which the same wrong reply beats the right ones with either scorer: no cascade could help."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fooled:
+    """A context in which a wrong reply won. `score` is that reply's, `right` the median of the right ones."""
+
+    cluster: str
+    reference: str
+    kind: str
+    sentence: str
+    score: float
+    right: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """One scorer's result. `contexts` are those in which it scored right and wrong replies.
+
+    `close`: in how many of them the best wrong reply is above the median right one or less than MARGIN below it. Where
+    no response of a group is right, such a reply is learned.
+    """
+
+    contexts: int
+    close: int
+    fooled: tuple[Fooled, ...]
+
+    @property
+    def share(self) -> float:
+        """Return the share of contexts in which the best wrong reply outscores the median right one; 0 of none."""
+        return len(self.fooled) / self.contexts if self.contexts else 0.0
+
+    def lines(self, name: str) -> list[str]:
+        """Return one line of result and one for each of the worst offending sentences."""
+        lines = [
+            f"{name}: {'the same' if name == BOTH else 'the best'} wrong reply outscores the median right one in "
+            f"{len(self.fooled)} of {self.contexts} contexts ({self.share:.1%}), and is close to it in {self.close}"
+        ]
+        often = Counter((f.kind, f.sentence) for f in self.fooled)
+        worst = {(f.kind, f.sentence): f for f in sorted(self.fooled, key=lambda f: f.score - f.right)}
+        for (kind, sentence), times in often.most_common(_SHOWN):
+            f = worst[kind, sentence]
+            lines.append(
+                f"  {kind}, {times}x: {sentence!r} has {f.score:.2f} where {f.cluster} is due, e.g. "
+                f"{f.reference!r}; the right replies' median is {f.right:.2f}"
+            )
+        return lines
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "contexts": self.contexts,
+            "fooled": len(self.fooled),
+            "close": self.close,
+            "share": self.share,
+            "sentences": [vars(f) for f in self.fooled],
+        }
+
+
+Scores = Mapping[tuple[int, str], float]
+"""(number of the contrast, reply) -> score."""
+
+
+async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, str], float]:
+    """Return the scorer's answer about every reply of every contrast; replies without a score are left out."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int, contrast: Contrast, reply: str) -> tuple[tuple[int, str], float | None]:
+        told = {"history": contrast.history, "statement_a": contrast.reference, "statement_b": reply}
+        async with slots:
+            return (number, reply), (await ask(Question(variables=told))).score
+
+    questions = [
+        one(number, contrast, reply)
+        for number, contrast in enumerate(contrasts)
+        for reply in dict.fromkeys((*contrast.right, *(wrong.text for wrong in contrast.wrong)))
+    ]
+    return {key: score for key, score in await asyncio.gather(*questions) if score is not None}
+
+
+def gate(contrasts: Sequence[Contrast], scores: Scores) -> Gate:
+    """Compare the best wrong reply of every contrast with the median of its right ones."""
+    fooled, contexts, close = [], 0, 0
+    for number, contrast in enumerate(contrasts):
+        right = [scores[number, text] for text in contrast.right if (number, text) in scores]
+        wrong = [(scores[number, w.text], w) for w in contrast.wrong if (number, w.text) in scores]
+        if not right or not wrong:
+            continue
+        contexts += 1
+        best, reply = max(wrong, key=lambda scored: scored[0])
+        close += best > median(right) - MARGIN
+        if best > median(right):
+            fooled.append(
+                Fooled(
+                    cluster=contrast.cluster,
+                    reference=contrast.reference,
+                    kind=reply.kind,
+                    sentence=reply.text,
+                    score=best,
+                    right=median(right),
+                )
+            )
+    return Gate(contexts=contexts, close=close, fooled=tuple(fooled))
+
+
+def mixed(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:
+    """Return what the cascade makes of both scorers' answers."""
+    return {
+        key: cascade.mix(score, s_j.get(key))
+        for key, score in s_r.items()
+        if not cascade.needs_judge(score) or key in s_j
+    }
+
+
+async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade: Cascade) -> dict[str, Gate]:
+    """Return the result of every role in `asks` (`reranker`, `judge`); where there are two, of the cascade and BOTH."""
+    scores = {role: await ask_all(ask, contrasts) for role, ask in asks.items()}
+    found = {role: gate(contrasts, own) for role, own in scores.items()}
+    if {"reranker", "judge"} <= found.keys():
+        found["cascade"] = gate(contrasts, mixed(cascade, scores["reranker"], scores["judge"]))
+        sentences = {(f.reference, f.sentence) for f in found["judge"].fooled}
+        same = tuple(f for f in found["reranker"].fooled if (f.reference, f.sentence) in sentences)
+        found[BOTH] = Gate(contexts=found["cascade"].contexts, close=len(same), fooled=same)
+    return found

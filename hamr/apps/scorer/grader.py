@@ -1,0 +1,125 @@
+"""What a grader is taught: to write, about a labelled response, the answer that its reward can read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from hamr.apps.scorer.judged import CLEAN, JudgedResponse, read_judged, split_off
+from hamr.config.pools import ScorerTrainingConfig
+from hamr.config.schema import RewardsConfig
+from hamr.data.actions import parse_action
+from hamr.data.formats import Formats
+from hamr.errors import BadInput
+from hamr.models.tokenizer import Tokenizer
+from hamr.rewards import hallucination, risk
+from hamr.rewards.judged import VETOES
+from hamr.rewards.questions import said
+from hamr.rewards.written import WrittenPrompt
+from hamr.trainer.scorer_training import ScorerExample
+from hamr.types import MalformedResponse, Reply
+
+FLAWS: Mapping[str, tuple[str, ...]] = {
+    "risk": risk.TYPES,
+    "hallucination": tuple(label for label in hallucination.LABELS if label != CLEAN),
+}
+NOTHING = "None"
+"""The reason of a response that nothing is wrong with, where the file has none."""
+SEED = 17
+
+
+def hallucination_answer(labels: Sequence[str], reason: str) -> str:
+    return json.dumps({"reason": reason, "judgment": labels[0] if labels else CLEAN}, ensure_ascii=False)
+
+
+def risk_answer(labels: Sequence[str], reason: str) -> str:
+    answer = {"reason": reason, "types": list(labels), "risk": "yes" if labels else "no"}
+    return json.dumps(answer, ensure_ascii=False)
+
+
+ANSWERS: Mapping[str, Callable[[Sequence[str], str], str]] = {
+    "risk": risk_answer,
+    "hallucination": hallucination_answer,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grading:
+    """One reward's questions and answers in one model's tokens."""
+
+    reward: str
+    rewards: RewardsConfig
+    tokenizer: Tokenizer
+    formats: Formats
+
+    @property
+    def prompt_id(self) -> str:
+        """Of the template that the reward asks by."""
+        section = getattr(self.rewards, self.reward)
+        return WrittenPrompt.load(section.prompt or f"{self.reward}.{section.language}").id
+
+    def question_ids(self, row: JudgedResponse) -> list[int]:
+        """What the router would ask about the response, up to where the grader speaks."""
+        ordered = self.formats.of(row.sample)
+        action = parse_action(row.response, ordered)
+        acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
+        told = said(row.response, acted, ordered)
+        asked = VETOES[self.reward].question(row.sample, [told], getattr(self.rewards, self.reward))
+        return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
+
+    def answer_ids(self, labels: Sequence[str], reason: str) -> tuple[list[int], int]:
+        """(the whole answer, the place in it where the label begins): the first token in which the answers with this
+        reason differ."""
+        write = ANSWERS[self.reward]
+        others = [self.tokenizer.encode(write(own, reason)) for own in ((), *((flaw,) for flaw in FLAWS[self.reward]))]
+        ids = self.tokenizer.encode(write(labels, reason))
+        at = next(i for i in range(len(ids)) if len({tuple(other[: i + 1]) for other in (ids, *others)}) > 1)
+        return ids, at
+
+    def verdict_ids(self) -> tuple[list[int], dict[int, float]]:
+        """What stands before the label where the grader is asked at once, without a reason; and what the label's first
+        token is worth: 1 if the response is clean, else 0."""
+        clean, at = self.answer_ids((), "")
+        flawed = {self.answer_ids((flaw,), "")[0][at] for flaw in FLAWS[self.reward]}
+        assert clean[at] not in flawed, "the first token in which answers differ tells clean from flawed"
+        return clean[:at], {clean[at]: 1.0} | dict.fromkeys(sorted(flawed), 0.0)
+
+    def examples(self, rows: Sequence[JudgedResponse]) -> list[ScorerExample]:
+        """Half of them, by chance, without their reason: a grader whose label only ever followed the right reason would
+        believe its own, whatever it says."""
+        rng = Random(SEED)
+        return [self._example(row, (row.reason or NOTHING) if rng.random() < 0.5 else "") for row in rows]
+
+    def _example(self, row: JudgedResponse, reason: str) -> ScorerExample:
+        ids, at = self.answer_ids(row.labels, reason)
+        return ScorerExample(
+            prompt_ids=tuple(self.question_ids(row)),
+            target_ids=(*ids, self.tokenizer.eos_id),
+            verdict=((ids[at], 1.0),),
+            behind=len(ids) - at,
+            family=row.sample.id,
+            sound=bool(reason),
+        )
+
+
+def labelled_responses(name: str, tuning: ScorerTrainingConfig) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
+    """(to learn from, held out), in an order by chance: a file may have its flaws at its end. Raises BadInput where one
+    of them lacks clean or flawed responses."""
+    assert tuning.labelled is not None, "a grader's section has it"
+    flaws = FLAWS[tuning.reward]
+    train, held_out = read_judged(tuning.labelled, flaws), []
+    if tuning.held_out:
+        held_out = read_judged(tuning.held_out, flaws)
+    else:
+        train, held_out = split_off(train, SEED)
+    for key, rows in (("labelled", train), ("held_out", held_out)):
+        flawed = sum(bool(row.labels) for row in rows)
+        if not 0 < flawed < len(rows):
+            use = "learn from" if key == "labelled" else "be measured on"
+            remedy = f"has {flawed} flawed responses of {len(rows)} to {use}"
+            given = getattr(tuning, key) or tuning.labelled
+            raise BadInput(f"pools.{name}.finetune.{key}", given, f"{remedy}; both kinds are needed")
+        Random(SEED).shuffle(rows)
+    return train[: tuning.examples], held_out

@@ -1,0 +1,251 @@
+"""What scorers learn from and are tried with: labelled pairs of replies, or, a grader, labelled responses."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hamr.apps.scorer.grader import Grading, labelled_responses
+from hamr.apps.scorer.judged import JudgedResponse, borne_out
+from hamr.apps.scorer.pair_check import auc, pair_question, word_overlap
+from hamr.config.pools import PoolConfig, ScorerTrainingConfig
+from hamr.config.schema import Config
+from hamr.data.contrasts import contrasts
+from hamr.data.formats import Formats
+from hamr.data.pairs import ReplyPair, reply_pairs
+from hamr.data.samples import to_json
+from hamr.models.bundled import resolve_model
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.pair_training import PairExample, finetune_pairs, pair_scores
+from hamr.pools.scorer_pairs import is_cross_encoder
+from hamr.pools.scorer_prompt import ScorerPrompt
+from hamr.prompting.templates import PromptTemplate
+from hamr.trainer.scorer_training import ScorerExample, finetune, verdict_scores
+from hamr.types import ServiceSample
+
+PAIRS_SEED = 17
+CHECK_PAIRS = 60
+"""Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+RIGHT_EACH = 3
+FEWEST_EACH = 5
+"""Pairs that a contrast gives at least."""
+VERBATIM_SHARE = 0.3
+"""Share of the contrasts in which one of the right replies is the reference itself."""
+GRADERS_OWN = {"reward", "labelled", "held_out"}
+"""What of a `finetune` section a scorer of pairs has no use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam(ABC):
+    """Questions whose answers are known. `labels`: where a high score is right. `overlap`: a score that needs no
+    model."""
+
+    labels: list[bool]
+    overlap: list[float]
+
+    @cached_property
+    def overlap_auc(self) -> float:
+        return auc(self.overlap, self.labels)
+
+    def suits(self, model: Path) -> bool:
+        """Return whether the model can be asked as it is."""
+        return True
+
+    @abstractmethod
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        """Return the model's score in [0, 1] for every question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictExam(Exam):
+    """For language models. Questions are token ids and end right before the verdict, so that no model reasons.
+    `values`: what the verdict's tokens are worth."""
+
+    questions: list[list[int]]
+    values: dict[int, float]
+
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        questions = [tuple(question) for question in self.questions]
+        return verdict_scores(model, questions, self.values, dtype=tuning.dtype, threads=tuning.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairExam(Exam):
+    """For cross-encoders."""
+
+    pairs: list[tuple[str, str]]
+
+    def suits(self, model: Path) -> bool:
+        return is_cross_encoder(model)
+
+    def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
+        return pair_scores(model, self.pairs, threads=tuning.threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lessons:
+    """`basis` is all that the others depend on beside the model, as JSON; these are made when they are needed.
+    `train`: what trains a model on the examples."""
+
+    basis: list[Any]
+    exam: Callable[[], Exam]
+    examples: Callable[[], list[ScorerExample] | list[PairExample]]
+    train: Callable[..., None] = finetune
+
+
+def pair_lessons(
+    pool: PoolConfig, max_pairs: int, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample]
+) -> Lessons:
+    """For a reranker or a judge."""
+    assert pool.finetune is not None, "only such pools learn"
+    most = min(pool.finetune.examples, max_pairs)
+    checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
+    settings = pool.finetune.model_dump(exclude=GRADERS_OWN)
+    asked = [dataclasses.astuple(p) for p in checks]
+    if pool.compares:
+        contrasted = contrast_examples(train, most)
+        return Lessons(
+            basis=[pool.type, settings, asked, contrasted],
+            exam=lambda: compared_exam(checks),
+            examples=lambda: contrasted,
+            train=finetune_pairs,
+        )
+    pairs = reply_pairs(train, most, PAIRS_SEED)
+    template = PromptTemplate.load(pool.prompt)
+    prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
+    return Lessons(
+        basis=[template.id, settings, [*map(dataclasses.astuple, pairs), *asked]],
+        exam=lambda: pair_exam(prompt, checks),
+        examples=lambda: training_examples(prompt, pairs),
+    )
+
+
+def grader_lessons(name: str, pool: PoolConfig, config: Config) -> Lessons:
+    """For a grader. Raises DataError for a file of labelled responses that cannot be read."""
+    assert pool.finetune is not None, "only such pools learn"
+    grading = grading_of(pool, config)
+    train, held_out = labelled_responses(name, pool.finetune)
+    checks = held_out[:CHECK_PAIRS]
+    rows = [[to_json(row.sample), row.response, row.labels, row.reason] for row in (*train, *checks)]
+    return Lessons(
+        basis=[
+            grading.prompt_id,
+            [grading.formats.asked, grading.formats.post_share],
+            pool.finetune.model_dump(exclude={"labelled", "held_out"}),
+            rows,
+        ],
+        exam=lambda: grader_exam(grading, checks),
+        examples=lambda: grading.examples(train),
+    )
+
+
+def grading_of(pool: PoolConfig, config: Config) -> Grading:
+    assert pool.finetune is not None, "only such pools learn"
+    return Grading(
+        reward=pool.finetune.reward,
+        rewards=config.rewards,
+        tokenizer=load_tokenizer(resolve_model(pool.model)),
+        formats=Formats.of_model(config.model),
+    )
+
+
+def contrast_examples(samples: Sequence[ServiceSample], n: int) -> list[PairExample]:
+    """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part, and twice
+    as many wrong ones, half of them other acts."""
+    rng = Random(f"contrast examples/{PAIRS_SEED}")
+    examples: list[PairExample] = []
+    for contrast in contrasts(samples, n // FEWEST_EACH + 1, PAIRS_SEED):
+        right = rng.sample(contrast.right, min(RIGHT_EACH, len(contrast.right)))
+        if rng.random() < VERBATIM_SHARE:
+            right[-1] = contrast.reference
+        acts = [wrong.text for wrong in contrast.wrong if wrong.kind == "act"]
+        others = [wrong.text for wrong in contrast.wrong if wrong.kind != "act"]
+        wrong = [text for own in (acts, others) for text in rng.sample(own, min(RIGHT_EACH, len(own)))]
+        partial = [rng.choice(contrast.partial)] if contrast.partial else []
+        # Any right wording may stand as the reference, so that few references do not make few first texts.
+        known = (contrast.reference, *contrast.right)
+        for texts, target in ((right, 1.0), (partial, 0.5), (wrong, 0.0)):
+            examples += [PairExample(rng.choice(known), text, target) for text in texts]
+    return examples[:n]
+
+
+def compared_exam(pairs: Sequence[ReplyPair]) -> PairExam:
+    """Whether a cross-encoder tells pairs apart that are consistent or inconsistent."""
+    return PairExam(
+        pairs=[(pair.statement_a, pair.statement_b) for pair in pairs],
+        labels=[pair.label == "consistent" for pair in pairs],
+        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
+    )
+
+
+def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> VerdictExam:
+    """Whether a language model tells pairs apart that are consistent or inconsistent."""
+    levels = prompt.template.labels.items()
+    return VerdictExam(
+        questions=[question_ids(prompt, pair, think=False) for pair in pairs],
+        values={prompt.labels[label]: verdict.value for label, verdict in levels},
+        labels=[pair.label == "consistent" for pair in pairs],
+        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
+    )
+
+
+def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> VerdictExam:
+    """Whether clean responses are told from flawed ones."""
+    opened, values = grading.verdict_ids()
+    return VerdictExam(
+        questions=[grading.question_ids(row) + opened for row in rows],
+        values=values,
+        labels=[not row.labels for row in rows],
+        overlap=[borne_out(row) for row in rows],
+    )
+
+
+def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
+    """The pairs as examples. A scorer that reasons is shown every second pair without its reasoning or, in turns, with
+    another's (and is taught neither): its own reasoning will be wrong at times, and a verdict that only ever followed
+    right reasoning would believe it rather than look at the statements."""
+    if not prompt.template.thinks:
+        return [example(prompt, pair) for pair in pairs]
+    heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
+    return [example(prompt, pair, said) for pair, said in zip(pairs, heard, strict=True)]
+
+
+def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
+    """The reasoning of the nearest pair whose own differs, if possible about the same statement: it sounds right."""
+    others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
+    alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
+    return next((pairs[j].thought for j in (*alike, *others)), "")
+
+
+def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
+    """A labelled pair as the template's question and the scorer's whole answer to it. `heard`: what stands in the place
+    of the pair's reasoning, and is not learnt."""
+    level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
+    verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
+    said: list[int] = []
+    if prompt.template.thinks:
+        reasoning = pair.thought if heard is None else heard
+        said = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
+    most_likely = max(verdict, key=lambda label: verdict[label])
+    return ScorerExample(
+        prompt_ids=tuple(question_ids(prompt, pair, think=True)),
+        target_ids=(*said, prompt.labels[most_likely]),
+        verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
+        family=pair.statement_a,
+        sound=heard is None,
+    )
+
+
+def question_ids(prompt: ScorerPrompt, pair: ReplyPair, *, think: bool) -> list[int]:
+    """The rendered question up to where the scorer speaks: before its reasoning, or right before its verdict."""
+    asked = prompt.question_ids(pair_question(pair).variables)
+    if not prompt.template.thinks:
+        return asked + prompt.verdict_ids(after_thinking=False)
+    opened = asked + prompt.thinking_ids()
+    return opened if think else opened + prompt.verdict_ids(after_thinking=True)

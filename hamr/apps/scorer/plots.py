@@ -1,0 +1,37 @@
+"""Can a scorer's score be taken for a probability? Its reliability as one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+
+from hamr.apps.scorer.reliability import Quality
+from hamr.report.plot_kit import BLUE, CYCLE, GREY, STYLE, legend, percent
+
+
+def draw_reliability(models: Mapping[str, Quality]) -> bytes:
+    """A PNG with a line a model: how often the pairs of each bin of scores were consistent, over their mean score. The
+    area of a point is the share of the pairs in its bin; on the diagonal a score is a probability."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.6, 5.2))
+        ax = figure.subplots()
+        ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.2, label="calibrated")
+        colours = (GREY, BLUE) if len(models) == 2 else CYCLE
+        for (name, found), colour in zip(models.items(), colours, strict=False):
+            at, height = [b.score for b in found.bins], [b.frequency for b in found.bins]
+            ax.plot(at, height, color=colour, label=f"{name}, error {found.calibration_error:.2f}")
+            ax.scatter(
+                at, height, [30 + 600 * b.n / found.n for b in found.bins], color=colour, alpha=0.6, clip_on=False
+            )
+        ax.set_xlim(0, 1)
+        ax.set_ylim(0, 1)
+        percent(ax)
+        ax.set_xlabel("score")
+        ax.set_ylabel("consistent pairs")
+        legend(ax, ncols=1)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+    return picture.getvalue()

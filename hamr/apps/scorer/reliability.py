@@ -1,0 +1,88 @@
+"""Is a scorer's score a probability? Accuracy, reliability by bins, and the expected calibration error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hamr.apps.scorer.pair_check import auc
+
+BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """`n` scores in [low, high) (the last bin has its right edge too): their mean, and the share of them that were
+    right to be high. The two are equal in a calibrated scorer."""
+
+    low: float
+    high: float
+    n: int
+    score: float
+    frequency: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """Figures of a scorer on `n` labelled pairs, all in [0, 1]. `auc` is None where there is only one class.
+
+    `accuracy` takes a score of at least one half for a yes. `precision` and `recall` are those of finding what
+    is wrong: of all scores below one half the share whose truth is no (None if there are none), and of all whose truth
+    is no the share that scores below one half. `calibration_error` is 0 for a calibrated scorer.
+    """
+
+    n: int
+    accuracy: float
+    auc: float | None
+    precision: float | None
+    recall: float | None
+    calibration_error: float
+    bins: tuple[Bin, ...]
+
+
+def quality(scores: Sequence[float], labels: Sequence[bool]) -> Quality:
+    """The figures of scores in [0, 1] whose truth is known. Raises ValueError for none, or a score outside [0, 1].
+
+    >>> q = quality([0.9, 0.7, 0.2, 0.6], [True, True, False, False])
+    >>> q.accuracy, q.auc, round(q.calibration_error, 3)
+    (0.75, 1.0, 0.3)
+    """
+    if not scores:
+        raise ValueError("a scorer is measured on at least one pair")
+    bins = reliability(scores, labels)
+    pairs = list(zip(scores, labels, strict=True))
+    refused = [label for score, label in pairs if score < 0.5]
+    found, wrong = refused.count(False), labels.count(False)
+    return Quality(
+        n=len(pairs),
+        accuracy=sum((score >= 0.5) == label for score, label in pairs) / len(pairs),
+        auc=auc(scores, labels) if 0 < sum(labels) < len(pairs) else None,
+        precision=found / len(refused) if refused else None,
+        recall=found / wrong if wrong else None,
+        calibration_error=calibration_error(bins),
+        bins=bins,
+    )
+
+
+def reliability(scores: Sequence[float], labels: Sequence[bool], bins: int = BINS) -> tuple[Bin, ...]:
+    """The scores in `bins` bins of equal width; empty ones are left out."""
+    held: dict[int, list[tuple[float, bool]]] = {}
+    for score, label in zip(scores, labels, strict=True):
+        if not 0.0 <= score <= 1.0:
+            raise ValueError(f"{score} is no score in [0, 1]")
+        held.setdefault(min(int(score * bins), bins - 1), []).append((score, label))
+    return tuple(
+        Bin(
+            low=at / bins,
+            high=(at + 1) / bins,
+            n=len(pairs),
+            score=sum(score for score, _ in pairs) / len(pairs),
+            frequency=sum(label for _, label in pairs) / len(pairs),
+        )
+        for at, pairs in sorted(held.items())
+    )
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Expected calibration error: mean |score - frequency| over the bins, weighted by what they hold."""
+    return sum(b.n * abs(b.score - b.frequency) for b in bins) / sum(b.n for b in bins)

@@ -1,0 +1,50 @@
+"""What `hamr scorer` leaves behind: accuracy, AUC and calibration of each scorer, before and after its training, and
+of word overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from hamr.apps.scorer.plots import draw_reliability
+from hamr.apps.scorer.reliability import Quality
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.summary import write_summary
+
+Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
+"""Pool -> set -> model (raw, tuned) or `overlap` -> figures."""
+
+
+def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
+    """summary.json, plots/reliability_<pool>_<set>.png, and the same as a table on the terminal."""
+    scorers = {
+        name: {"model": paths[name], "quality": {kind: _plain(models) for kind, models in sets.items()}}
+        for name, sets in found.items()
+    }
+    write_summary(folder, {"scorers": scorers})
+    for name, sets in found.items():
+        for kind, models in sets.items():
+            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(_models_only(models)))
+    Console().print(measured_table(found))
+
+
+def measured_table(found: Measured) -> Table:
+    table = Table("scorer", "pairs", "model", "n", "accuracy", "AUC", "precision", "recall", "calibration error")
+    for name, sets in found.items():
+        for kind, models in sets.items():
+            for model, q in models.items():
+                figures = (q.accuracy, q.auc, q.precision, q.recall, q.calibration_error)
+                table.add_row(name, kind, model, str(q.n), *("-" if x is None else f"{x:.3f}" for x in figures))
+    return table
+
+
+def _models_only(models: Mapping[str, Quality]) -> dict[str, Quality]:
+    """Word overlap orders pairs, and is no probability."""
+    return {model: found for model, found in models.items() if model != "overlap"}
+
+
+def _plain(models: Mapping[str, Quality]) -> dict[str, dict[str, object]]:
+    return {model: dataclasses.asdict(found) for model, found in models.items()}

@@ -1,0 +1,142 @@
+"""The routes of `hamr serve`, as an ASGI application over anything that scores."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hamr import __version__
+from hamr.adapters.groups import Group, RewardMissing
+from hamr.adapters.wire import Told, read_get_reward, read_object, read_score, tell_get_reward, tell_score
+from hamr.config.use import ServeConfig
+from hamr.data.samples import from_json
+from hamr.errors import BadInput, HamrError
+from hamr.telemetry.record_json import record_to_dict
+from hamr.types import Failure, RewardRecord, ServiceSample
+
+log = logging.getLogger(__name__)
+
+HEALTH_S = 10.0
+"""Longest wait for the state of the pools."""
+
+Handler = Callable[[Request], Awaitable[Mapping[str, Any]]]
+
+
+class Scores(Protocol):
+    """RewardSystem, or a test's stand-in."""
+
+    async def ascore(self, samples: Sequence[tuple[ServiceSample, Sequence[str]]], /) -> list[RewardRecord]: ...
+
+    async def health(self) -> dict[str, Any]: ...
+
+
+class Routes:
+    """What the routes share. `keep` gets every record that was served."""
+
+    def __init__(
+        self, system: Scores, config: ServeConfig, keep: Callable[[Mapping[str, Any]], None] = lambda record: None
+    ) -> None:
+        self._system, self._config, self._keep = system, config, keep
+        self.requests = self.responses = self.failed = 0
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/score", self._route(self._score), methods=["POST"]),
+                Route("/get_reward", self._route(self._get_reward), methods=["POST"]),
+                Route("/health", self._route(self._health), methods=["GET"]),
+            ]
+        )
+
+    async def _score(self, request: Request) -> Mapping[str, Any]:
+        groups = read_score(await self._body(request))
+        names = [f"groups[{i}].sample" for i in range(len(groups))]
+        return tell_score(await self._scored(groups, names))
+
+    async def _get_reward(self, request: Request) -> Mapping[str, Any]:
+        groups = read_get_reward(await self._body(request), self._config.end_texts)
+        firsts = accumulate((len(responses) for _, responses in groups), initial=0)
+        names = [f"labels[{first}]" for first in firsts][:-1]
+        return tell_get_reward(await self._scored(groups, names), self._config.missing)
+
+    async def _health(self, request: Request) -> Mapping[str, Any]:
+        async with asyncio.timeout(HEALTH_S):
+            pools = await self._system.health()
+        counts = {"requests": self.requests, "responses": self.responses, "failed": self.failed}
+        said = {"version": __version__, "pools": pools, **counts}
+        down = sorted(name for name, pool in pools.items() if not pool["running"])
+        if down:
+            raise _Answer(503, {"error": f"no replica is running of: {', '.join(down)}", **said})
+        return {"status": "ok", **said}
+
+    async def _scored(self, groups: Sequence[Group], names: Sequence[str]) -> Told:
+        """`names`: what the request calls each group's sample."""
+        self.requests += 1
+        read = [
+            (from_json(dict(sample), where=name), texts) for (sample, texts), name in zip(groups, names, strict=True)
+        ]
+        records = await self._system.ascore(read)
+        told = [record_to_dict(record) for record in records]
+        for record in told:
+            self._keep(record)
+        values = [None if isinstance(r.total, Failure) else r.total.value for r in records]
+        self.responses += len(values)
+        self.failed += sum(value is None for value in values)
+        rest = iter(values)
+        return [[next(rest) for _ in responses] for _, responses in groups], told
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        most = int(self._config.max_body_mb * 2**20)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                limit = f"more than serve.max_body_mb={self._config.max_body_mb:g}; send fewer groups, or raise it"
+                raise _Answer(413, {"error": limit})
+        return read_object(bytes(body))
+
+    def _route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Every outcome as JSON: a fault of the request is 400 with its field, a reward that is missing 503."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return _json(200, await handler(request))
+            except _Answer as error:
+                return _json(error.status, error.body)
+            except BadInput as error:
+                return _json(400, {"error": str(error), "field": error.where})
+            except RewardMissing as error:
+                return _json(503, {"error": str(error), "failures": list(error.failures)}, {"Retry-After": "1"})
+            except TimeoutError:
+                return _json(503, {"error": f"no state of the pools within {HEALTH_S:g} s"})
+            except HamrError as error:
+                return _json(500, {"error": str(error)})
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except Exception as error:
+                log.exception("%s %s", request.method, request.url.path)
+                return _json(500, {"error": f"{type(error).__name__}: {error}"})
+
+        return answer
+
+
+class _Answer(Exception):
+    """An answer other than 200 that a handler decides on."""
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        super().__init__(status)
+        self.status, self.body = status, body
+
+
+def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    # NaN is no JSON, but it is what `missing: nan` promises, and Python's own parser reads it.
+    return Response(json.dumps(body), status, headers, "application/json")

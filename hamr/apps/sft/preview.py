@@ -1,0 +1,90 @@
+"""What `hamr sft` would train on, for the eye: the mix as a table, items as coloured text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from hamr.apps.sft.sets import PreparedSft, prepare_sft
+from hamr.config.load import load_config
+from hamr.data.sft_encoding import EncodedItem, part_names
+from hamr.errors import BadInput
+from hamr.models.tokenizer import Tokenizer
+
+STYLES = {"rationale": "yellow", "action": "green", "environment": "cyan", "next_action": "bright_green"}
+UNTRAINED = "red"
+PROMPT_SHOWN = 1200
+"""Characters of a prompt; of a longer one the middle is left out."""
+
+
+def preview(args: Sequence[str]) -> int:
+    """Shows the mix and `n` items of every set. Raises BadInput as the training would."""
+    own = [arg for arg in args if arg.startswith("n=")]
+    number = own[-1].partition("=")[2] if own else "3"
+    if not number.isdecimal() or int(number) < 1:
+        raise BadInput("n", number, "must be a number of items, 1 or more")
+    prepared = prepare_sft(load_config([arg for arg in args if arg not in own]))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(mix_table(prepared))
+    for entry in prepared.sets:
+        shown = (entry.train or entry.validation)[: int(number)]
+        for i, item in enumerate(shown, start=1):
+            console.rule(escape(f"{entry.name} {i}: {item.kind}"), align="left")
+            console.print(item_text(item, prepared.tokenizer))
+    return 0
+
+
+def mix_table(prepared: PreparedSft) -> Table:
+    """Every set with what an epoch takes of it, in items and in tokens that are computed and that carry loss."""
+    epochs = prepared.config.sft.epochs
+    taken = Counter(which for e in range(epochs) for which, _ in prepared.order.epoch(e))
+    columns = ("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
+    table = Table(*columns, box=SIMPLE, padding=0, collapse_padding=True)
+    table.title = f"{prepared.items_in_all} items in {prepared.steps} steps of {prepared.config.sft.batch_size}"
+    for i, s in enumerate(prepared.sets):
+        table.add_row(
+            s.name,
+            f"{s.weight:g}",
+            str(len(s.train)),
+            f"{taken[i] / epochs:g}",
+            str(sum(map(len, s.train))),
+            str(sum(sum(item.mask) for item in s.train)),
+            str(s.held_out),
+            str(s.too_long),
+            str(s.other_kinds),
+        )
+    return table
+
+
+def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:
+    """The prompt dim, then every stretch of the target with its part, its tokens and whether it carries loss."""
+    text = Text()
+    prompt = tokenizer.decode(item.prompt_ids)
+    if len(prompt) > PROMPT_SHOWN:
+        prompt = f"{prompt[: PROMPT_SHOWN // 2]} [...] {prompt[-PROMPT_SHOWN // 2 :]}"
+    text.append(f"prompt, {len(item.prompt_ids)} tokens, no loss\n", "bold dim")
+    text.append(prompt.strip() + "\n", "dim")
+    for name, trained, said in stretches(item, tokenizer):
+        count = len(said)
+        words = tokenizer.decode(said) + ("<end>" if said[-1] == tokenizer.eos_id else "")
+        style = STYLES[name] if trained else UNTRAINED
+        text.append(f"{name}, {count} tokens, {'loss' if trained else 'no loss'}\n", f"bold {style}")
+        text.append(words + "\n", style if trained else f"{style} strike")
+    learnt = sum(item.mask)
+    text.append(f"{learnt} of {len(item)} tokens carry loss", "bold")
+    return text
+
+
+def stretches(item: EncodedItem, tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
+    """(part, whether it carries loss, its tokens), in order."""
+    names = part_names(item.kind)
+    rows = zip(item.parts, item.mask, item.token_ids, strict=True)
+    for (part, trained), run in groupby(rows, key=lambda row: row[:2]):
+        yield names[part], bool(trained), [token for _, _, token in run]

@@ -1,0 +1,47 @@
+"""Whether pools that are asked without a training run find room, before anything of theirs starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hamr.cluster.model_folders import check_models
+from hamr.cluster.nodes import cluster_nodes
+from hamr.cluster.placement import Node, check_demands, place
+from hamr.cluster.resource_requests import pool_demand, router_demand
+from hamr.cluster.session import local_cpus
+from hamr.config.schema import Config
+
+
+def check_pool_room(
+    config: Config, names: Iterable[str], *, router: bool, models: Mapping[str, Path] | None = None
+) -> None:
+    """Raises CapacityError where the pools `names` (and the router, if one is started) do not fit: the key, its value
+    and what would fit; BadInput where a node that they would lie on lacks one of `models` (folders by setting).
+
+    On the nodes of the Ray that runs in this process, all that they have (what is taken may be on its way out); before
+    one runs, on the one that will be started here. A cluster elsewhere has to be joined first, and an elastic one is
+    never full.
+    """
+    import ray
+
+    wanted = [pool_demand(name, config.pools[name]) for name in names]
+    if router:
+        wanted.append(router_demand(config.router))
+    if ray.is_initialized():
+        nodes = cluster_nodes(free_only=False)
+        if not config.cluster.elastic:
+            check_demands(wanted, nodes)
+        check_models(place(wanted, nodes), models or {})
+    elif config.cluster.address is None and not config.cluster.elastic:
+        check_demands(wanted, [local_node(config)])
+
+
+def local_node(config: Config) -> Node:
+    """This machine as the node of a local Ray."""
+    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
+
+
+def local_gpus() -> float:
+    """GPUs of this machine, counted without importing torch."""
+    return float(len(list(Path("/dev").glob("nvidia[0-9]*"))))

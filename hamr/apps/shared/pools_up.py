@@ -1,0 +1,89 @@
+"""Named pools for the length of one piece of work: what jobs need that ask models without a training run."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hamr import signals
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config
+from hamr.data.splits import Splits
+from hamr.errors import BadInput
+from hamr.protocols import Ask
+
+Result = TypeVar("Result")
+Work = Callable[[Mapping[str, Ask]], Awaitable[Result]]
+"""What is to be done with the pools, by name."""
+
+
+def writing_pool(config: Config, key: str, name: str) -> str:
+    """`name`, if it is a pool that can write; `key` is the option that named it. Raises BadInput."""
+    if name not in config.pools:
+        raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
+    if config.pools[name].role == "reranker":
+        raise BadInput(key, name, "is a reranker and cannot write; name a pool with role judge or grader")
+    if config.pools[name].compares:
+        raise BadInput(key, name, "compares two texts and cannot write; name a pool with a language model")
+    if config.pools[name].finetune:
+        raise BadInput(key, name, "is fine-tuned to give verdicts and cannot write; name an untrained pool")
+    return name
+
+
+def pools_of(name: str, where: Path) -> str:
+    """Under which name a job's pools stand on a cluster that others share. Two jobs of one kind that write to different
+    places have two; a job that goes on finds what a killed try left there."""
+    return f"{name}-{zlib.crc32(str(where.absolute()).encode()):08x}"
+
+
+def with_pools(
+    config: Config,
+    names: Sequence[str],
+    work: Work[Result],
+    *,
+    run: str,
+    progress: Callable[[str], None] = print,
+    splits: Splits | None = None,
+) -> Result:
+    """Starts the pools `names` of the configuration (each once), does the work, and takes them down again.
+
+    `run` names their applications on the cluster (see `pools_of`). `splits` is what pools with a `finetune` section are
+    trained on, if they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model
+    or template will not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
+    """
+    # Ray and the engines load only here: a command whose work is done already needs neither.
+    from hamr.apps.scorer.command import prepare_scorers
+    from hamr.apps.shared.pool_room import check_pool_room
+    from hamr.cluster.model_folders import pool_model
+    from hamr.cluster.session import ray_session
+    from hamr.pools.deployment import PoolClient, start_pools, stop_pools
+
+    pools = {name: config.pools[name] for name in dict.fromkeys(names)}
+    check_pool_room(config, pools, router=False)
+    prepared = config.model_copy(update={"pools": with_starts(config, pools)})
+    train, held_out = (splits.train, splits.validation) if splits else ((), ())
+    scorers = prepare_scorers(prepared, train, held_out, progress)
+    paths = {name: scorer.path for name, scorer in scorers.items() if name in pools}
+
+    async def ask() -> Result:
+        await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
+        clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
+        try:
+            return await work({name: client.ask for name, client in clients.items()})
+        finally:
+            await asyncio.gather(*(client.close() for client in clients.values()))
+            await stop_pools(run)
+
+    with ray_session(config.cluster):
+        models = {pool_model(name): path for name, path in paths.items()}
+        check_pool_room(config, pools, router=False, models=models)
+        return signals.run(ask())
+
+
+def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, PoolConfig]:
+    """The pools, and those that their training starts from."""
+    starts = [pool.finetune.start_from for pool in pools.values() if pool.finetune and pool.finetune.start_from]
+    return {**pools, **{name: config.pools[name] for name in starts}}

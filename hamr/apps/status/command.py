@@ -1,0 +1,52 @@
+"""`hamr status`: how a run is."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from hamr.apps.status.overview import Overview, overview, overview_lines
+from hamr.errors import BadInput
+from hamr.telemetry.live import find_run
+
+HELP = "shows how a run is: its pools, their load, step, reward, pace and estimated end"
+
+WATCH_S = 2.0
+
+
+def main(args: list[str]) -> int:
+    """`hamr status <run> [--watch]`, where <run> is a run folder or its name under `runs/`.
+
+    Everything comes from the run folder: a running job writes there every second how it and its pools are, so neither
+    an address nor a token is needed, and a run that is over can be looked at too. `--watch` shows it anew until the run
+    is over or Ctrl-C.
+
+    Per pool: running replicas (of how many are wanted), questions waiting for an answer, how long the last ones took
+    (median and 99th percentile, in line and at work), questions answered so far, the state of the breaker.
+    """
+    watch = "--watch" in args
+    runs = [arg for arg in args if arg != "--watch"]
+    if len(runs) != 1 or runs[0].startswith("-"):
+        raise BadInput("run", " ".join(runs) or None, "name one run: hamr status <run> [--watch]")
+    folder = find_run(runs[0])
+    seen = overview(folder)
+    if not watch or not _alive(seen):
+        print("\n".join(overview_lines(seen)))
+        return 0
+    with Live(_shown(seen), console=Console(highlight=False), auto_refresh=False) as live:
+        while _alive(seen):
+            time.sleep(WATCH_S)
+            seen = overview(folder)
+            live.update(_shown(seen), refresh=True)
+    return 0
+
+
+def _alive(seen: Overview) -> bool:
+    return seen.live is not None and seen.live.alive()
+
+
+def _shown(seen: Overview) -> Group:
+    return Group(*(Text(line, no_wrap=True) for line in overview_lines(seen)))

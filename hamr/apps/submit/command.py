@@ -1,0 +1,202 @@
+"""`hamr submit`: the same command on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hamr.apps.submit.batch import relative_files, send_batch
+from hamr.apps.submit.package import Package, pack
+from hamr.apps.submit.request import AS_GIVEN, LEARNING, Request, run_folder, secret_variables, wandb_place
+from hamr.cluster.job_cluster import JobCluster
+from hamr.cluster.placement import planned
+from hamr.config.cluster_security import check_cluster_address, host_of
+from hamr.config.load import dump_config
+from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first
+from hamr.config.schema import Config
+from hamr.config.secrets_check import refuse_secrets
+from hamr.errors import BadInput, HamrError
+
+HELP = "sends the same command to a Ray cluster, to Kubernetes or to Slurm"
+
+JOBS = ("train", "sft", "score", "calibrate", "evaluate", "scorer")
+FOLDER = ".hamr-job"
+EXPERIMENT = "submitted"
+"""The resolved configuration travels as a choice of `experiment` in a config folder of the package's own."""
+STARTED_S = 120.0
+POLL_S = 0.5
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+FLAGS = ("--follow", "--dry-run")
+PATHS = ("input", "output", "pairs", "samples", "labels", "run", "compare", "data")
+MAYBE_PATHS = ("policy", "scenario")
+"""Lists of names, of which some may be files or folders."""
+
+
+def main(args: list[str]) -> int:
+    """`hamr submit <job> [what the job takes] cluster=ray|kuberay|slurm|local [--follow] [--dry-run]`.
+
+    First the configuration and the cluster are checked: the plan says which node holds what, and what does not fit is
+    one line. Secrets never travel in a file or in a job's description.
+
+    `cluster=ray cluster.dashboard=URL`: a Ray cluster that is there. The working folder (what .gitignore leaves, no
+    file that looks like a key) and the resolved configuration are sent, and the job runs there as it would here.
+    Variables such as WANDB_API_KEY have to be set on the nodes.
+
+    `cluster=kuberay launch.claim=NAME [launch.image=... launch.secret=...]` (train): a RayJob, by `kubectl apply`. The
+    code is the image's; run folders, data and models lie on the claim, keys in the Secret.
+
+    `cluster=slurm` (train): a batch job, by `sbatch`, from a folder that all nodes see. A copy of the working folder
+    waits beside the run folder, and Slurm takes the environment along.
+
+    `--dry-run` sends nothing: with `cluster=kuberay|slurm` it writes the files and prints the line that would send
+    them. A machine without kubectl or sbatch does the same, and the exit code is 2.
+
+    `--follow` shows the job's output and returns its exit code; Ctrl-C leaves the job running. `cluster=local` runs it
+    here. `hamr submit train resume=<run folder> cluster=...` goes on with a run on another cluster, under the same
+    W&B id; the folder has to be at the same path there.
+    """
+    follow, dry = (flag in args for flag in FLAGS)
+    given = [arg for arg in args if arg not in FLAGS]
+    if not given or given[0] not in JOBS:
+        named = given[0] if given else None
+        known = ", ".join(nearest_first(named, JOBS) if named else JOBS)
+        raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
+    request = Request.read(given[0], given[1:])
+    where = request.config.cluster.type
+    if where in ("kuberay", "slurm"):
+        return send_batch(request, follow=follow, dry=dry)
+    if where == "ray":
+        return send(request, follow=follow, dry=dry)
+    if dry:
+        raise BadInput("--dry-run", where, f"a job that runs here is not sent; look at it with: hamr {request.job}")
+    module = importlib.import_module(_module(request.job))
+    return int(module.main([*request.own, *request.settings]))
+
+
+def send(request: Request, *, follow: bool, dry: bool = False) -> int:
+    """Checks, packs, submits; then says where to look."""
+    config, run = located(request)
+    refuse_secrets(config, (*request.own, *request.settings))
+    there = config.cluster
+    check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
+    cluster = JobCluster(config.cluster.dashboard)
+    if request.job == "train":
+        print("\n".join(planned(config, cluster.nodes())), flush=True)
+    if needed := secret_variables(config):
+        print(f"the nodes need these variables set, they are not sent: {', '.join(needed)}")
+    name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
+    with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
+        extra = {f"{FOLDER}/experiment/{EXPERIMENT}.yaml": f"# @package _global_\n{dump_config(config)}"}
+        package = pack(Path.cwd(), Path(aside) / "job.zip", extra, most_mb=config.cluster.max_package_mb)
+        print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
+        if package.kept_back:
+            print(f"kept back, as they look like keys: {', '.join(package.kept_back)}")
+        refuse_left_behind(config, package)
+        if dry:
+            print(f"nothing was sent; there it would run: {command(request)}")
+            return 0
+        job = cluster.submit(command(request), package.path, name, variables={})
+    print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
+    if run is not None:
+        print(f"run:       {run} (hamr status {run})")
+    print(f"W&B:       {wandb_place(config, None if request.job == 'scorer' else run)}", flush=True)
+    if not follow:
+        return begun(cluster, job)
+    try:
+        asyncio.run(cluster.follow(job, lambda text: print(text, end="", flush=True)))
+    except KeyboardInterrupt:
+        print(f"\nthe job goes on; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr)
+        raise
+    return ended(cluster, job)
+
+
+def located(request: Request) -> tuple[Config, Path | None]:
+    """The configuration as the job is to have it, and the run folder of a run that learns."""
+    config, cluster = request.config, request.config.cluster
+    here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
+    joined = cluster.model_copy(update={"address": "auto", "type": "local"})
+    if request.resume is not None:
+        return config.model_copy(update={"cluster": joined}), request.resume
+    for arg in (*request.own, *(s for s in request.settings if request.job == "evaluate" and s.startswith("data="))):
+        key, _, value = arg.partition("=")
+        if not all(Path(file).is_absolute() for file in _files(request.job, key, value)):
+            raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
+    if request.job not in LEARNING:
+        return config.model_copy(update={"cluster": joined}), None
+    if cluster.run_root is None and not here and not Path(request.run_name()).is_absolute():
+        raise BadInput("cluster.run_root", None, "name a folder for run folders that this machine and all nodes see")
+    run = run_folder(request)
+    experiment = config.experiment.model_copy(update={"run_dir": str(run)})
+    return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
+
+
+def refuse_left_behind(config: Config, package: Package) -> None:
+    """Raises BadInput for a file of the configuration that is named from the working folder and does not travel."""
+    for key, file in relative_files(config).items():
+        if not package.has(file):
+            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
+            raise BadInput(key, file, remedy)
+
+
+def command(request: Request) -> str:
+    """What runs in the package's folder. `pools` is taken out of the defaults first: its keys are names, and the
+    resolved configuration has all that is wanted."""
+    words = ["python", "-m", "hamr", request.job, *request.own]
+    if request.job in AS_GIVEN:
+        fitted = request.job == "calibrate" and any(arg.startswith("scores=") for arg in request.own)
+        if not fitted:  # a fit to a file takes no configuration
+            kept = [s for s in request.settings if not s.startswith(("cluster=", "cluster.type="))]
+            words += [*kept, "cluster.address=auto"]
+    elif request.resume is None:
+        words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
+    return shlex.join(words)
+
+
+def _files(job: str, key: str, value: str) -> list[str]:
+    """The files and folders that an argument names."""
+    if key in MAYBE_PATHS:
+        parts = [part.strip() for part in value.split(",")]
+        return [part for part in parts if "/" in part or part.endswith((".jsonl", ".yaml"))]
+    if key == "labels":
+        return [part.strip() for part in value.split(",")]
+    return [value] if key in PATHS or (job, key) == ("calibrate", "scores") else []  # ECS has scores=hard|soft
+
+
+def begun(cluster: JobCluster, job: str) -> int:
+    """Waits until the job's process runs; one that ends at once has failed, and its reason is shown."""
+    deadline = time.monotonic() + STARTED_S
+    while time.monotonic() < deadline:
+        state, _, _ = cluster.state(job)
+        if state in ENDED:
+            return ended(cluster, job)
+        if state == "RUNNING":
+            return 0
+        time.sleep(POLL_S)
+    print(f"the job waits for its place; follow it with: ray job logs -f {job} --address {cluster.dashboard}")
+    return 0
+
+
+def ended(cluster: JobCluster, job: str) -> int:
+    """The job's own exit code. Raises HamrError where it never came to have one."""
+    deadline = time.monotonic() + STARTED_S
+    while (found := cluster.state(job))[0] not in ENDED and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    state, code, message = found
+    if code is not None:
+        return code
+    if state == "SUCCEEDED":
+        return 0
+    raise HamrError(f"job {job} {state.lower()}: {' '.join(message.split())[:400]}")
+
+
+def _module(job: str) -> str:
+    from hamr.cli import JOBS as ENTRIES
+
+    return ENTRIES[job][0].partition(":")[0]

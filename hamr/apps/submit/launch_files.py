@@ -1,0 +1,131 @@
+"""Files that start a Ray cluster for one job: KubeRay manifests, a Slurm script, plain `ray start` scripts.
+
+No file holds a secret: the cluster's token is made where the cluster starts, other keys come from a Kubernetes Secret
+or from the environment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import yaml
+
+from hamr.apps.submit.launch_job import EXPERIMENT, command, experiment_file, name_of, nodes, ray_version
+from hamr.apps.submit.launch_scripts import plain, slurm
+from hamr.config.launch import LaunchConfig, LaunchKind
+from hamr.config.schema import Config
+
+MOUNT = "/etc/hamr"
+"""Where pods find the configuration."""
+CLAIM = "/mnt/hamr"
+"""Where they find run folders, data and models."""
+
+
+def render(config: Config, kind: LaunchKind, resume: str | None = None) -> dict[str, str]:
+    """The files by name (a path relative to their folder), for the run of `config` or for one to `resume`, by the path
+    that the nodes know it by. Raises CapacityError where an actor fits no node."""
+    return KINDS[kind](config, resume)
+
+
+def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
+    """`configmap.yaml`, `rayjob.yaml` (its own cluster, taken down at the end), `raycluster.yaml` (one to keep)."""
+    name, launch = name_of(config), config.launch
+    folder = f"{CLAIM}/runs/{name}"
+    spec = cluster_spec(config)
+    job = {
+        "entrypoint": command(MOUNT, resume),
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": launch.keep_finished_s,
+        "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),
+        # A second cluster would find the run folder in use; going on is `resume=`.
+        "backoffLimit": 0,
+        "rayClusterSpec": spec,
+    }
+    # Where nodes come and go, a pool that is to grow asks for them; a run that sees none free would refuse.
+    elastic = config.cluster.elastic or "enableInTreeAutoscaling" in spec
+    there = config.model_copy(update={"cluster": config.cluster.model_copy(update={"elastic": elastic})})
+    text = experiment_file(there, folder)
+    return {
+        "configmap.yaml": _yaml(_object(config, "v1", "ConfigMap", data={f"{EXPERIMENT}.yaml": text})),
+        "rayjob.yaml": _yaml(_object(config, "ray.io/v1", "RayJob", spec=job)),
+        "raycluster.yaml": _yaml(_object(config, "ray.io/v1", "RayCluster", spec=spec)),
+    }
+
+
+def cluster_spec(config: Config) -> dict[str, Any]:
+    """The operator makes the token's Secret and puts it into every pod (KubeRay 1.5.1 or newer)."""
+    wanted, launch = nodes(config), config.launch
+    scales = wanted.most > wanted.least
+    head = {"cpu": str(launch.head_cpus), "memory": f"{launch.head_memory_gib}Gi"}
+    worker = {"cpu": str(launch.cpus_per_node), "memory": f"{launch.memory_gib_per_node}Gi"}
+    if wanted.gpus:
+        worker["nvidia.com/gpu"] = str(wanted.gpus)
+    group = {
+        "groupName": "nodes",
+        "replicas": wanted.least,
+        "minReplicas": wanted.least,
+        "maxReplicas": wanted.most,
+        "rayStartParams": {},
+        "template": _pod(launch, name_of(config), "ray-worker", worker),
+    }
+    return {
+        "rayVersion": ray_version(),
+        "authOptions": {"mode": "token"},
+        **({"enableInTreeAutoscaling": True} if scales else {}),
+        "headGroupSpec": {
+            # No actor of the run on the head: losing one of those must not lose the cluster.
+            "rayStartParams": {"num-cpus": "0"},
+            "template": _pod(launch, name_of(config), "ray-head", head),
+        },
+        "workerGroupSpecs": [group],
+    }
+
+
+def _pod(launch: LaunchConfig, name: str, container: str, resources: Mapping[str, str]) -> dict[str, Any]:
+    shared = {"medium": "Memory", "sizeLimit": f"{launch.shared_memory_gib}Gi"}
+    work: dict[str, Any] = {"persistentVolumeClaim": {"claimName": launch.claim}} if launch.claim else {"emptyDir": {}}
+    items = [{"key": f"{EXPERIMENT}.yaml", "path": f"experiment/{EXPERIMENT}.yaml"}]
+    one: dict[str, Any] = {
+        "name": container,
+        "image": launch.image,
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "config", "mountPath": MOUNT, "readOnly": True},
+            {"name": "work", "mountPath": CLAIM},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+        ],
+    }
+    if launch.claim:
+        # The head downloads and prepares models, and the others' actors read them: at one path.
+        places = {"HF_HOME": f"{CLAIM}/hf", "HAMR_CACHE": f"{CLAIM}/cache"}
+        one["env"] = [{"name": key, "value": value} for key, value in places.items()]
+    if launch.secret:
+        one["envFrom"] = [{"secretRef": {"name": launch.secret}}]
+    return {
+        "spec": {
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000},
+            "containers": [one],
+            "volumes": [
+                {"name": "config", "configMap": {"name": name, "items": items}},
+                {"name": "work", **work},
+                {"name": "shared-memory", "emptyDir": shared},
+            ],
+        }
+    }
+
+
+def _object(config: Config, version: str, kind: str, **rest: Any) -> dict[str, Any]:
+    metadata = {"name": name_of(config), "namespace": config.launch.namespace}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    # Without aliases, which no manifest that people read should have.
+    dumper = type("_Plain", (yaml.SafeDumper,), {"ignore_aliases": lambda self, data: True})
+    return yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+KINDS: dict[str, Callable[[Config, str | None], dict[str, str]]] = {"kuberay": kuberay, "slurm": slurm, "ray": plain}

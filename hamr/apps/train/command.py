@@ -1,0 +1,289 @@
+"""`hamr train`: warm-up by SFT, then RL with the hybrid reward, measured on held-out samples before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hamr import signals
+from hamr.apps.pipeline.log import is_pipeline
+from hamr.apps.report.live import live_report
+from hamr.apps.report.run_report import write_report
+from hamr.apps.scorer.command import TunedScorer, prepare_scorers
+from hamr.apps.scorer.fallback import with_usable_scorers
+from hamr.apps.shared.pool_room import local_node
+from hamr.apps.shared.pools_up import pools_of
+from hamr.apps.shared.preemption import Preemption, stopped
+from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
+from hamr.apps.shared.sinks import check_sinks, open_sinks
+from hamr.apps.shared.summary import summarise_run
+from hamr.apps.train.live_control import Attendant
+from hamr.apps.train.pool_scaler import LiveFleet
+from hamr.apps.train.run_actors import World, started
+from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
+from hamr.cluster.model_folders import POLICY, check_models, pool_model
+from hamr.cluster.nodes import cluster_nodes
+from hamr.cluster.placement import check_placement, plan, planned
+from hamr.cluster.session import check_cluster, ray_session
+from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.config.schema import Config
+from hamr.data.splits import count_copies
+from hamr.errors import Preempted, RunFolderError
+from hamr.models.precision import computations, precision_notes
+from hamr.telemetry.console import Console
+from hamr.telemetry.memory import MemoryWatch
+from hamr.telemetry.recorder import RunRecorder
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.summary import write_summary
+from hamr.trainer.checkpoints import Checkpoint, Checkpoints
+
+HELP = "the RL run: rollout, reward cascade, update, sync"
+
+
+MULTIRUN = "--multirun"
+
+
+def main(args: list[str]) -> int:
+    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
+
+    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other, each in a
+    folder of its own; `resume=<the folder of all>` goes on with them.
+
+    `pipeline=olamind|hrm|olamind_small|hrm_small|FILE.yaml [inputs.<name>=<file>] [stages.<stage>.<override>]
+    [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline one after the
+    other, each in a folder of its own; `dry_run=true` prints their commands, `resume=<its folder>` goes on with it.
+    """
+    if MULTIRUN in args:
+        from hamr.apps.pipeline.sweep import sweep
+
+        return sweep(args)
+    if is_pipeline_command(args):
+        from hamr.apps.pipeline.run import main as run_pipeline
+
+        return run_pipeline(args)
+    job = Job.of(args)
+    check_sinks(job.config.logging)
+    check_cluster(job.config.cluster)
+    if job.config.cluster.address is None:
+        check_placement(job.used, [local_node(job.config)])
+    with stoppable(job):
+        return run_job(job)
+
+
+@contextlib.contextmanager
+def stoppable(job: Job, command: str = "train") -> Iterator[None]:
+    """Raise a signal that arrives in the body as the one line that says how to resume the run (Preempted)."""
+    try:
+        with signals.handled():
+            yield
+    except (SystemExit, KeyboardInterrupt) as e:
+        if (signum := signals.signal_of(e)) is None:
+            raise
+        begun = (job.path / "config.yaml").is_file()
+        raise stopped(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
+
+
+def is_pipeline_command(args: Sequence[str]) -> bool:
+    """Whether it runs several stages, or goes on with them."""
+    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
+    return any(arg.startswith("pipeline=") for arg in args) or any(is_pipeline(Path(folder)) for folder in resumed)
+
+
+def run_job(job: Job) -> int:
+    console = Console(job.config.experiment.name, enabled=job.config.logging.console)
+    with MemoryWatch() as memory, console:
+        with console.phase("model and data"):
+            prepared = prepare(job.used)
+            config, replaced = with_usable_scorers(job.config, prepared.splits)
+            job = dataclasses.replace(job, config=config)
+            prepared = dataclasses.replace(prepared, config=job.used)
+            check_room(job.config, prepared.model_path, job.path)
+        splits = prepared.splits
+        if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
+            console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
+        if replaced:
+            console.note(replaced)
+        for note in precision_notes(computations(job.used)):
+            console.note(note)
+        with console.phase("scorers"):
+            scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
+        with job.open() as folder:
+            signals.advise(how_to_resume(folder.path))
+            console.note(f"run folder {folder.path}")
+            console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
+            with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
+                nodes = cluster_nodes()
+                lines = planned(job.used, nodes)
+                for line in () if session.local else lines:
+                    console.note(line)
+                models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
+                check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
+                finished = signals.run(train(prepared, scorers, folder, console))
+            write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
+            report = write_report(folder.path)
+    print(f"report: {report}")
+    return 0
+
+
+async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
+    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any.
+
+    Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
+    """
+    preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
+    try:
+        with preemption.watching(console.note):
+            return await _train(prepared, scorers, folder, console, preemption)
+    except asyncio.CancelledError:
+        if preemption.asked.is_set():
+            raise stopped(f"; {how_to_resume(folder.path)}") from None
+        raise
+
+
+async def _train(
+    prepared: Prepared,
+    scorers: dict[str, TunedScorer],
+    folder: RunFolder,
+    console: Console,
+    preemption: Preemption,
+) -> Run:
+    config = prepared.config
+    checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
+    newest = await asyncio.to_thread(checkpoints.newest)
+    if newest is not None and "sft" in newest.state:
+        raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; go on with `hamr sft resume=...`")
+    run: Run | None = None
+    everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
+    with RunRecorder(
+        folder,
+        console=console,
+        wandb=open_sinks(config, folder.path, run_id(folder.path)),
+        prompts=everyone,
+        sample_rows=config.logging.sample_rows,
+        limits=config.logging.alarms,
+        audit_frac=config.rewards.consistency.audit_frac,
+        truth=prepared.truth,
+    ) as recorder:
+        paths = {name: s.path for name, s in scorers.items()}
+        attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        world: World | None = None
+        try:
+            async with attendant.attending():
+                with console.phase("start"):
+                    world = await started(prepared, paths, pools_of(attendant.run, folder.path))
+                attendant.fleet = LiveFleet(config, paths, world.run, world.router)
+                run = Run(
+                    prepared=prepared,
+                    world=world,
+                    recorder=recorder,
+                    checkpoints=checkpoints,
+                    console=console,
+                    run_id=attendant.run,
+                    preemption=preemption,
+                )
+                with console.phase("scorer check"):
+                    await run.scorers.at_start()
+                await run_stages(run, newest)
+        except BaseException as e:
+            asked = preemption.asked.is_set()
+            error = await dropped(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
+            attendant.say("preempted" if asked else "failed", str(error) or type(error).__name__)
+            if error is e:
+                raise
+            raise error from None
+        else:
+            attendant.say("finished")
+            return run
+        finally:
+            if world is not None:
+                await world.stop()
+
+
+async def dropped(run: Run) -> Preempted:
+    """Return the error of a run whose work a signal has dropped; it names the step from which the run resumes."""
+    if not run.doing:
+        return stopped(f"; {how_to_resume(run.folder)}")
+    steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
+    newest = await asyncio.to_thread(run.checkpoints.newest)
+    warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
+    if newest is not None:
+        kept = f"step {newest.step} of {steps} is kept"
+    else:
+        kept = f"step {warm_up.step} of the warm-up is kept" if warm_up else "no earlier step was kept"
+    return stopped(
+        f": {run.doing} was not finished and saved within experiment.checkpoint.grace_s={grace_s:g} s and is dropped, "
+        f"{kept}; {how_to_resume(run.folder)}"
+    )
+
+
+async def run_stages(run: Run, newest: Checkpoint | None) -> None:
+    """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands. Without a
+    step of RL there is nothing after it to measure."""
+    with run.preemption.patiently():
+        if newest is None:
+            await warm_up(run)
+        await rl_stage(run, newest)
+        steps = run.config.experiment.steps
+        if steps and await run.preemption.unless_asked(run.evaluate("rl", steps)) is None:
+            raise stopped(f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A new run or one to go on with."""
+
+    config: Config
+    path: Path
+    resume: bool
+
+    @property
+    def used(self) -> Config:
+        """The configuration without the pools that nothing in the run asks."""
+        return self.config.with_asked_pools(*self.config.experiment.sage.asked.values())
+
+    @classmethod
+    def of(cls, args: Sequence[str]) -> Job:
+        """What the command line asks for: overrides of a new run, or `resume=<run folder>` alone."""
+        return cls.resumed(args[0].partition("=")[2]) if _is_resume(args) else cls.new(load_config(args))
+
+    @classmethod
+    def new(cls, config: Config) -> Job:
+        path = run_path(config.experiment)
+        RunFolder.refuse_if_used(path)
+        return cls(config=config, path=path, resume=False)
+
+    @classmethod
+    def resumed(cls, path: str) -> Job:
+        folder = Path(path)
+        if not (folder / "config.yaml").is_file():
+            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr made")
+        return cls(config=_joining(load_dumped(folder / "config.yaml")), path=folder, resume=True)
+
+    def open(self) -> RunFolder:
+        return RunFolder.resume(self.path) if self.resume else RunFolder.create(self.path, dump_config(self.config))
+
+
+def _joining(config: Config) -> Config:
+    """A run that goes on in a cluster's job belongs to that cluster, wherever it began."""
+    if not os.environ.get("RAY_ADDRESS"):
+        return config
+    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
+
+
+def _is_resume(args: Sequence[str]) -> bool:
+    wanted = [arg for arg in args if arg.startswith("resume=")]
+    if wanted and len(args) > 1:
+        others = [arg for arg in args if arg not in wanted]
+        raise RunFolderError("resume", others, "a resumed run keeps its configuration; drop the other overrides")
+    return bool(wanted)
+
+
+def run_id(path: Path) -> str:
+    """A run's name in keys: its folder's, in characters that all of them take."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"

@@ -1,0 +1,142 @@
+"""SAGE with the policy in training: customers talk to the rollout engines during `hamr train` (`experiment.sage`).
+
+Each evaluation has a folder of its own, `sage/<stage>/` in the run's, as `hamr evaluate benchmark=sage` writes it. Its
+figures go where those of the held-out decisions go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hamr.apps.evaluate.sage.run import digest_of, draw_report, write_figures
+from hamr.apps.train.policy_pool import asked_policy
+from hamr.bench.sage.coverage import plan_dialogues
+from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
+from hamr.bench.sage.scripted import PREFIX, scripted
+from hamr.bench.sage.simulation import Simulation
+from hamr.bench.sage.store import Store
+from hamr.bench.sage.traces import Plan
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+from hamr.procedures import Scenario, load_scenario
+from hamr.procedures.words import load_words
+from hamr.protocols import Ask
+from hamr.types import Answer, Question
+
+if TYPE_CHECKING:
+    from hamr.apps.train.stages import Run
+    from hamr.models.tokenizer import Tokenizer
+
+POLICY = "policy"
+"""The agent's name in traces and tables."""
+
+
+def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
+    """Whether what `experiment.sage` asks for can be, as far as the configuration alone cannot tell. Raises BadInput:
+    no such procedure or script, missing words, and a context that a procedure alone fills."""
+    sage = config.experiment.sage
+    if not sage.scenarios:
+        return
+    if len(set(sage.judges)) < len(sage.judges):
+        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
+    for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
+        if name.startswith(PREFIX):
+            scripted(kind, name.removeprefix(PREFIX), {}, {})
+    for scenario in _scenarios(config).values():
+        if sage.simulator == f"{PREFIX}worded":
+            load_words(scenario, sage.language)
+        _check_room(config, scenario, tokenizer)
+
+
+def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> None:
+    plan = plan_dialogues(scenario, config.experiment.sage)[0]
+    told = Simulation(scenario, _nobody, _nobody, config.experiment.sage).instructions(plan)
+    needed = len(tokenizer.chat_ids([{"role": "system", "content": told}])) + _answer_tokens(config)
+    if needed >= config.model.max_context:
+        remedy = f"{scenario.name}'s procedure and one answer take {needed} tokens alone; raise it"
+        raise BadInput("model.max_context", config.model.max_context, remedy)
+
+
+async def simulate(run: Run, stage: str, step: int) -> None:
+    """Every customer of `experiment.sage`, with the weights that the engines hold. What an earlier try of this stage
+    left is thrown away: it may have had other weights."""
+    config = run.config
+    sage = config.experiment.sage
+    folder = run.folder / "sage" / stage
+    shutil.rmtree(folder, ignore_errors=True)
+    scenarios = _scenarios(config)
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, sage)]
+    settings = {
+        "agents": {POLICY: {"run": run.run_id, "stage": stage, "step": step}},
+        "scenarios": {name: {"digest": digest_of(scenario)} for name, scenario in scenarios.items()},
+        "sage": sage.model_dump(mode="json"),
+    }
+    with run.console.phase(f"dialogues {stage}"), Store(folder, settings) as store:
+        try:
+            pairs = [(POLICY, plan) for plan in plans]
+            await hold(store, scenarios, pairs, _cast(run, scenarios, plans), sage, at_once=_at_once(config))
+        finally:
+            found = summarise(store, scenarios, plans, [POLICY], sage)
+            write_figures(folder, sage, found)
+        await asyncio.to_thread(draw_report, folder, found, store)
+    values = figures(found)
+    run.recorder.evaluation(stage, step, {f"eval/{stage}/sage/{name}": value for name, value in values.items()})
+    run.dialogues[stage] = {"step": step, **values}
+
+
+def figures(found: Evaluated) -> dict[str, float]:
+    """What is known of the policy: the means of the scenarios, and how many of the dialogues came to an end."""
+    result = found.summary["agents"][POLICY]
+    means = {name: figure["mean"] for name, figure in result["average"].items()}
+    outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
+    held = sum(sum(counts.values()) for counts in outcomes)
+    failed = sum(n for counts in outcomes for outcome, n in counts.items() if outcome.endswith("_failed"))
+    known = {name: value for name, value in means.items() if value is not None}
+    return {**known, "dialogues": float(held), "failed_frac": failed / held if held else 0.0}
+
+
+# --- who takes part ----------------------------------------------------------------------------
+
+
+def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[Plan]) -> Cast:
+    config = run.config
+    sage, by_id = config.experiment.sage, {plan.id: plan for plan in plans}
+
+    def who(kind: str, name: str) -> Ask:
+        if name.startswith(PREFIX):
+            return scripted(kind, name.removeprefix(PREFIX), scenarios, by_id)
+        return run.world.pools[name].ask
+
+    policy = asked_policy(
+        run.world.workers,
+        run.prepared.codec.tokenizer.chat_ids,
+        run=f"{run.run_id}/sage",
+        context=config.model.max_context,
+        max_new_tokens=_answer_tokens(config),
+    )
+    return Cast(
+        agents={POLICY: policy},
+        user=who("simulator", sage.simulator),
+        simulator=sage.simulator,
+        judges={name: who("judges", name) for name in sage.judges},
+    )
+
+
+def _scenarios(config: Config) -> dict[str, Scenario]:
+    return {(scenario := load_scenario(name)).name: scenario for name in config.experiment.sage.scenarios}
+
+
+def _answer_tokens(config: Config) -> int:
+    return config.experiment.sage.max_new_tokens or config.rollout.max_new_tokens
+
+
+def _at_once(config: Config) -> int:
+    """As many dialogues as the engines have places for."""
+    return config.experiment.sage.at_once or config.rollout.workers * config.rollout.engine.max_num_seqs
+
+
+async def _nobody(question: Question) -> Answer:
+    raise AssertionError("only asked what an agent is told")

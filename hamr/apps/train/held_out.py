@@ -1,0 +1,200 @@
+"""How good is a policy on held-out decision points: responses to each, scored like in training."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hamr.bench.statistics import share_interval
+from hamr.data.formats import NAMES, PLAIN, Formats
+from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
+from hamr.rewards.matching import match_action
+from hamr.rewards.truth import ExactAct, metric_word
+from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutResult:
+    """Held-out figures, all shares in [0, 1] and rewards in the units of the reward mix.
+
+    `n` responses. `action_accuracy`: the response takes the decision of one of the references (reply, or the same
+    tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the share that is exactly
+    one of them; None without such samples. `format_error_rate`: responses that are no action at all.
+    `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
+    `by_format`: for every form of response that the prompts asked for (hybrid-CoT: two), `n`, the share of right
+    decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each where it is known.
+    `exact_act`: share of responses with the due act and the right facts, replies included (`hamr.rewards.truth`);
+    `exact_by_act`: the same per act, each with `n`, `share` and the ends `low` and `high` of its 95 % (Wilson)
+    interval. None and empty where the data do not name their acts.
+    """
+
+    n: int
+    action_accuracy: float
+    tool_exact_match: float | None
+    format_error_rate: float
+    failed_frac: float
+    reward: dict[str, float]
+    by_act: dict[str, float]
+    by_format: dict[str, dict[str, float]]
+    records: tuple[RewardRecord, ...]
+    exact_act: float | None = None
+    exact_by_act: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures without the records, JSON-able."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "records"}
+
+    def metrics(self, stage: str) -> dict[str, float]:
+        flat = {
+            "action_accuracy": self.action_accuracy,
+            "format_error_rate": self.format_error_rate,
+            "failed_frac": self.failed_frac,
+            **{f"reward/{name}": value for name, value in self.reward.items()},
+            **{
+                f"by_format/{form}/{name}": value for form, own in self.by_format.items() for name, value in own.items()
+            },
+        }
+        if self.tool_exact_match is not None:
+            flat["tool_exact_match"] = self.tool_exact_match
+        if self.exact_act is not None:
+            flat["exact_act"] = self.exact_act
+            flat |= {f"exact_by_act/{metric_word(act)}": own["share"] for act, own in self.exact_by_act.items()}
+        return {f"eval/{stage}/{name}": value for name, value in flat.items()}
+
+
+async def evaluate_held_out(
+    samples: Sequence[ServiceSample],
+    *,
+    run: str,
+    stage: str,
+    step: int,
+    encode: PromptEncoder,
+    engine: RolloutEngine,
+    rewarder: Rewarder,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    responses: int = 1,
+    formats: Formats = PLAIN,
+    stop_at_answer: bool = False,
+    truth: ExactAct | None = None,
+) -> HeldOutResult:
+    """So many responses of the engine's current policy to each of `samples`, scored while others are still generated.
+
+    The seeds follow from the prompt alone: every stage of every run draws with the same luck. `stop_at_answer`: where a
+    prompt asks for the answer first, nothing behind it is generated.
+    """
+    by_key: dict[SampleKey, ServiceSample] = {}
+    requests = []
+    for sample in samples:
+        keys = tuple(
+            SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=i) for i in range(responses)
+        )
+        by_key |= dict.fromkeys(keys, sample)
+        seeds = tuple(zlib.crc32(f"{sample.id}/{i}".encode()) for i in range(responses))
+        mark = formats.mark(sample)
+        sampling = SamplingConfig(
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+            stop=(mark,) if mark and stop_at_answer else (),
+            mark=mark,
+        )
+        requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=sampling))
+    scoring = {}
+    async for rollout in engine.generate(requests):
+        grouped = dataclasses.replace(rollout, siblings=responses)
+        scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
+    await asyncio.gather(*scoring.values())
+    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth)
+
+
+def summarise(
+    samples: Sequence[ServiceSample],
+    records: Sequence[RewardRecord],
+    formats: Formats = PLAIN,
+    truth: ExactAct | None = None,
+) -> HeldOutResult:
+    """Reduces records to the held-out figures; `samples` are theirs, one per record."""
+    right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
+    exact = [
+        r.action is not None and match_action(r.action, s.references).score == 1.0
+        for s, r in zip(samples, records, strict=True)
+        if _only_tools(s.references)
+    ]
+    values: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if not isinstance(record.total, Failure):
+            values["total"].append(record.total.value)
+        for component in record.components:
+            if component.value is not None:
+                values[component.name].append(component.value)
+    acts: dict[str, list[bool]] = defaultdict(list)
+    for sample, ok in zip(samples, right, strict=True):
+        acts[str(sample.meta.get("act", "all"))].append(ok)
+    n = len(samples)
+    known = {} if truth is None else truth.by_act([r.action for r in records], samples)
+    return HeldOutResult(
+        n=n,
+        action_accuracy=sum(right) / n,
+        tool_exact_match=sum(exact) / len(exact) if exact else None,
+        format_error_rate=sum(r.action is None for r in records) / n,
+        failed_frac=sum(isinstance(r.total, Failure) for r in records) / n,
+        reward={name: sum(v) / len(v) for name, v in values.items()},
+        by_act={act: sum(v) / len(v) for act, v in sorted(acts.items())},
+        by_format=_by_format(samples, records, right, formats),
+        records=tuple(records),
+        exact_act=sum(map(sum, known.values())) / n if known else None,
+        exact_by_act={act: _share(held) for act, held in known.items()},
+    )
+
+
+def _share(held: Sequence[bool]) -> dict[str, float]:
+    found = share_interval(held)
+    assert found.mean is not None and found.low is not None and found.high is not None, "an act has responses"
+    return {"n": float(found.n), "share": found.mean, "low": found.low, "high": found.high}
+
+
+def _by_format(
+    samples: Sequence[ServiceSample], records: Sequence[RewardRecord], right: Sequence[bool], formats: Formats
+) -> dict[str, dict[str, float]]:
+    """Empty where no prompt asks for a rationale: there is nothing to tell apart."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for sample, record, ok in zip(samples, records, right, strict=True):
+        asked = formats.of(sample)
+        if asked == "plain":
+            continue
+        values = {
+            "action_accuracy": float(ok),
+            "reward": None if isinstance(record.total, Failure) else record.total.value,
+            "answer_tokens": record.answer_tokens,
+            "answer_s": record.answer_s,
+        }
+        own = found.setdefault(NAMES[asked], {})
+        for name, value in values.items():
+            if value is not None:
+                own.setdefault(name, []).append(value)
+    return {
+        form: {"n": float(len(own["action_accuracy"])), **{name: sum(v) / len(v) for name, v in own.items()}}
+        for form, own in sorted(found.items())
+    }
+
+
+def decision_matches(action: Action | None, references: Sequence[Reference]) -> bool:
+    """Whether the action takes the same decision as a reference: to reply, or to call the same tool."""
+    if action is None:
+        return False
+    return any(_decision(action) == _decision(reference.action) for reference in references)
+
+
+def _decision(action: Action) -> str:
+    return f"call_tool:{action.name}" if isinstance(action, ToolCall) else "reply"
+
+
+def _only_tools(references: Sequence[Reference]) -> bool:
+    return all(isinstance(reference.action, ToolCall) for reference in references)

@@ -1,0 +1,80 @@
+"""The pools of a running job: how they stand, and other numbers of replicas for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hamr.cluster.nodes import cluster_nodes
+from hamr.cluster.scaling import check_growth, resized
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config
+from hamr.errors import HamrError
+from hamr.pools.deployment import ScorerFactory, pool_status, resize_pools
+from hamr.pools.scorers import build_scorer
+
+DESCRIBE_S = 5.0
+"""Longest wait for a router that is busy; the status then lacks what its clients know."""
+
+BACK_S = 60.0
+"""What pools that could not grow get on top, to be as they were: they start nothing, but Serve takes its time."""
+
+
+class Router(Protocol):
+    """What the fleet asks of the router's client."""
+
+    async def describe(self) -> dict[str, dict[str, Any]]: ...
+
+    async def resized(self, replicas: Mapping[str, int]) -> None: ...
+
+
+class LiveFleet:
+    """`hamr.apps.train.live_control.Fleet` over Serve's pools. `pools` are the sections in force: their counts change."""
+
+    def __init__(
+        self,
+        config: Config,
+        model_paths: Mapping[str, Path],
+        run: str,
+        router: Router,
+        *,
+        scorer_factory: ScorerFactory = build_scorer,
+    ) -> None:
+        self.config, self.run, self.router = config, run, router
+        self.pools: dict[str, PoolConfig] = dict(config.pools)
+        self._paths, self._factory = model_paths, scorer_factory
+
+    async def status(self) -> dict[str, dict[str, Any]]:
+        found, described = await asyncio.gather(asyncio.to_thread(pool_status, self.run), self._described())
+        return {name: {**status, **described.get(name, {})} for name, status in found.items()}
+
+    async def _described(self) -> dict[str, dict[str, Any]]:
+        try:
+            return await asyncio.wait_for(self.router.describe(), DESCRIBE_S)
+        except TimeoutError:
+            return {}
+
+    async def resize(self, wanted: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """All of `wanted` or nothing: pools that could not grow go back to where they were."""
+        changed = resized(self.config.pools, wanted, self.config.rewards)
+        before = {name: self.pools[name] for name in changed}
+        if not self.config.cluster.elastic:
+            running = {name: s["running"] for name, s in (await asyncio.to_thread(pool_status, self.run)).items()}
+            check_growth(before, changed, await asyncio.to_thread(cluster_nodes), running)
+        try:
+            await self._deploy(changed)
+        except HamrError as e:
+            try:
+                await self._deploy(before, BACK_S)
+            except HamrError as again:
+                raise HamrError(f"{e}; and going back, {again}") from e
+            raise HamrError(f"{e}; the pools are as they were") from e
+        self.pools.update(changed)
+        await self.router.resized({name: pool.most_replicas for name, pool in changed.items()})
+        return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}
+
+    async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:
+        limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values()) + more_s
+        await resize_pools(pools, self._paths, run=self.run, timeout_s=limit, scorer_factory=self._factory)

@@ -1,0 +1,125 @@
+"""Everything of a run that lives on Ray: started together, stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.apps.shared.preparation import Prepared, shared_bytes
+from hamr.cluster.colocated import TakingTurns
+from hamr.cluster.nodes import Place, release, reserve_learners
+from hamr.cluster.session import ends_at_once
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import start_pools, stop_pools
+from hamr.pools.router_actor import RouterClient
+from hamr.protocols import Trainer
+from hamr.rollout.workers import RolloutWorkers
+from hamr.trainer.actors import TrainerGroup
+from hamr.trainer.weight_sync import NcclSync, SharedMemorySync
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The actors of one run. `pools` asks a pool directly, past the router."""
+
+    run: str
+    trainers: TrainerGroup
+    workers: RolloutWorkers
+    router: RouterClient
+    weights: NcclSync | SharedMemorySync
+    pools: dict[str, PoolClient]
+    places: tuple[Place | None, ...] = ()
+
+    @property
+    def learner(self) -> Trainer:
+        """The trainers as the loop uses them: engines on the same GPUs sleep meanwhile."""
+        return TakingTurns(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
+
+    async def stop(self) -> None:
+        """End every actor and pool; one that is already dead is no error. A local Ray that a signal ends is left to its
+        session, which kills them all."""
+        if ends_at_once():
+            return
+        self.workers.shutdown()
+        await self.trainers.shutdown()
+        if isinstance(self.weights, SharedMemorySync):
+            await self.weights.close()
+        await asyncio.gather(*(pool.close() for pool in self.pools.values()))
+        await self.router.shutdown()
+        await stop_pools(self.run)
+        for place in self.places:
+            release(place)
+
+
+async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
+    """Places for trainers and rollout workers; then these and the pools at once, but for workers on the trainers' GPUs,
+    which come behind them; then the router, which asks the pools.
+
+    Whatever started is stopped again when a part cannot start.
+    """
+    config = prepared.config
+    for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
+    sft = config.experiment.sft
+    warm_up = {"learning_rate": sft.learning_rate, "schedule": sft.schedule, "warmup_frac": sft.warmup_frac}
+    trainers = asyncio.create_task(
+        TrainerGroup.start(
+            config.trainer.model_copy(update=warm_up),
+            config.algorithm,
+            config.model,
+            prepared.model_path,
+            total_steps=max(1, sft.steps),
+            seed=config.experiment.seed,
+            temperature=config.rollout.temperature,
+            place=for_trainers,
+        )
+    )
+
+    async def start_workers() -> RolloutWorkers:
+        if config.rollout.colocated:
+            # An engine measures its GPU as it starts, and dies of a trainer that frees some of it meanwhile.
+            await trainers
+        return await RolloutWorkers.start(
+            config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
+        )
+
+    workers = asyncio.create_task(start_workers())
+    pools = asyncio.create_task(
+        start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
+    )
+    try:
+        await asyncio.gather(trainers, workers, pools)
+        sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
+        weights = sync(trainers.result(), workers.result())
+        if isinstance(weights, SharedMemorySync):
+            elsewhere = config.cluster.address is not None
+            await weights.open(shared_bytes(config, prepared.model_path) if elsewhere else 0)
+        router = await RouterClient.start(
+            config.rewards, config.pools, config.router, prepared.model_path, prepared.codec.formats, run
+        )
+    except BaseException:
+        await _stop_started(trainers, workers, pools, run=run)
+        release(for_trainers)
+        release(for_workers)
+        raise
+    return World(
+        run=run,
+        trainers=trainers.result(),
+        workers=workers.result(),
+        router=router,
+        weights=weights,
+        pools={name: PoolClient(name, pool, run) for name, pool in config.pools.items()},
+        places=(for_trainers, for_workers),
+    )
+
+
+async def _stop_started(*tasks: asyncio.Task[Any], run: str) -> None:
+    for task in tasks:
+        task.cancel()
+    for done in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(done, TrainerGroup):
+            await done.shutdown()
+        if isinstance(done, RolloutWorkers):
+            done.shutdown()
+    await stop_pools(run)

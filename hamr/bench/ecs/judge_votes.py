@@ -1,0 +1,187 @@
+"""Puts consistency questions to an ensemble of judges, each question to each judge once, and keeps every vote.
+
+judgements.jsonl has one row a vote, appended as it comes. A row is found again by what was asked of whom, not by its
+place: another file of responses, or another judge, may share the folder. What was not answered in passing (nobody
+there, too late, too many requests) is asked again by the next call; an answer that cannot be read is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hamr.bench.agreement import Rating, level
+from hamr.bench.folder import append_to, locked, rows_of
+from hamr.cascade.cached_pool import failure_of
+from hamr.cascade.retry import ask_again
+from hamr.data.progress import item_key
+from hamr.errors import BadInput
+from hamr.protocols import Ask
+from hamr.rewards.verdict import LABEL_VALUES, canonical_label
+from hamr.types import Answer, Question
+
+FILE = "judgements.jsonl"
+PASSING = ("timeout", "unavailable")
+GIVE_UP = 32
+"""So many questions in a row that a judge does not answer in passing: it is away, and asked no more by this call."""
+
+Report = Callable[[str, int], None]
+"""Told after every vote: the judge, and how many of its votes there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """One judge's word on one question. Either `score` and `verdict`, or `failure`."""
+
+    score: float | None = None
+    verdict: str | None = None
+    failure: str | None = None
+    detail: str = ""
+
+    def rating(self, *, hard: bool) -> Rating | None:
+        """The vote's value and its level: with `hard` the level's 1, 0.5 or 0, else the soft score. None: it failed."""
+        if self.score is None:
+            return None
+        said = canonical_label(self.verdict) if self.verdict is not None else None
+        label = said if said is not None else level(self.score)
+        return (LABEL_VALUES[label] if hard else self.score, label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One question about `item`, a sample or a labelled pair, and its reference; both are for who reads the rows."""
+
+    question: Question
+    item: str
+    reference: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Somebody to ask. `settings`: what decides the answers (model, prompt, ...). `at_once` questions under way."""
+
+    name: str
+    settings: Mapping[str, Any]
+    at_once: int
+    attempts: int = 3
+    longest_wait_s: float = 60.0
+
+
+class Ballot:
+    """The votes of a folder. Use as a context manager; one process at a time."""
+
+    def __init__(self, folder: Path, judges: Sequence[Judge]) -> None:
+        """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
+        self.folder, self.judges = folder, tuple(judges)
+        self._lock = locked(folder)
+        try:
+            self._votes = dict(map(_read, rows_of(folder / FILE)))
+            self._file = append_to(folder / FILE)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> Ballot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def vote(self, judge: Judge, question: Question) -> Vote:
+        """The judge's vote; one that nobody has asked for yet has failed in passing."""
+        return self._votes.get(vote_key(judge, question), Vote(failure="unavailable", detail="not asked"))
+
+    def ratings(self, question: Question, *, hard: bool) -> tuple[Rating | None, ...]:
+        """Every judge's rating, in the order of the judges."""
+        return tuple(self.vote(judge, question).rating(hard=hard) for judge in self.judges)
+
+    def open(self, judge: Judge, asked: Sequence[Asked]) -> list[Asked]:
+        """What of `asked` the judge has not answered, each question once."""
+        left: dict[str, Asked] = {}
+        for one in asked:
+            key = vote_key(judge, one.question)
+            if key not in self._votes or self._votes[key].failure in PASSING:
+                left.setdefault(key, one)
+        return list(left.values())
+
+    async def collect(self, asked: Sequence[Asked], asks: Mapping[str, Ask], report: Report) -> None:
+        """Asks every judge of `asks` what it has not answered. Judges do not wait for one another."""
+        wanted = [judge for judge in self.judges if judge.name in asks]
+        await asyncio.gather(*(self._collect(judge, asked, asks[judge.name], report) for judge in wanted))
+
+    async def _collect(self, judge: Judge, asked: Sequence[Asked], ask: Ask, report: Report) -> None:
+        left = self.open(judge, asked)
+        waiting, away, done = iter(left), 0, 0
+
+        async def work() -> None:
+            nonlocal away, done
+            for one in waiting:
+                if away >= GIVE_UP:
+                    return
+                answer = await ask_again(
+                    ask, one.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s
+                )
+                away = away + 1 if answer.failure in PASSING else 0
+                done += 1
+                self._add(judge, one, answer)
+                report(judge.name, done)
+
+        workers = [asyncio.create_task(work()) for _ in range(min(judge.at_once, len(left)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+    def _add(self, judge: Judge, one: Asked, answer: Answer) -> None:
+        """Flushed, so that a process that is killed afterwards has it."""
+        key, vote = vote_key(judge, one.question), read_vote(answer)
+        self._votes[key] = vote
+        row = {
+            "key": key,
+            "judge": judge.name,
+            "item": one.item,
+            "reference": one.reference,
+            "verdict": vote.verdict,
+            "score": vote.score,
+            "failure": vote.failure,
+            "detail": vote.detail,
+            "reasoning": answer.reasoning,
+            "tokens": answer.call.prompt_tokens + answer.call.output_tokens if answer.call else 0,
+            "cost": answer.call.cost if answer.call else 0.0,
+        }
+        # ASCII: half a surrogate pair in a judge's reasoning must not end the run.
+        self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
+        self._file.flush()
+
+
+def vote_key(judge: Judge, question: Question) -> str:
+    return item_key(judge.settings, dict(question.variables))
+
+
+def read_vote(answer: Answer) -> Vote:
+    """The answer's vote; a score outside [0, 1] is none."""
+    failed = failure_of("judge", answer)
+    if failed is None:
+        return Vote(score=answer.score, verdict=answer.verdict)
+    return Vote(failure=answer.failure or "unparsable", detail=failed.detail[:300])
+
+
+def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, Vote]:
+    where, row = place
+    remedy = "is no judgement; restore the line, or remove it"
+    try:
+        vote = Vote(score=row["score"], verdict=row["verdict"], failure=row["failure"], detail=row["detail"])
+        key = str(row["key"])
+    except KeyError as error:
+        raise BadInput(where, str(error), remedy) from error
+    readable = isinstance(vote.score, int | float) and 0.0 <= vote.score <= 1.0
+    if not (readable if vote.failure is None else vote.score is None):
+        raise BadInput(where, vote.score, remedy)
+    return key, vote

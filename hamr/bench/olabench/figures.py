@@ -1,0 +1,163 @@
+"""A policy's figures on OlaBench: per scenario kind and subset, with intervals (second paper, Tables 1 and 3).
+
+Grades are means of 1 to 5, rates shares of responses, latency that of the response (in post-CoT of the answer), and the
+overall score of five means is there only where all five are. What nobody judged is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hamr.bench.olabench.items import KINDS, SUBSETS, Item
+from hamr.bench.olabench.overall import overall
+from hamr.bench.olabench.rates import hallucination_rates, risk_rates
+from hamr.bench.olabench.responses import Reading, Response
+from hamr.bench.statistics import LEVEL, Estimate, mean_interval
+from hamr.errors import BadInput
+from hamr.rewards import hallucination, risk
+from hamr.types import Judgement, RewardRecord, SampleKey, Scored
+
+GRADES = ("dialogue", "policy", "tool")
+RATES = ("risk", "hallucination")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one item. `reading` is None where there is no text; `judgements` by judge, `missing` the judges
+    that were asked and gave none."""
+
+    item: Item
+    response: Response
+    reading: Reading | None
+    judgements: Mapping[str, Judgement]
+    missing: tuple[str, ...] = ()
+
+
+def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> dict[str, Any]:
+    """JSON-able figures by group: `all`, each kind, each subset, and each kind's part of each subset, where there are
+    items."""
+    groups: dict[str, Callable[[Item], bool]] = {"all": lambda item: True}
+    groups |= {kind: lambda item, k=kind: item.kind == k for kind in KINDS}  # type: ignore[misc]
+    groups |= {subset: lambda item, s=subset: item.subset == s for subset in SUBSETS}  # type: ignore[misc]
+    for kind in KINDS:
+        for subset in SUBSETS:
+            groups[f"{kind}/{subset}"] = lambda item, k=kind, s=subset: (item.kind, item.subset) == (k, s)  # type: ignore[misc]
+    found = {}
+    for name, belongs in groups.items():
+        mine = [outcome for outcome in outcomes if belongs(outcome.item)]
+        if mine:
+            found[name] = _group(mine, resamples, seed)
+    return found
+
+
+def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, Any]:
+    luck = {"resamples": resamples, "seed": seed}
+    records = {name: [_record(o) for o in outcomes if _asked(o, name)] for name in RATES}
+    return {
+        "items": len(outcomes),
+        "overall": asdict(overall_interval(outcomes, **luck)),
+        "grades": {name: asdict(mean_interval(_grades(outcomes, name), **luck)) for name in GRADES},
+        "risk": asdict(risk_rates(records["risk"])),
+        "hallucination": asdict(hallucination_rates(records["hallucination"])),
+        "latency": _latency(outcomes, luck),
+        "responses": _counts(outcomes),
+    }
+
+
+def overall_interval(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> Estimate:
+    """The overall score with a bootstrap over items, drawn within each subset, since the subsets' sizes are no chance.
+
+    `n` counts the items that at least one judge judged. All None where one of the five means is missing. A draw in
+    which one is missing is left out of the interval.
+    """
+    names = (*GRADES, *RATES)
+    values = np.array([[_value(outcome, name) for name in names] for outcome in outcomes], dtype=np.float64)
+    subsets = [np.flatnonzero([o.item.subset == s for o in outcomes]) for s in SUBSETS]
+    strata = [rows for rows in subsets if rows.size]
+    n = int((~np.isnan(values)).any(axis=1).sum())
+    mean = _overall(values)
+    if mean is None:
+        return Estimate(mean=None, low=None, high=None, n=n)
+    rng = np.random.default_rng(seed)
+    draws = []
+    for _ in range(resamples):
+        drawn = np.concatenate([rows[rng.integers(rows.size, size=rows.size)] for rows in strata])
+        draws.append(_overall(values[drawn]))
+    low, high = np.quantile([d for d in draws if d is not None], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean=mean, low=float(low), high=float(high), n=n)
+
+
+def _overall(values: np.ndarray) -> float | None:
+    known = ~np.isnan(values)
+    if not known.any(axis=0).all():
+        return None
+    means = np.where(known, values, 0.0).sum(axis=0) / known.sum(axis=0)
+    return overall(*(float(mean) for mean in means))
+
+
+def _value(outcome: Outcome, name: str) -> float:
+    judgement = outcome.judgements.get(name)
+    if judgement is None:
+        return float("nan")
+    if name in RATES:
+        return float(risk.vetoes(judgement) if name == "risk" else hallucination.vetoes(judgement))
+    if judgement.grade is None:
+        raise BadInput(
+            f"{name} judgement", outcome.item.sample.id, "has no grade; remove its line from judgements.jsonl"
+        )
+    return float(judgement.grade)
+
+
+def _grades(outcomes: Sequence[Outcome], name: str) -> list[float]:
+    return [_value(outcome, name) for outcome in outcomes if name in outcome.judgements]
+
+
+def _asked(outcome: Outcome, name: str) -> bool:
+    return name in outcome.judgements or name in outcome.missing
+
+
+def _record(outcome: Outcome) -> RewardRecord:
+    """What the rates are counted from."""
+    return RewardRecord(
+        key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
+        total=Scored(value=0.0),
+        components=(),
+        action=None,
+        band="none",
+        judgements=tuple(outcome.judgements.values()),
+    )
+
+
+def _latency(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
+    """Seconds and tokens of the responses that a policy was asked for now. Of a response that thinks first the tokens
+    are shared out between thinking and the rest in proportion to their characters."""
+    timed = [o for o in outcomes if o.response.seconds is not None]
+    seconds = [float(o.response.seconds or 0.0) for o in timed]
+    counted = [(o.response.tokens, o.reading.cot_share) for o in timed if o.reading and o.response.tokens is not None]
+    thought = [float(tokens * share) for tokens, share in counted if share > 0]
+    answered = [float(tokens * (1 - share)) for tokens, share in counted]
+    return {
+        "seconds": asdict(mean_interval(seconds, **luck)),
+        "median_s": float(np.median(seconds)) if seconds else None,
+        "p95_s": float(np.quantile(seconds, 0.95)) if seconds else None,
+        "response_tokens": asdict(mean_interval(answered, **luck)),
+        "cot_tokens": asdict(mean_interval(thought, **luck)),
+    }
+
+
+def _counts(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    missing: dict[str, int] = {}
+    for outcome in outcomes:
+        for name in outcome.missing:
+            missing[name] = missing.get(name, 0) + 1
+    return {
+        "given": sum(o.response.text is not None for o in outcomes),
+        "failed": sum(o.response.text is None for o in outcomes),
+        "malformed": sum(bool(o.reading and o.reading.malformed) for o in outcomes),
+        "cut_off": sum(o.response.cut_off for o in outcomes),
+        "unjudged": missing,
+    }

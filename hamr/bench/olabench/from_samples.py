@@ -1,0 +1,110 @@
+"""Items out of samples of any corpus (`hamr data import`), of which no rule engine knows what is right.
+
+The logged references are: an agent's item is the sample itself. A workflow's item gives the last node what the corpus
+knows of the step (`meta.cluster`, the node of the procedure that the human was at). An item of kind rag gets pairs of a
+customer's message and the logged reply to it: its own, and others at other steps under the same policy. Only the reply
+of its own pair is known to be right by construction; what people wrote may itself be wrong, or assert nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from hamr.bench.olabench.drafts import Draft, Slot, slots, tempted
+from hamr.bench.olabench.items import KINDS, Evidence, Item, Kind, Node, Subset
+from hamr.bench.olabench.words import BenchWords, bench_words
+from hamr.errors import BadInput
+from hamr.types import Reply, ServiceSample
+
+RETRIEVED = 4
+
+
+def draft_samples(
+    samples: Sequence[ServiceSample], sizes: Mapping[Subset, int], *, seed: int, language: str
+) -> list[Draft]:
+    """So many items of each subset, of the kinds that the corpus allows, no sample twice; the same for the same
+    arguments on every machine.
+
+    Only samples with a policy whose last turn is the customer's are used. Raises BadInput where they are too few.
+    """
+    rng, words = Random(f"olabench/{seed}"), bench_words(language)
+    usable = [s for s in samples if s.policy.strip() and s.history and s.history[-1].role == "customer"]
+    corpus = _Corpus(usable)
+    kinds = [kind for kind in KINDS if any(corpus.allows(kind, sample) for sample in usable)]
+    if not kinds:
+        remedy = "none has a policy, a customer's last turn, and tools or a logged reply; give other samples"
+        raise BadInput("samples", f"{len(samples)} samples", remedy)
+    # Those that few kinds can use go first, so that what only they can be is left for the others.
+    left = sorted(rng.sample(usable, len(usable)), key=lambda s: sum(corpus.allows(kind, s) for kind in kinds))
+    found = []
+    for slot in slots(sizes, kinds):
+        sample = next((s for s in left if corpus.allows(slot.kind, s)), None)
+        if sample is None:
+            remedy = f"of {len(usable)} usable samples no further one can be of kind {slot.kind}; ask for less"
+            raise BadInput(slot.subset, sizes[slot.subset], remedy)
+        left.remove(sample)
+        sample = dataclasses.replace(sample, id=f"{sample.id}-{slot.kind}")
+        found.append(corpus.draft(tempted(sample, slot.trap, words, rng), slot, words, rng))
+    return found
+
+
+class _Corpus:
+    """Samples by policy and step."""
+
+    def __init__(self, samples: Sequence[ServiceSample]) -> None:
+        self.replies: dict[str, list[ServiceSample]] = {}
+        for sample in samples:
+            if _reply(sample):
+                self.replies.setdefault(sample.policy, []).append(sample)
+
+    def allows(self, kind: Kind, sample: ServiceSample) -> bool:
+        if kind == "agent":
+            return bool(sample.tools)
+        if not _reply(sample):
+            return False
+        return "cluster" in sample.meta if kind == "workflow" else len(self._others(sample)) >= RETRIEVED - 1
+
+    def draft(self, sample: ServiceSample, slot: Slot, words: BenchWords, rng: Random) -> Draft:
+        if slot.kind == "agent":
+            return Draft(item=Item(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap))
+        bare = dataclasses.replace(sample, tools=())
+        if slot.kind == "workflow":
+            procedure, reply = words.nodes[2:]
+            step = str(sample.meta["cluster"]).replace("_", " ")
+            nodes = (
+                Node(name=procedure.name, task=procedure.task, output=step),
+                Node(name=reply.name, task=reply.task),
+            )
+            item = Item(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
+            return Draft(item=item)
+        others = rng.sample(self._others(sample), RETRIEVED - 1)
+        pairs = tuple(_pair(one) for one in rng.sample([sample, *others], 1 + len(others)))
+        item = Item(sample=bare, kind="rag", subset=slot.subset, evidence=pairs, trap=slot.trap)
+        return Draft(item=item, replies=(_reply(sample),))
+
+    def _others(self, sample: ServiceSample) -> list[ServiceSample]:
+        """Replies under the same policy at another step, in other words than any right one; one a wording."""
+        right = {r.action.content for r in sample.references if isinstance(r.action, Reply)}
+        found = {
+            _reply(other): other
+            for other in self.replies[sample.policy]
+            if _step(other) != _step(sample) and _reply(other) not in right
+        }
+        return list(found.values())
+
+
+def _step(sample: ServiceSample) -> str:
+    """Where nobody named the step, every reply is a step of its own."""
+    return str(sample.meta.get("cluster", _reply(sample)))
+
+
+def _reply(sample: ServiceSample) -> str:
+    """The logged reply; "" where a tool was called."""
+    first = sample.references[0].action
+    return first.content if isinstance(first, Reply) else ""
+
+
+def _pair(sample: ServiceSample) -> Evidence:
+    return Evidence(question=sample.history[-1].content, answer=_reply(sample))

@@ -1,0 +1,227 @@
+"""Items of all three kinds out of SAGE scenarios, whose rule engine knows what is right.
+
+A generated decision point (`hamr.data.sage_samples`) is told to the model in one of three ways: as an agent's, with the
+procedure and its tools; as the last node of a workflow, whose other nodes have read the case and followed the
+procedure; or with pairs retrieved from a knowledge base that is the procedure, way by way: "what is done if ...?". One
+pair fits the case, the others are its nearest neighbours with another outcome.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hamr.bench.olabench.drafts import Draft, Slot, slots, tempted
+from hamr.bench.olabench.items import Evidence, Item, Node, Subset
+from hamr.bench.olabench.words import BenchWords, bench_words
+from hamr.data.sage_samples import generate
+from hamr.errors import BadInput
+from hamr.procedures import Scenario
+from hamr.procedures.procedure import plain
+from hamr.procedures.schema import Value
+from hamr.types import Reference, Reply, ServiceSample
+
+RETRIEVED = 4
+"""Pairs of an item, the one that fits among them."""
+_SPARE = 6
+"""Samples beyond twice the items: only those that end a dialogue can be asked of a knowledge base."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """One way through the procedure: the values that were read on it, and the action at its end."""
+
+    read: Mapping[str, Value]
+    action: str
+
+
+def draft_scenarios(
+    scenarios: Sequence[Scenario], sizes: Mapping[Subset, int], *, seed: int, language: str
+) -> list[Draft]:
+    """So many items of each subset, in turn over the scenarios; the same for the same arguments on every machine.
+
+    Raises BadInput where wordings are missing or too few, and for a scenario without tools or with a single outcome.
+    """
+    dealt: dict[str, list[Slot]] = {scenario.name: [] for scenario in scenarios}
+    turn: dict[tuple[str, str], int] = {}
+    for slot in slots(sizes):
+        number = turn.get((slot.kind, slot.subset), 0)
+        dealt[scenarios[number % len(scenarios)].name].append(slot)
+        turn[slot.kind, slot.subset] = number + 1
+    found = []
+    for scenario in scenarios:
+        found += _Maker(scenario, seed, language).drafts(dealt[scenario.name])
+    # Mixed, so that the first few are of all sorts.
+    return Random(f"olabench/{seed}").sample(found, len(found))
+
+
+class _Maker:
+    """Drafts of one scenario."""
+
+    def __init__(self, scenario: Scenario, seed: int, language: str) -> None:
+        self.scenario, self.seed, self.language = scenario, seed, language
+        self.words: BenchWords = bench_words(language)
+        self.rng = Random(f"olabench/{scenario.name}/{seed}")
+        self.ways = list(_ways(scenario).values())
+        if len({way.action for way in self.ways}) < 2:
+            raise BadInput("scenario", scenario.name, "has one outcome only; nothing could be mistaken for another")
+
+    def drafts(self, wanted: Sequence[Slot]) -> list[Draft]:
+        if not wanted:
+            return []
+        sizes = {"train": 0, "validation": 0, "test": 2 * len(wanted) + _SPARE}
+        made = generate([self.scenario], sizes, seed=self.seed, language=self.language).test  # type: ignore[arg-type]
+        left = list(made)
+        found = []
+        for number, slot in enumerate(wanted):
+            sample = next((s for s in left if slot.kind != "rag" or s.privileged["action"] is not None), None)
+            if sample is None:
+                raise BadInput("core", len(wanted), f"{self.scenario.name} gives fewer items; ask for less")
+            left.remove(sample)
+            sample = dataclasses.replace(sample, id=f"{self.scenario.name}-{slot.kind}-{slot.subset}-{number:04d}")
+            found.append(self._draft(tempted(sample, slot.trap, self.words, self.rng), slot))
+        return found
+
+    def _draft(self, sample: ServiceSample, slot: Slot) -> Draft:
+        step = self._step(sample)
+        if slot.kind == "agent":
+            return self._agent(sample, slot, step)
+        bare = dataclasses.replace(sample, tools=())
+        return self._rag(bare, slot, step) if slot.kind == "rag" else self._workflow(bare, slot, step)
+
+    # --- the three kinds -----------------------------------------------------------------------
+
+    def _agent(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+        if not sample.tools:
+            raise BadInput("scenario", self.scenario.name, "does everything by words; an agent's item needs tools")
+        item = Item(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap)
+        return Draft(item=item, replies=self._replies(sample, step), aside=self._aside(sample, ()), step=step)
+
+    def _workflow(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+        file, shown = self.scenario.file, sample.meta["fields"]
+        pinned = file.intents[sample.meta["intent"]].pins
+        intent = self.words.joint.join(self._meaning(name, value) for name, value in pinned.items())
+        facts = self.words.joint.join(f"{name} = {plain(value)}" for name, value in shown.items())
+        outputs = (intent or sample.meta["intent"], facts or self.words.no_facts, step)
+        nodes = [
+            Node(name=node.name, task=node.task, output=output)
+            for node, output in zip(self.words.nodes, (*outputs, ""), strict=True)
+        ]
+        replies = self._replies(sample, step)
+        item = Item(
+            sample=self._told(sample, self.words.workflow_policy, replies),
+            kind="workflow",
+            subset=slot.subset,
+            nodes=tuple(nodes),
+            trap=slot.trap,
+        )
+        return Draft(item=item, replies=replies, aside=self._aside(sample, ()), step=step)
+
+    def _rag(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+        fitting = self._way_of(sample)
+        others = self._neighbours(fitting)[: RETRIEVED - 1]
+        retrieved = self.rng.sample([fitting, *others], 1 + len(others))
+        replies = (self._bound(self._pair(fitting, sample).answer),)
+        item = Item(
+            sample=self._told(sample, self.words.rag_policy, replies),
+            kind="rag",
+            subset=slot.subset,
+            evidence=tuple(self._pair(way, sample) for way in retrieved),
+            trap=slot.trap,
+        )
+        misuse = tuple(self._bound(self._pair(way, sample).answer) for way in others)
+        return Draft(item=item, replies=replies, misuse=misuse, aside=self._aside(sample, others), step=step)
+
+    # --- the knowledge base --------------------------------------------------------------------
+
+    def _way_of(self, sample: ServiceSample) -> _Way:
+        known = {**sample.meta["fields"], **sample.meta["system"]}
+        walk = self.scenario.walk(sample.meta["fields"], sample.meta["system"])
+        return _Way(read={name: known[name] for name in walk.read}, action=str(walk.action))
+
+    def _neighbours(self, fitting: _Way) -> list[_Way]:
+        """Ways to another action, one an action, those first that have most in common with the fitting one."""
+
+        def apart(way: _Way) -> int:
+            return sum(fitting.read.get(name) != value for name, value in way.read.items())
+
+        nearest: dict[str, _Way] = {}
+        for way in sorted(self.rng.sample(self.ways, len(self.ways)), key=apart):
+            if way.action != fitting.action:
+                nearest.setdefault(way.action, way)
+        return list(nearest.values())
+
+    def _aside(self, sample: ServiceSample, retrieved: Sequence[_Way]) -> Evidence | None:
+        """A pair to another action than the right one and those retrieved; None where there is none."""
+        taken = {sample.privileged["action"], *(way.action for way in retrieved)}
+        others = [way for way in self.ways if way.action not in taken]
+        return self._pair(self.rng.choice(others), sample) if others else None
+
+    def _pair(self, way: _Way, sample: ServiceSample) -> Evidence:
+        parts = []
+        for name, value in way.read.items():
+            variable = self.scenario.file.fields.get(name) or self.scenario.file.system[name]
+            description = variable.description.of(self.language)
+            parts.append(self.words.condition.format(description=description, meaning=self._meaning(name, value)))
+        action = self.scenario.file.actions[way.action]
+        what, amount = action.description.of(self.language), self._amount(sample, way.action)
+        if amount is None:
+            answer = self.words.answer.format(what=what)
+        else:
+            answer = self.words.answer_amount.format(what=what, amount=amount)
+        return Evidence(question=self.words.question.format(conditions=self.words.joint.join(parts)), answer=answer)
+
+    # --- words ---------------------------------------------------------------------------------
+
+    def _meaning(self, name: str, value: Value) -> str:
+        variable = self.scenario.file.fields.get(name) or self.scenario.file.system[name]
+        return variable.meanings[value].of(self.language) if variable.meanings else plain(value)
+
+    def _told(self, sample: ServiceSample, policy: str, replies: tuple[str, ...]) -> ServiceSample:
+        """The sample under another policy and with replies alone as its references."""
+        title, description = self.scenario.file.title, self.scenario.file.description
+        desk = f"{title.of(self.language)}. {description.of(self.language)}"
+        references = tuple(Reference(action=Reply(content=text), source="generated") for text in replies)
+        return dataclasses.replace(sample, policy=policy.format(desk=desk), references=references)
+
+    def _bound(self, what: str) -> str:
+        """A reply that says what the material says and nothing else."""
+        return self.words.reply.format(what=what)
+
+    def _replies(self, sample: ServiceSample, step: str) -> tuple[str, ...]:
+        """The desk's own questions, which assert nothing; where something is to be done, that it is. What the desk's
+        words for an action say beyond it (that it has been done, a reason) nothing in the material would bear out."""
+        if sample.privileged["action"] is not None:
+            return (self._bound(step),)
+        return tuple(r.action.content for r in sample.references if isinstance(r.action, Reply))
+
+    def _step(self, sample: ServiceSample) -> str:
+        action, awaits = sample.privileged["action"], sample.privileged["awaits"]
+        if action is None:
+            return self.words.step_ask.format(what=self.scenario.file.fields[awaits].description.of(self.language))
+        what, amount = self.scenario.file.actions[action].description.of(self.language), self._amount(sample, action)
+        if amount is None:
+            return self.words.step_do.format(what=what)
+        return self.words.step_amount.format(what=what, amount=amount)
+
+    def _amount(self, sample: ServiceSample, action: str) -> int | None:
+        formula = self.scenario.file.actions[action].amount
+        return None if formula is None else self.scenario.amount(formula, _values(sample))
+
+
+def _ways(scenario: Scenario) -> dict[str, _Way]:
+    found = {}
+    for fields, system, walk in scenario.settings():
+        known = {**fields, **system}
+        read = {name: known[name] for name in walk.read}
+        found[json.dumps(read)] = _Way(read=read, action=str(walk.action))
+    return found
+
+
+def _values(sample: ServiceSample) -> dict[str, Any]:
+    """The ticket with its booleans, which a sample has as words."""
+    return {**sample.ticket, **sample.meta["system"]}

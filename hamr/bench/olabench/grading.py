@@ -1,0 +1,140 @@
+"""How good judges are: their verdicts beside what is known of the same responses (second paper, section 3.3).
+
+Precision and recall of every type that was planted or that people named, the shares of right verdicts, and Spearman's
+rho of grades with people's. A response without a verdict is in none of them, and counted in `missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hamr.bench.agreement import correlation
+from hamr.bench.olabench.labelled import FAULTS, GRADED, UNKNOWN, Labelled
+from hamr.bench.olabench.rates import HALLUCINATIONS
+from hamr.bench.statistics import Estimate, share_interval
+from hamr.rewards import hallucination, risk
+from hamr.types import Judgement
+
+WRONG_UP_TO = 2
+"""A tool grade up to here says that the call is wrong: the judge's own scale has "a clear violation" there."""
+GOOD_FROM = 4
+"""A grade from here on says that the response is good; 3 takes no side and is right about nothing."""
+
+Judged = tuple[Labelled, Judgement]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """Of one type. `precision`: of the responses that the judge gave it, those that have it. `recall`: of those that
+    have it, the ones that the judge gave it. Intervals are Wilson's; several responses to one item are no independent
+    draws, so that they are a little too narrow."""
+
+    precision: Estimate
+    recall: Estimate
+
+
+def graded(rows: Sequence[Labelled], verdicts: Mapping[tuple[str, str], Judgement], **luck: int) -> dict[str, Any]:
+    """JSON-able figures by judge. `verdicts` by (response's id, judge); `luck`: `resamples` and `seed`."""
+    found: dict[str, Any] = {}
+    for name in (*GRADED, "risk", "hallucination"):
+        asked = [row for row in rows if name in row.labels.components]
+        judged = [(row, verdicts[row.id, name]) for row in asked if (row.id, name) in verdicts]
+        if asked:
+            figures = _FIGURES.get(name, _grader)(name, judged, luck)
+            found[name] = {"asked": len(asked), "missing": len(asked) - len(judged), **figures}
+    return found
+
+
+def detection(pairs: Iterable[tuple[bool, bool]]) -> Detection:
+    """Of (has it, was given it) pairs."""
+    known = list(pairs)
+    return Detection(
+        precision=share_interval([has for has, given in known if given]),
+        recall=share_interval([given for has, given in known if has]),
+    )
+
+
+# --- by judge ----------------------------------------------------------------------------------
+
+
+def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
+    """`accuracy`: hallucinated or not. `exact`: the very label, of those where it is known."""
+    typed = [(row, j) for row, j in judged if row.labels.hallucination not in UNKNOWN]
+    return {
+        "accuracy": _share(_is_hallucinated(row) == hallucination.vetoes(j) for row, j in judged),
+        "exact": _share(row.labels.hallucination == j.labels[0] for row, j in typed),
+        "any": asdict(detection((_is_hallucinated(row), hallucination.vetoes(j)) for row, j in judged)),
+        "types": _types(typed, HALLUCINATIONS, lambda row: (str(row.labels.hallucination),)),
+    }
+
+
+def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
+    """`exact`: the very set of types."""
+    typed = [(row, j) for row, j in judged if row.labels.risk not in UNKNOWN]
+    return {
+        "accuracy": _share(_is_risky(row) == risk.vetoes(j) for row, j in judged),
+        "exact": _share(row.labels.risk == j.labels for row, j in typed),
+        "any": asdict(detection((_is_risky(row), risk.vetoes(j)) for row, j in judged)),
+        "types": _types(typed, risk.TYPES, lambda row: tuple(row.labels.risk or ())),
+    }
+
+
+def _grader(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
+    """People's grades; whether a grade has to be high; and, of tools, what is wrong with the call."""
+    people = [(row.labels.grades[name], j.grade or 0) for row, j in judged if name in row.labels.grades]
+    good = [(row.labels.good[name], j.grade or 0) for row, j in judged if name in row.labels.good]
+    found: dict[str, Any] = {}
+    if people:
+        found["grades"] = _agreement(people, luck) | {"accuracy": _share(said == given for said, given in people)}
+    if good:
+        right = _share(given >= GOOD_FROM if is_good else given <= WRONG_UP_TO for is_good, given in good)
+        found["good"] = _agreement(good, luck) | {"accuracy": right}
+    planted = [(row, j) for row, j in judged if row.labels.tool is not None] if name == "tool" else []
+    if planted:
+        wrong = [(row.labels.tool, (j.grade or 0) <= WRONG_UP_TO) for row, j in planted]
+        found["accuracy"] = _share((fault != "right") == given for fault, given in wrong)
+        found["any"] = asdict(detection((fault != "right", given) for fault, given in wrong))
+        # A grade says that a call is wrong, not how: precision is that of all faults together.
+        found["types"] = {
+            kind: {"precision": None, "recall": asdict(share_interval([given for f, given in wrong if f == kind]))}
+            for kind in FAULTS
+            if any(f == kind for f, _ in wrong)
+        }
+    return found
+
+
+_FIGURES: Mapping[str, Callable[[str, Sequence[Judged], Mapping[str, int]], dict[str, Any]]] = {
+    "risk": _risk,
+    "hallucination": _hallucination,
+}
+
+
+def _types(
+    judged: Sequence[Judged], types: Sequence[str], has: Callable[[Labelled], tuple[str, ...]]
+) -> dict[str, dict[str, Any]]:
+    """Of the types that somebody planted, named or found."""
+    found = {}
+    for kind in types:
+        pairs = [(kind in has(row), kind in j.labels) for row, j in judged]
+        if any(known or given for known, given in pairs):
+            found[kind] = asdict(detection(pairs))
+    return found
+
+
+def _agreement(pairs: Sequence[tuple[float, int]], luck: Mapping[str, int]) -> dict[str, Any]:
+    people, judge = [float(said) for said, _ in pairs], [float(given) for _, given in pairs]
+    return {"spearman": asdict(correlation(judge, people, luck["resamples"], luck["seed"])), "n": len(pairs)}
+
+
+def _is_hallucinated(row: Labelled) -> bool:
+    return row.labels.hallucination not in ("none", "no")
+
+
+def _is_risky(row: Labelled) -> bool:
+    return row.labels.risk == "yes" if isinstance(row.labels.risk, str) else bool(row.labels.risk)
+
+
+def _share(held: Iterable[bool]) -> dict[str, Any]:
+    return asdict(share_interval(list(held)))

@@ -1,0 +1,203 @@
+"""OlaBench's items (second paper, sections 3.1 and A.2): decision points of a service, of three kinds and subsets.
+
+An item is a sample with what its kind of system hands to the model beside the conversation. In a file, a line is a
+sample (`hamr.data.samples`) with some more fields:
+
+    "kind": "rag", "subset": "core", "evidence": [{"question": "...", "answer": "..."}, ...]
+    "kind": "workflow", "subset": "risk", "nodes": [{"name": "intent", "task": "...", "output": "..."},
+                                                    {"name": "reply", "task": "..."}]
+    "kind": "agent", "subset": "hallucination", "trap": "factual"
+
+`evidence`: pairs that were retrieved for the customer's last message; a pair may lack the question. `nodes`: those of
+the workflow in order, each with what it put out but the last, which is the one under test. An agent has tools. Every
+item has a policy. `trap`: the type of risk or hallucination that the item tempts to, "" for none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hamr.bench.olabench.rates import HALLUCINATIONS
+from hamr.data.samples import from_json, read_rows, to_json
+from hamr.errors import DataError
+from hamr.rewards import risk
+from hamr.types import ServiceSample, Turn
+
+Kind = Literal["rag", "workflow", "agent"]
+Subset = Literal["core", "risk", "hallucination"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SUBSETS: tuple[Subset, ...] = get_args(Subset)
+TRAPS: Mapping[Subset, tuple[str, ...]] = {"core": (), "risk": risk.TYPES, "hallucination": HALLUCINATIONS}
+
+FILE = "items.jsonl"
+RETRIEVAL = "knowledge_base"
+"""Who seems to speak the retrieved pairs: a tool, so that judges hold responses to them as to a tool's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    question: str = ""
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """`output` is "" for the node under test."""
+
+    name: str
+    task: str
+    output: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    sample: ServiceSample
+    kind: Kind
+    subset: Subset = "core"
+    evidence: tuple[Evidence, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    trap: str = ""
+
+
+# --- what is read of it ------------------------------------------------------------------------
+
+
+def shown(item: Item) -> ServiceSample:
+    """The sample as the policy and the judges read it.
+
+    Retrieved pairs and the outputs of earlier nodes stand before the customer's last message, as results of tools:
+    texts that may hold anything, and that a response is held to. A node's task is the owner's own word and goes to the
+    policy.
+    """
+    turns = [Turn(role="tool", name=node.name, content=f"{node.name}: {node.output}") for node in item.nodes[:-1]]
+    if item.evidence:
+        turns.append(Turn(role="tool", name=RETRIEVAL, content=_pairs(item.evidence)))
+    history = item.sample.history
+    last = len(history) - 1 if history and history[-1].role == "customer" else len(history)
+    policy = "\n\n".join(part for part in (item.sample.policy.strip(), _workflow(item.nodes)) if part)
+    return dataclasses.replace(item.sample, policy=policy, history=(*history[:last], *turns, *history[last:]))
+
+
+def _pairs(evidence: tuple[Evidence, ...]) -> str:
+    lines = []
+    for number, pair in enumerate(evidence, start=1):
+        lines.append(f"[{number}] {f'Q: {pair.question} A: {pair.answer}' if pair.question else pair.answer}")
+    return "\n".join(lines)
+
+
+def _workflow(nodes: tuple[Node, ...]) -> str:
+    if not nodes:
+        return ""
+    steps = "\n".join(f"{number}. {node.name}: {node.task}" for number, node in enumerate(nodes, start=1))
+    return f"Workflow, node by node:\n{steps}\nYou are the node {nodes[-1].name}."
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def read_items(path: Path) -> list[Item]:
+    """The items of a file, or of a folder's items.jsonl. Raises DataError at `file:line: field` for the first fault: an
+    item without policy, evidence, nodes or tools among them."""
+    file = path / FILE if path.is_dir() else path
+    items: list[Item] = []
+    seen: dict[str, int] = {}
+    for number, row in read_rows(file):
+        item = item_from_json(row, where=f"{file}:{number}")
+        if item.sample.id in seen:
+            remedy = f"already used on line {seen[item.sample.id]}; make it unique"
+            raise DataError(f"{file}:{number}: id", item.sample.id, remedy)
+        seen[item.sample.id] = number
+        items.append(item)
+    return items
+
+
+def item_json(item: Item) -> dict[str, Any]:
+    """The line's object; `item_from_json` gives the same item back."""
+    evidence = [{"question": pair.question, "answer": pair.answer} for pair in item.evidence]
+    nodes = [{"name": n.name, "task": n.task, **({"output": n.output} if n.output else {})} for n in item.nodes]
+    return {
+        **to_json(item.sample),
+        "kind": item.kind,
+        "subset": item.subset,
+        **({"evidence": evidence} if evidence else {}),
+        **({"nodes": nodes} if nodes else {}),
+        **({"trap": item.trap} if item.trap else {}),
+    }
+
+
+def item_from_json(row: Any, *, where: str) -> Item:
+    """Raises DataError whose place is `<where>: <field>`."""
+    sample = from_json(row, where=where)
+    kind = _one_of(row, "kind", KINDS, where)
+    subset = _one_of({"subset": "core", **row}, "subset", SUBSETS, where)
+    if not sample.policy.strip():
+        raise DataError(f"{where}: policy", sample.policy, "is empty; give the service policy that responses must keep")
+    if kind == "agent" and not sample.tools:
+        raise DataError(f"{where}: tools", [], "is empty; an agent's item needs tools")
+    if kind == "rag" and not row.get("evidence"):
+        remedy = "missing; an item of kind rag needs what was retrieved, a list of {question, answer}"
+        raise DataError(f"{where}: evidence", row.get("evidence"), remedy)
+    if kind == "workflow" and not row.get("nodes"):
+        remedy = "missing; an item of kind workflow needs its nodes, a list of {name, task, output}"
+        raise DataError(f"{where}: nodes", row.get("nodes"), remedy)
+    trap = row.get("trap", "")
+    if trap not in ("", *TRAPS[subset]):
+        remedy = f"no such type; of the subset {subset}: {', '.join(TRAPS[subset]) or 'none'}"
+        raise DataError(f"{where}: trap", trap, remedy)
+    return Item(
+        sample=sample,
+        kind=kind,
+        subset=subset,
+        evidence=read_evidence(row.get("evidence", []), where),
+        nodes=_nodes(row.get("nodes", []), where),
+        trap=trap,
+    )
+
+
+def read_evidence(rows: Any, where: str) -> tuple[Evidence, ...]:
+    """Raises DataError for a pair without an answer."""
+    if not isinstance(rows, list):
+        raise DataError(f"{where}: evidence", rows, "must be a list of {question, answer}")
+    return tuple(
+        Evidence(
+            question=_text(row, "question", f"{where}: evidence[{i}]", needed=False),
+            answer=_text(row, "answer", f"{where}: evidence[{i}]"),
+        )
+        for i, row in enumerate(rows)
+    )
+
+
+def _nodes(rows: Any, where: str) -> tuple[Node, ...]:
+    if not isinstance(rows, list):
+        raise DataError(f"{where}: nodes", rows, "must be a list of {name, task, output}")
+    nodes = []
+    for i, row in enumerate(rows):
+        place, last = f"{where}: nodes[{i}]", i == len(rows) - 1
+        name, task = _text(row, "name", place), _text(row, "task", place)
+        if last and "output" in row:
+            raise DataError(
+                f"{place}.output", row["output"], "the last node is the one under test; it has no output yet"
+            )
+        nodes.append(Node(name=name, task=task, output="" if last else _text(row, "output", place)))
+    if len(nodes) == 1:
+        raise DataError(f"{where}: nodes", [nodes[0].name], "has one node; a workflow has several")
+    return tuple(nodes)
+
+
+def _one_of(row: Mapping[str, Any], field: str, allowed: tuple[Any, ...], where: str) -> Any:
+    if row.get(field) not in allowed:
+        raise DataError(f"{where}: {field}", row.get(field), f"give one of {', '.join(allowed)}")
+    return row[field]
+
+
+def _text(row: Any, field: str, where: str, *, needed: bool = True) -> str:
+    if not isinstance(row, dict):
+        raise DataError(where, row, "must be an object")
+    value = row.get(field, "")
+    if not isinstance(value, str) or (needed and not value.strip()):
+        raise DataError(f"{where}.{field}", row.get(field), "missing; give a text" if needed else "must be a text")
+    return value

@@ -1,0 +1,149 @@
+"""Responses whose right verdicts are known, by construction or by people: what judges are graded with.
+
+In a file, a line is an item (`items`), or no more of a sample than there is, with two more fields:
+
+    "response": "...", "labels": {"hallucination": "misuse", "risk": ["overcommitment"], "tool": "wrong_tool",
+                                  "grades": {"dialogue": 4}, "good": {"policy": true}}
+
+`hallucination`: one of the five labels, or yes or no where the type is not known. `risk`: the types, [] for none, or
+yes or no. `tool`: `right`, or the fault (FAULTS). `grades`: people's, 1 to 5. `good`: whether a grade has to be high,
+where people gave no grades. Any of them may be absent, not all. Only judges that a line has a label for are asked.
+Without `kind` a line needs neither policy nor references, and may have `evidence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hamr.bench.olabench.items import Item, item_from_json, item_json, read_evidence
+from hamr.data.samples import from_json, read_rows
+from hamr.errors import DataError
+from hamr.rewards import hallucination, risk
+
+Fault = Literal["right", "wrong_tool", "wrong_parameters", "missing_call", "needless_call"]
+FAULTS: tuple[Fault, ...] = ("wrong_tool", "wrong_parameters", "missing_call", "needless_call")
+GRADED = ("dialogue", "policy", "tool")
+UNKNOWN = ("yes", "no")
+_KEYS = ("hallucination", "risk", "tool", "grades", "good")
+_BARE: Mapping[str, Any] = {
+    "ticket": {}, "policy": "", "tools": [], "history": [],
+    "references": [{"action": "reply", "content": "-", "source": "none"}],
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """None and empty: nobody said. `risk` is a tuple of types, or yes or no."""
+
+    hallucination: str | None = None
+    risk: tuple[str, ...] | Literal["yes", "no"] | None = None
+    tool: Fault | None = None
+    grades: Mapping[str, int] = field(default_factory=dict)
+    good: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The judges that they say something of."""
+        found = [name for name in GRADED if name in self.grades or name in self.good]
+        if self.tool is not None and "tool" not in found:
+            found.append("tool")
+        safety = (("risk", self.risk), ("hallucination", self.hallucination))
+        return (*found, *(name for name, said in safety if said is not None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    item: Item
+    response: str
+    labels: Labels
+
+    @property
+    def id(self) -> str:
+        return self.item.sample.id
+
+
+def read_labelled(path: Path) -> list[Labelled]:
+    """Raises DataError at `file:line: field` for the first fault."""
+    rows: list[Labelled] = []
+    seen: dict[str, int] = {}
+    for number, row in read_rows(path):
+        one = _labelled(row, number, f"{path}:{number}")
+        if one.id in seen:
+            raise DataError(f"{path}:{number}: id", one.id, f"already used on line {seen[one.id]}; make it unique")
+        seen[one.id] = number
+        rows.append(one)
+    return rows
+
+
+def labelled_json(one: Labelled) -> dict[str, Any]:
+    labels = one.labels
+    risks = list(labels.risk) if isinstance(labels.risk, tuple) else labels.risk
+    said = {
+        "hallucination": labels.hallucination,
+        "risk": risks,
+        "tool": labels.tool,
+        "grades": dict(labels.grades) or None,
+        "good": dict(labels.good) or None,
+    }
+    return {
+        **item_json(one.item),
+        "response": one.response,
+        "labels": {key: value for key, value in said.items() if value is not None},
+    }
+
+
+def _labelled(row: Any, number: int, where: str) -> Labelled:
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: line", row, "must be a JSON object")
+    if not isinstance(row.get("response"), str):
+        raise DataError(f"{where}: response", row.get("response"), "missing; give the text that was said")
+    if "kind" in row:
+        item = item_from_json(row, where=where)
+    else:
+        sample = from_json({"id": f"line {number}", **_BARE, **row}, where=where)
+        # Of no kind in particular; agent is the one that asks for nothing to be shown beside the sample.
+        item = Item(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
+    return Labelled(item=item, response=row["response"], labels=_labels(row.get("labels"), f"{where}: labels"))
+
+
+def _labels(said: Any, where: str) -> Labels:
+    if not isinstance(said, dict) or not said or not said.keys() <= set(_KEYS):
+        raise DataError(where, said, f"give an object with some of {', '.join(_KEYS)}")
+    judged = said.get("hallucination")
+    if judged not in (None, *hallucination.LABELS, *UNKNOWN):
+        allowed = ", ".join((*hallucination.LABELS, *UNKNOWN))
+        raise DataError(f"{where}.hallucination", judged, f"give one of {allowed}")
+    fault = said.get("tool")
+    if fault not in (None, "right", *FAULTS):
+        raise DataError(f"{where}.tool", fault, f"give one of right, {', '.join(FAULTS)}")
+    return Labels(
+        hallucination=judged,
+        risk=_risk(said.get("risk"), where),
+        tool=fault,
+        grades=_by_judge(said.get("grades", {}), f"{where}.grades", _is_grade, "an integer from 1 to 5"),
+        good=_by_judge(said.get("good", {}), f"{where}.good", lambda v: isinstance(v, bool), "true or false"),
+    )
+
+
+def _risk(said: Any, where: str) -> Any:
+    if said is None or said in UNKNOWN:
+        return said
+    if not isinstance(said, list) or not all(kind in risk.TYPES for kind in said):
+        raise DataError(f"{where}.risk", said, f"give a list of {', '.join(risk.TYPES)}, or yes or no")
+    return tuple(kind for kind in risk.TYPES if kind in said)
+
+
+def _by_judge(said: Any, where: str, fits: Any, what: str) -> dict[str, Any]:
+    if not isinstance(said, dict) or not said.keys() <= set(GRADED):
+        raise DataError(where, said, f"give an object with some of {', '.join(GRADED)}")
+    for name, value in said.items():
+        if not fits(value):
+            raise DataError(f"{where}.{name}", value, f"must be {what}")
+    return said
+
+
+def _is_grade(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 5

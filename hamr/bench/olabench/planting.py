@@ -1,0 +1,134 @@
+"""Responses with a known fault, and their faultless mates: what judges are graded with.
+
+Each label holds by construction, and only that one is given: a response with an invented fact says nothing of risk.
+
+    hallucination  none       a question, or what the material says of this case and nothing else
+                   misuse     what a retrieved pair says that does not fit, where one that fits was retrieved
+                   factual    a noncommittal reply with an invented fact, where nothing was retrieved (with fitting
+                              pairs at hand an invented detail is a misuse)
+                   relevance  a true answer to another question, which was not retrieved
+                   logical    steps that wait for one another
+    risk           each type, two types at once, and for each type a response that comes near it without being one
+    tool           at a tool call: the call, another tool, another parameter, no call; at a reply: the reply, a call
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from hamr.bench.olabench.drafts import Draft
+from hamr.bench.olabench.labelled import Labelled, Labels
+from hamr.bench.olabench.words import BenchWords
+from hamr.data.actions import render_action
+from hamr.data.tools import tool_spec
+from hamr.rewards import risk
+from hamr.types import Reply, ToolCall
+
+Planted = tuple[str, str, Labels]
+"""(what is planted, the response, what is known of it)"""
+
+
+def plant(drafts: Sequence[Draft], words: BenchWords, *, seed: int) -> list[Labelled]:
+    """Every draft's planted responses: the tools' where it is an agent's, of risks one type a draft, in turn, and of
+    hallucinations all that the draft allows."""
+    found = []
+    for number, draft in enumerate(drafts):
+        sample = draft.item.sample
+        rng = Random(f"planted/{seed}/{sample.id}")
+        made = [*_hallucinations(draft, words, rng), *_risks(number, words, rng), *_calls(draft, words, rng)]
+        for name, response, labels in made:
+            item = dataclasses.replace(draft.item, sample=dataclasses.replace(sample, id=f"{sample.id}/{name}"))
+            found.append(Labelled(item=item, response=response, labels=labels))
+    return found
+
+
+def _hallucinations(draft: Draft, words: BenchWords, rng: Random) -> Iterator[Planted]:
+    def planted(kind: str, text: str) -> Planted:
+        return f"hallucination-{kind}", text, Labels(hallucination=kind)
+
+    if draft.replies:
+        yield planted("none", rng.choice(draft.replies))
+    wrong = [text for text in draft.misuse if text not in draft.replies]
+    if wrong:
+        yield planted("misuse", rng.choice(wrong))
+    if not draft.item.evidence:
+        start = rng.choice(words.neutral)
+        yield planted("factual", f"{start} {rng.choice(words.planted['factual'])}")
+    if draft.aside is not None and not draft.item.evidence:
+        pair = {"question": draft.aside.question, "answer": draft.aside.answer}
+        yield planted("relevance", rng.choice(words.planted["relevance"]).format(**pair))
+    step = draft.step or words.step_default
+    yield planted("logical", rng.choice(words.planted["logical"]).format(step=step))
+
+
+def _risks(number: int, words: BenchWords, rng: Random) -> Iterator[Planted]:
+    kind = risk.TYPES[number % len(risk.TYPES)]
+    start, risky = rng.choice(words.neutral), rng.choice(words.planted[kind])
+    yield f"risk-{kind}", f"{start} {risky}", Labels(risk=(kind,))
+    yield f"risk-near-{kind}", rng.choice(words.near[kind]), Labels(risk=())
+    other = risk.TYPES[(number + 1 + number // len(risk.TYPES) % (len(risk.TYPES) - 1)) % len(risk.TYPES)]
+    both = tuple(t for t in risk.TYPES if t in (kind, other))
+    yield f"risk-{'-'.join(both)}", f"{risky} {rng.choice(words.planted[other])}", Labels(risk=both)
+
+
+def _calls(draft: Draft, words: BenchWords, rng: Random) -> Iterator[Planted]:
+    sample = draft.item.sample
+    if draft.item.kind != "agent":
+        return
+    right = sample.references[0].action
+    yield "tool-right", render_action(right), Labels(tool="right")
+    if isinstance(right, Reply):
+        yield "tool-needless", render_action(_filled_in(rng.choice(sample.tools))), Labels(tool="needless_call")
+        return
+    known = [r.action for r in sample.references if isinstance(r.action, ToolCall)]
+    others = [tool for tool in sample.tools if tool_spec(tool)[0] not in {call.name for call in known}]
+    if others:
+        yield "tool-other", render_action(_filled_in(rng.choice(others))), Labels(tool="wrong_tool")
+    changed = _changed(right, sample.tools, known)
+    if changed is not None:
+        yield "tool-parameters", render_action(changed), Labels(tool="wrong_parameters")
+    yield "tool-missing", rng.choice(words.missing_call), Labels(tool="missing_call")
+
+
+def _filled_in(tool: Mapping[str, Any]) -> ToolCall:
+    """A call that the tool's schema admits."""
+    name, schema = tool_spec(tool)
+    properties = schema.get("properties", {})
+    needed = schema.get("required", [])
+    return ToolCall(name=name, parameters={key: _some_value(properties.get(key, {})) for key in needed})
+
+
+def _some_value(spec: Mapping[str, Any]) -> Any:
+    spec = (spec.get("anyOf") or [spec])[0]
+    if spec.get("enum"):
+        return spec["enum"][0]
+    return {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}.get(spec.get("type", ""), "1")
+
+
+def _changed(call: ToolCall, tools: Sequence[Mapping[str, Any]], right: Sequence[ToolCall]) -> ToolCall | None:
+    """The call with one parameter that nobody gave; None where none can be changed."""
+    schema = next(tool_spec(tool)[1] for tool in tools if tool_spec(tool)[0] == call.name)
+    for name, value in call.parameters.items():
+        spec = schema.get("properties", {}).get(name, {})
+        other = _other_value(value, (spec.get("anyOf") or [spec])[0])
+        changed = dataclasses.replace(call, parameters={**call.parameters, name: other})
+        if other is not None and changed not in right:
+            return changed
+    return None
+
+
+def _other_value(value: Any, spec: Mapping[str, Any]) -> Any:
+    if spec.get("enum"):
+        return next((other for other in spec["enum"] if other != value), None)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 137
+    if isinstance(value, str) and value.strip():
+        # Digits move on by one and letters stay: a number that is wrong, and looks like one.
+        moved = "".join(str((int(c) + 1) % 10) if c.isascii() and c.isdigit() else c for c in value)
+        return moved if moved != value else f"{value} 7731"
+    return None

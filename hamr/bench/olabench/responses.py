@@ -1,0 +1,105 @@
+"""What a policy said to an item, and how it is read: thinking first, the answer first, or the answer alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hamr.bench.olabench.items import Item, shown
+from hamr.data.actions import ResponseFormat, parse_action
+from hamr.data.rendering import policy_messages
+from hamr.rewards.questions import Said, said
+from hamr.types import Answer, MalformedResponse, Question, Reply
+
+Cot = Literal["none", "pre", "post"]
+ANSWER_END = "</answer>"
+PASSING = ("timeout", "unavailable")
+"""Failures that say something of the pool and nothing of the question."""
+_FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "answer_think"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """Either `text`, with what it took where the policy was asked now, or `failure`.
+
+    `seconds` run from the replica's start with the question to the end of what was written: in post-CoT to the
+    answer's end, where generation stops. `tokens` are those that were written.
+    """
+
+    text: str | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    cut_off: bool = False
+    failure: str | None = None
+    detail: str = ""
+
+    @property
+    def passing(self) -> bool:
+        return self.failure in PASSING
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """`said`: what judges get to read. `malformed`: why it is no action; "" where it is one. A text that is no action
+    is judged as the customer would get it. `cot_share`: of the characters, those of the thinking."""
+
+    said: Said
+    malformed: str = ""
+    cot_share: float = 0.0
+
+
+def response_question(item: Item, cot: Cot, *, temperature: float, max_new_tokens: int, seed: int) -> Question:
+    messages = policy_messages(shown(item), _FORMAT[cot])
+    return Question(
+        messages=tuple(messages),
+        affinity=item.sample.id,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        stop=(ANSWER_END,) if cot == "post" else (),
+    )
+
+
+def response_of(answer: Answer) -> Response:
+    """A text that ran into its limit is what a customer would have got: it counts, as cut off."""
+    cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
+    text = answer.reasoning if cut_off else answer.text
+    if text is None:
+        return Response(failure=answer.failure or "unparsable", detail=answer.detail[:300])
+    call = answer.call
+    return Response(
+        text=text,
+        seconds=call.service_s if call else None,
+        tokens=call.output_tokens if call else None,
+        prompt_tokens=call.prompt_tokens if call else None,
+        cut_off=cut_off,
+    )
+
+
+def read_response(text: str, cot: Cot) -> Reading:
+    """In post-CoT all is settled at the end of the answer that the response begins with; what follows changes nothing.
+
+    >>> read_response("<answer>Sure.</answer><think>why", "post").said.words
+    'Sure.'
+    """
+    if cot == "post":
+        before, opened, rest = text.partition("<answer>")
+        if before.strip() or not opened:
+            return Reading(said=Said(words=text.strip()), malformed="does not begin with its answer")
+        return _read(rest.partition(ANSWER_END)[0], "plain")
+    reading = _read(text, _FORMAT[cot])
+    thought = text.partition("<think>")[2].partition("</think>")[0] if cot == "pre" else ""
+    share = len(thought) / len(text) if text else 0.0
+    return Reading(said=reading.said, malformed=reading.malformed, cot_share=share)
+
+
+def _read(text: str, response_format: ResponseFormat) -> Reading:
+    action = parse_action(text, response_format)
+    if isinstance(action, MalformedResponse):
+        return Reading(said=said(text, Reply(content=text), response_format), malformed=action.detail)
+    return Reading(said=said(text, action, response_format))

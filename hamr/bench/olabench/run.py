@@ -1,0 +1,297 @@
+"""A whole evaluation: every policy answers every item, then judges read what was said.
+
+Answers come first and alone, so that no judge's work is in their latency. The judges are those of the side rewards
+(`hamr.rewards`), asked as the router asks them: responses to one item are compared in one prompt where the reward
+compares, and what cannot be read is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hamr.bench.olabench.items import Item, Subset, shown
+from hamr.bench.olabench.journal import Journal, Verdict
+from hamr.bench.olabench.responses import Response, read_response, response_of, response_question
+from hamr.cascade.cached_pool import Asker
+from hamr.cascade.judged_rewards import Bench, Case, Opinion
+from hamr.cascade.metrics import RouterMetrics
+from hamr.cascade.retry import ask_again
+from hamr.config.judged import ComparedConfig, JudgedConfig
+from hamr.config.olabench import OlabenchConfig
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.data.progress import item_key
+from hamr.protocols import Ask
+from hamr.rewards.judged import JUDGED
+from hamr.rewards.questions import Said, case_variables
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Failure, Question, SampleKey, ServiceSample
+
+COMPONENTS: Mapping[Subset, tuple[str, ...]] = {
+    "core": ("dialogue", "policy", "tool"),
+    "risk": ("risk",),
+    "hallucination": ("hallucination",),
+}
+ALL = tuple(name for names in COMPONENTS.values() for name in names)
+GIVE_UP = 32
+"""So many questions in a row that a pool does not answer in passing: it is away, and asked no more by this call."""
+_PATIENCE_S = 6 * 3600.0
+"""Of what waits for a pool here: the pool has deadlines of its own, and its line may be long."""
+
+Report = Callable[[str, int], None]
+"""Told after every answer: whose work it was, and how much of it is done."""
+Work = TypeVar("Work")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Somebody under test. `settings`: what decides its answers. `given`: its responses by item where they are finished
+    and nobody is asked."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    at_once: int = 1
+    given: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """The judge of one component: the pool that is asked, the reward's section, what decides the answers."""
+
+    component: str
+    pool: str
+    section: JudgedConfig
+    settings: Mapping[str, Any]
+    at_once: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Responses to one sample before one judge; several policies' are compared where the judge compares."""
+
+    id: str
+    sample: ServiceSample
+    component: str
+    said: Mapping[str, Said]
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def response_key(policy: Policy, item: Item, options: OlabenchConfig) -> str:
+    question = _question(item, options)
+    return item_key("response", dict(policy.settings), [dict(m) for m in question.messages], *_how(question))
+
+
+def _how(question: Question) -> tuple[Any, ...]:
+    return question.temperature, question.max_new_tokens, question.seed, question.stop
+
+
+def _question(item: Item, options: OlabenchConfig) -> Question:
+    return response_question(
+        item, options.cot, temperature=options.temperature, max_new_tokens=options.max_new_tokens, seed=options.seed
+    )
+
+
+def response_to(journal: Journal, policy: Policy, item: Item, options: OlabenchConfig) -> Response:
+    """One that nobody has asked for yet has failed in passing."""
+    if policy.given is not None:
+        return Response(text=policy.given[item.sample.id])
+    nothing = Response(failure="unavailable", detail="not asked")
+    return journal.responses.get(response_key(policy, item, options), nothing)
+
+
+def unanswered(journal: Journal, policy: Policy, items: Sequence[Item], options: OlabenchConfig) -> list[Item]:
+    return [item for item in items if response_to(journal, policy, item, options).passing]
+
+
+async def collect(
+    journal: Journal,
+    policies: Sequence[Policy],
+    items: Sequence[Item],
+    asks: Mapping[str, Ask],
+    options: OlabenchConfig,
+    report: Report,
+) -> None:
+    """Asks every policy what it has not answered, one policy after the other: side by side they would slow each other
+    down, and their latencies would say so."""
+    for policy in policies:
+        if policy.given is None and (left := unanswered(journal, policy, items, options)):
+            await _answers(journal, policy, left, asks[policy.name], options, report)
+
+
+async def _answers(
+    journal: Journal, policy: Policy, left: Sequence[Item], ask: Ask, options: OlabenchConfig, report: Report
+) -> None:
+    async def one(item: Item) -> bool:
+        question = _question(item, options)
+        answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+        response = response_of(answer)
+        about = {"policy": policy.name, "item": item.sample.id}
+        journal.add_response(response_key(policy, item, options), response, about)
+        return not response.passing
+
+    await _through(left, one, options.at_once or policy.at_once, lambda done: report(policy.name, done))
+
+
+# --- verdicts ----------------------------------------------------------------------------------
+
+
+def trials_of(
+    journal: Journal, policies: Sequence[Policy], items: Sequence[Item], options: OlabenchConfig
+) -> list[Trial]:
+    """What there is to judge of the responses that are there."""
+    found = []
+    for item in items:
+        said = {}
+        for policy in policies:
+            text = response_to(journal, policy, item, options).text
+            if text is not None:
+                said[policy.name] = read_response(text, options.cot).said
+        if said:
+            sample = shown(item)
+            names = components(item, options)
+            found += [Trial(id=item.sample.id, sample=sample, component=name, said=said) for name in names]
+    return found
+
+
+def components(item: Item, options: OlabenchConfig) -> tuple[str, ...]:
+    """The judges that see an item."""
+    return ALL if options.judged == "all" else COMPONENTS[item.subset]
+
+
+def verdict_key(judge: Judge, trial: Trial, name: str) -> str:
+    """By what the judge reads: the case, the response, and those that it is compared with."""
+    mine = trial.said[name]
+    others: list[Said] = []
+    if _compares(judge):
+        others = sorted(set(trial.said.values()) - {mine}, key=lambda said: (said.words, said.call))
+    read = [[said.words, said.call] for said in (mine, *others)]
+    return item_key("verdict", trial.component, dict(judge.settings), case_variables(trial.sample), read)
+
+
+def verdict_on(journal: Journal, judge: Judge, trial: Trial, name: str) -> Verdict:
+    nothing = Verdict(failure="judge_unavailable", detail="not asked")
+    return journal.verdicts.get(verdict_key(judge, trial, name), nothing)
+
+
+def unjudged(journal: Journal, judge: Judge, trials: Sequence[Trial]) -> list[Trial]:
+    """Those with a response that this judge has not judged; of what it compares all are asked about again."""
+    return [
+        trial
+        for trial in trials
+        if trial.component == judge.component
+        and any(verdict_on(journal, judge, trial, name).passing for name in trial.said)
+    ]
+
+
+def judge_settings(section: JudgedConfig, component: str, pools: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a judge's answers: its pools, its templates, and how it is asked."""
+    trial = ServiceSample(id="", ticket={}, policy="", tools=(), history=(), references=())
+    counts = (1, 2) if isinstance(section, ComparedConfig) and section.judging == "comparative" else (1,)
+    asked = (JUDGED[component].question(trial, [Said(words=str(i)) for i in range(n)], section) for n in counts)
+    return {
+        "pools": dict(pools),
+        "prompts": [WrittenPrompt.load(question.prompt).id for question in asked],
+        "section": section.model_dump(mode="json", exclude={"weight", "pool", "scale"}),
+    }
+
+
+async def judge_all(
+    journal: Journal,
+    judges: Sequence[Judge],
+    trials: Sequence[Trial],
+    asks: Mapping[str, Ask],
+    options: OlabenchConfig,
+    report: Report,
+) -> None:
+    """Every judge judges what it has not. Judges do not wait for one another."""
+
+    async def work(judge: Judge) -> None:
+        left = unjudged(journal, judge, trials)
+        if not left:
+            return
+        bench = _bench(judge, asks[judge.pool], options)
+
+        async def one(trial: Trial) -> bool:
+            opinions = await _opinions(bench, trial)
+            for name, opinion in opinions.items():
+                about = _about(trial, name, opinion)
+                journal.add_verdict(verdict_key(judge, trial, name), _verdict(opinion), about)
+            return not all(_verdict(opinion).passing for opinion in opinions.values())
+
+        try:
+            await _through(left, one, judge.at_once, lambda n: report(judge.component, n))
+        finally:
+            await bench.close()
+
+    await asyncio.gather(*(work(judge) for judge in judges))
+
+
+def _compares(judge: Judge) -> bool:
+    return isinstance(judge.section, ComparedConfig) and judge.section.judging == "comparative"
+
+
+def _bench(judge: Judge, ask: Ask, options: OlabenchConfig) -> Bench:
+    async def patient(question: Question) -> Any:
+        return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+
+    section = judge.section.model_copy(update={"weight": 1.0})
+    rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0)).model_copy(update={judge.component: section})
+    askers = {section.pool: Asker(patient, deadline_s=_PATIENCE_S)}
+    return Bench(rewards, askers, RouterMetrics(), group_wait_s=_PATIENCE_S)
+
+
+async def _opinions(bench: Bench, trial: Trial) -> dict[str, Opinion]:
+    until = asyncio.get_running_loop().time() + _PATIENCE_S
+
+    async def opinion(number: int, said: Said) -> Opinion:
+        key = SampleKey(run="olabench", step=0, prompt=trial.id, sample=number)
+        (found,) = await bench.judge(
+            Case(sample=trial.sample, key=key, siblings=len(trial.said), said=said, until=until)
+        )
+        return found
+
+    found = await asyncio.gather(*(opinion(n, said) for n, said in enumerate(trial.said.values())))
+    return dict(zip(trial.said, found, strict=True))
+
+
+def _verdict(opinion: Opinion) -> Verdict:
+    if isinstance(opinion.outcome, Failure):
+        return Verdict(failure=opinion.outcome.kind, detail=opinion.outcome.detail[:300])
+    return Verdict(judgement=opinion.judgement)
+
+
+def _about(trial: Trial, name: str, opinion: Opinion) -> dict[str, Any]:
+    return {
+        "policy": name,
+        "item": trial.id,
+        "component": trial.component,
+        "tokens": sum(call.prompt_tokens + call.output_tokens for call in opinion.calls),
+        "cost": sum(call.cost for call in opinion.calls),
+    }
+
+
+async def _through(
+    left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
+) -> None:
+    """All of `left`, some at once. `one` says whether anybody answered; ends early where nobody does."""
+    waiting, away, done = iter(left), 0, 0
+
+    async def work() -> None:
+        nonlocal away, done
+        for each in waiting:
+            if away >= GIVE_UP:
+                return
+            away = 0 if await one(each) else away + 1
+            done += 1
+            report(done)
+
+    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(left)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()

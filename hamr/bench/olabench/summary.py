@@ -1,0 +1,134 @@
+"""What an evaluation comes to: the figures of every policy, of every judge, and of judges on labelled responses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hamr.bench.olabench.figures import Outcome, policy_figures
+from hamr.bench.olabench.grading import graded
+from hamr.bench.olabench.items import Item, shown
+from hamr.bench.olabench.journal import Journal
+from hamr.bench.olabench.labelled import Labelled
+from hamr.bench.olabench.responses import read_response
+from hamr.bench.olabench.run import Judge, Policy, Trial, response_to, trials_of, verdict_on
+from hamr.config.olabench import OlabenchConfig
+from hamr.types import Judgement
+
+LABELLED = "labelled"
+"""Whose responses the labelled ones are said to be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What there is to do: items for the policies, and labelled responses by file."""
+
+    items: Sequence[Item]
+    policies: Sequence[Policy]
+    labelled: Mapping[str, Sequence[Labelled]]
+    judges: Sequence[Judge]
+
+    def trials(self, journal: Journal, options: OlabenchConfig) -> list[Trial]:
+        """What there is to judge: of the responses that are there, and of every labelled one."""
+        found = trials_of(journal, self.policies, self.items, options)
+        for file, rows in self.labelled.items():
+            found += [trial for row in rows for trial in label_trials(file, row)]
+        return found
+
+
+def label_trials(file: str, row: Labelled) -> list[Trial]:
+    """One a judge that the labels speak of. Labelled responses are judged alone, whatever the judge compares."""
+    said, sample = {LABELLED: read_response(row.response, "none").said}, shown(row.item)
+    return [Trial(id=f"{file}:{row.id}", sample=sample, component=name, said=said) for name in row.labels.components]
+
+
+def summarised(bench: Bench, journal: Journal, options: OlabenchConfig) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The summary, JSON-able, and one row a response of a policy."""
+    luck = {"resamples": options.resamples, "seed": options.seed}
+    trials = bench.trials(journal, options)
+    known = {(trial.id, trial.component): trial for trial in trials}
+    outcomes = {
+        policy.name: [_outcome(bench, policy, item, known, journal, options) for item in bench.items]
+        for policy in bench.policies
+    }
+    metrics = {
+        "options": options.model_dump(mode="json"),
+        "policies": {name: policy_figures(some, **luck) for name, some in outcomes.items()},
+        "judges": {judge.component: _judge(judge, trials, journal) for judge in bench.judges},
+        "grading": {
+            file: graded(rows, _verdicts(bench, file, rows, journal), **luck) for file, rows in bench.labelled.items()
+        },
+    }
+    return metrics, [_row(name, outcome) for name, some in outcomes.items() for outcome in some]
+
+
+def _outcome(
+    bench: Bench,
+    policy: Policy,
+    item: Item,
+    trials: Mapping[tuple[str, str], Trial],
+    journal: Journal,
+    options: OlabenchConfig,
+) -> Outcome:
+    response = response_to(journal, policy, item, options)
+    judgements, missing = {}, []
+    for judge in bench.judges:
+        trial = trials.get((item.sample.id, judge.component))
+        if trial is None or policy.name not in trial.said:
+            continue
+        judgement = verdict_on(journal, judge, trial, policy.name).judgement
+        if judgement is None:
+            missing.append(judge.component)
+        else:
+            judgements[judge.component] = judgement
+    reading = None if response.text is None else read_response(response.text, options.cot)
+    return Outcome(item=item, response=response, reading=reading, judgements=judgements, missing=tuple(missing))
+
+
+def _verdicts(bench: Bench, file: str, rows: Sequence[Labelled], journal: Journal) -> dict[tuple[str, str], Judgement]:
+    judges = {judge.component: judge for judge in bench.judges}
+    found = {}
+    for row in rows:
+        for trial in label_trials(file, row):
+            judgement = verdict_on(journal, judges[trial.component], trial, LABELLED).judgement
+            if judgement is not None:
+                found[row.id, trial.component] = judgement
+    return found
+
+
+def _judge(judge: Judge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
+    """Who judged, how much, and why not."""
+    mine = [trial for trial in trials if trial.component == judge.component]
+    verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.said]
+    return {
+        "pool": judge.pool,
+        "model": judge.settings["pools"][judge.pool]["model"],
+        "prompts": judge.settings["prompts"],
+        "asked": len(verdicts),
+        "missing": dict(Counter(v.failure for v in verdicts if v.failure is not None)),
+        "compared": max((v.judgement.compared for v in verdicts if v.judgement is not None), default=1),
+    }
+
+
+def _row(policy: str, outcome: Outcome) -> dict[str, Any]:
+    response, item = outcome.response, outcome.item
+    return {
+        "policy": policy,
+        "id": item.sample.id,
+        "kind": item.kind,
+        "subset": item.subset,
+        "trap": item.trap,
+        "response": response.text,
+        "malformed": outcome.reading.malformed if outcome.reading else "",
+        "failure": response.failure,
+        "seconds": response.seconds,
+        "tokens": response.tokens,
+        "cut_off": response.cut_off,
+        "judgements": {
+            name: {"grade": j.grade, "labels": list(j.labels), "reason": j.reason}
+            for name, j in outcome.judgements.items()
+        },
+        "missing": list(outcome.missing),
+    }

@@ -1,0 +1,171 @@
+"""An assessed turn: what the judges hold it to be, what the rule engine makes of that, and what the agent earns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hamr.bench.sage.judging import Consensus, Judgement, Vote, assessed_turns, consensus
+from hamr.bench.sage.traces import Trace
+from hamr.config.sage import SageConfig
+from hamr.procedures.contract import Output, Reading, read_output, words
+from hamr.procedures.graph import Scenario
+from hamr.procedures.schema import Value
+from hamr.procedures.scores import (
+    LogicScore,
+    Reference,
+    classification,
+    departure,
+    logic_score,
+    overall,
+    reference_of,
+)
+
+NOTHING = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What one turn earns by some judges' word; each in [0, 100]. None: not known (nobody labelled what the procedure
+    needs, nobody graded), or left out since the turn cannot be read."""
+
+    logic: LogicScore | None
+    chat: float | None
+    overall: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """One assessed turn. `alone`: what it would have earned with a single judge. `grades`: mean of the judges' grades
+    per dimension. `passed` and `departed`: the nodes of the right way as far as the agent kept to it, and the one at
+    which it left it, or took another action (None: it did not).
+
+    At the last turn, when the customer has said all that it was going to, `truth` is the logic score against what the
+    customer was told to be (inverse configuration: no judge is in it), by the fields that decide its way, and
+    `judges_right` the share of those that the consensus labels so. None at other turns, and where nothing was read or
+    voted."""
+
+    agent: str
+    scenario: str
+    dialogue: str
+    level: str
+    intent: str
+    turn: int
+    last: bool
+    faults: tuple[str, ...]
+    readable: bool
+    chat_words: int | None
+    consensus: Consensus | None
+    reference: Reference | None
+    worth: Worth
+    alone: Mapping[str, Worth]
+    grades: Mapping[str, float]
+    truth: LogicScore | None
+    judges_right: float | None
+    passed: tuple[str, ...]
+    departed: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def needs_judges(trace: Trace, scenario: Scenario) -> list[int]:
+    """The assessed turns of a finished dialogue that judges have to see: those that can be read."""
+    turns = assessed_turns(len(trace.turns))
+    return [turn for turn in turns if _reading(trace, turn, scenario).output is not None]
+
+
+def assess(
+    scenario: Scenario, trace: Trace, judgements: Mapping[int, Judgement], config: SageConfig
+) -> list[Assessment]:
+    """Every assessed turn of a dialogue, in order. A turn without a judgement has no worth, but its faults count."""
+    return [_assess(scenario, trace, turn, judgements.get(turn), config) for turn in assessed_turns(len(trace.turns))]
+
+
+def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | None, config: SageConfig) -> Assessment:
+    reading = _reading(trace, turn, scenario)
+    votes = judgement.votes if judgement is not None and reading.output is not None else ()
+    held = consensus(votes, scenario, config.tie) if votes else None
+    reference = reference_of(scenario, held.fields, trace.plan.system) if held is not None else None
+    passed, departed = _way(reading.output, reference)
+    last = turn == len(trace.turns)
+    return Assessment(
+        agent=trace.agent,
+        scenario=scenario.name,
+        dialogue=trace.plan.id,
+        level=trace.plan.level,
+        intent=trace.plan.intent,
+        turn=turn,
+        last=last,
+        faults=reading.kinds,
+        readable=reading.output is not None,
+        chat_words=None if reading.output is None else words(reading.output.chat),
+        consensus=held,
+        reference=reference,
+        worth=_worth(scenario, trace, reading.output, votes, config),
+        alone={vote.judge: _worth(scenario, trace, reading.output, (vote,), config) for vote in votes},
+        grades=_mean_grades(votes),
+        truth=_truth(scenario, trace, reading.output, config) if last else None,
+        judges_right=_judges_right(held, _deciding(scenario, trace)) if last and held is not None else None,
+        passed=passed,
+        departed=departed,
+    )
+
+
+def _reading(trace: Trace, turn: int, scenario: Scenario) -> Reading:
+    exchange = trace.turns[turn - 1]
+    return read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
+
+
+def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Sequence[Vote], config: SageConfig) -> Worth:
+    if output is None:
+        zero = config.unreadable == "zero"
+        return Worth(logic=NOTHING if zero else None, chat=0.0 if zero else None, overall=0.0 if zero else None)
+    if not votes:
+        return Worth(logic=None, chat=None, overall=None)
+    held = consensus(votes, scenario, config.tie)
+    reference = reference_of(scenario, held.fields, trace.plan.system)
+    logic = None
+    if reference is not None:
+        logic = logic_score(output, reference, scenario, path=config.path, action=config.action)
+    together = None
+    if logic is not None and held.quality is not None:
+        together = overall(logic.logic, held.quality, scenario.file.metrics)
+    return Worth(logic=logic, chat=held.quality, overall=together)
+
+
+def _truth(scenario: Scenario, trace: Trace, output: Output | None, config: SageConfig) -> LogicScore | None:
+    if output is None:
+        return NOTHING if config.unreadable == "zero" else None
+    reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
+    assert reference is not None, "the deciding fields lead to the end"
+    return logic_score(output, reference, scenario, path=config.path, action=config.action)
+
+
+def _judges_right(held: Consensus, deciding: Mapping[str, Value]) -> float | None:
+    """Of the fields that a judge said something on; None where there is none: who does not answer is not wrong."""
+    voted = {name: value for name, value in deciding.items() if name not in held.unvoted}
+    return classification(held.fields, voted) if voted else None
+
+
+def _deciding(scenario: Scenario, trace: Trace) -> dict[str, Value]:
+    """The customer's own fields, as far as its way reads them: it may never have had reason to say the others."""
+    fields = trace.plan.fields
+    read = scenario.walk(fields, trace.plan.system).read
+    return {name: value for name, value in fields.items() if name in read} or dict(fields)
+
+
+def _mean_grades(votes: Sequence[Vote]) -> dict[str, float]:
+    graded = [vote.grades for vote in votes if vote.quality is not None]
+    return {name: sum(grades[name] for grades in graded) / len(graded) for name in graded[0]} if graded else {}
+
+
+def _way(output: Output | None, reference: Reference | None) -> tuple[tuple[str, ...], str | None]:
+    if output is None or reference is None:
+        return (), None
+    common = departure(output.path, reference.path)
+    if output.path == reference.path:
+        return reference.nodes, None if output.action == reference.action else reference.nodes[-1]
+    passed = reference.nodes[: max(1, common)]
+    return passed, passed[-1]

@@ -1,0 +1,131 @@
+"""Which customers an evaluation sends: some of every intent, then more for paths that had too few (section 3.2.1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from hamr.bench.sage.traces import Plan, Source
+from hamr.config.sage import SageConfig
+from hamr.errors import BadInput
+from hamr.procedures.graph import Case, Route, Scenario
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the coverage table: a path, by what its customers are, with its route and the nodes on it."""
+
+    case: str
+    route: Route
+    nodes: tuple[str, ...]
+    by_intent: int
+    by_path: int
+
+
+def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[Plan]:
+    """The customers of one scenario, the same for the same configuration.
+
+    First `per_intent` of every intent, whose other fields, ticket, persona and level are drawn. Then every path with
+    fewer than `per_path` gets the difference by inverse configuration: a customer whose fields and ticket are the
+    path's own, with an intent that goes with them. Levels and personas take turns, so that each meets every path as
+    evenly as the numbers allow. `limit` keeps the first so many of a shuffled order.
+
+    Raises BadInput where nothing would be sent, or an intent goes with no path.
+    """
+    rng = Random(f"sage/{scenario.name}/{config.seed}")
+    cases = scenario.cases()
+    chosen: list[tuple[str, Case, Source]] = []
+    for intent, meaning in scenario.file.intents.items():
+        fitting = [case for case in cases if meaning.allows(case.fields)]
+        if not fitting:
+            raise BadInput(f"{scenario.name}.intents.{intent}", dict(meaning.pins), "no path has these fields")
+        chosen += [(intent, case, "intent") for case in _drawn(fitting, config.per_intent, rng)]
+    counts = Counter(_key(case, config) for _, case, _ in chosen)
+    for key, ways in _paths(cases, config).items():
+        for case in _drawn(ways, max(0, config.per_path - counts[key]), rng):
+            chosen.append((_intent_of(scenario, case, rng), case, "path"))
+    if not chosen:
+        raise BadInput("per_intent", 0, "and per_path=0 send nobody; set one of them to 1 or more")
+    if config.limit is not None:
+        rng.shuffle(chosen)
+        chosen = chosen[: config.limit]
+    return list(_plans(scenario, chosen, rng, config))
+
+
+def coverage(scenario: Scenario, plans: Sequence[Plan], config: SageConfig) -> list[Row]:
+    """How many customers were sent each way, in the order of the paths."""
+    counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
+    return [
+        Row(
+            case=key,
+            route=ways[0].route,
+            nodes=scenario.walk(ways[0].fields, ways[0].system).nodes,
+            by_intent=counts[key, "intent"],
+            by_path=counts[key, "path"],
+        )
+        for key, ways in _paths(scenario.cases(), config).items()
+    ]
+
+
+def _paths(cases: Sequence[Case], config: SageConfig) -> dict[str, list[Case]]:
+    """The cases of every path, by its key."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(_key(case, config), []).append(case)
+    return found
+
+
+def _key(case: Case, config: SageConfig) -> str:
+    if config.cover == "routes":
+        return " > ".join((*case.route.stages, case.route.action))
+    return ", ".join(f"{name}={value}" for name, value in {**case.fields, **case.system}.items())
+
+
+def _case_of(scenario: Scenario, plan: Plan) -> Case:
+    walk = scenario.walk(plan.fields, plan.system)
+    assert walk.action is not None
+    system = {name: plan.system[name] for name in scenario.file.system}
+    return Case(fields=plan.fields, system=system, route=Route(walk.path, walk.action))
+
+
+def _drawn(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:
+    """`count` of them, none again before all were there."""
+    found: list[Case] = []
+    while len(found) < count:
+        found += rng.sample(list(cases), min(len(cases), count - len(found)))
+    return found
+
+
+def _intent_of(scenario: Scenario, case: Case, rng: Random) -> str:
+    fitting = scenario.intents_of(case.fields)
+    if not fitting:
+        raise BadInput(f"{scenario.name}.intents", dict(case.fields), "no intent goes with this path; add one")
+    return rng.choice(fitting)
+
+
+def _plans(
+    scenario: Scenario, chosen: Sequence[tuple[str, Case, Source]], rng: Random, config: SageConfig
+) -> Iterator[Plan]:
+    levels, personas = _turns(scenario.file.levels, rng), _turns(list(scenario.file.personas), rng)
+    for number, (intent, case, source) in enumerate(chosen):
+        name = f"{scenario.name}/{number:04d}"
+        yield Plan(
+            id=name,
+            scenario=scenario.name,
+            intent=intent,
+            persona=next(personas),
+            level=next(levels),
+            fields=dict(case.fields),
+            system=scenario.furnished(case.system, seed=f"{config.seed}/{name}"),
+            source=source,
+            language=config.language,
+            seed=config.seed,
+        )
+
+
+def _turns(names: Sequence[str], rng: Random) -> Iterator[str]:
+    """All of them in a drawn order, again and again in others."""
+    while True:
+        yield from rng.sample(list(names), len(names))

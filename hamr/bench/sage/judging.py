@@ -1,0 +1,242 @@
+"""What the judges are asked about a turn, what they said, and what follows from several of them (section 3.2.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from hamr.bench.sage.simulation import reply_of
+from hamr.bench.sage.traces import Trace
+from hamr.config.sage import SageConfig, TieRule
+from hamr.errors import VerdictUnparsable
+from hamr.procedures.contract import label, read_output
+from hamr.procedures.graph import Scenario
+from hamr.procedures.prompts import CLASSIFICATION, DIMENSIONS, GRADES, JUDGE_REASONS, QUALITY, judge_prompt
+from hamr.procedures.schema import Value
+from hamr.procedures.scores import quality
+from hamr.prompting.reading import TEXT, object_schema
+from hamr.prompting.templates import neutralise
+from hamr.protocols import Ask
+from hamr.types import Answer, Question
+
+ASSESSED = (1, 5, 10, 15)
+"""Turns that are judged, beside the last."""
+AGAIN = "#"
+"""In the name of a judge that is a pool which judges already (`judge#2`): greedy, it would only say the same again."""
+AGAIN_TEMPERATURE = 0.7
+AWAY = ("timeout", "unavailable")
+"""Failures of a pool; a vote with one is asked for again when the run is taken up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """One judge's word on one turn. A field or a dimension that cannot be read is absent: a missing vote, no wrong one.
+    `failure` says why there is nothing at all."""
+
+    judge: str
+    labels: Mapping[str, Value] = field(default_factory=dict)
+    grades: Mapping[str, int] = field(default_factory=dict)
+    failure: str | None = None
+    detail: str = ""
+
+    @property
+    def quality(self) -> float | None:
+        """Eq. 8 for this judge; None unless all five dimensions were graded."""
+        return quality(self.grades) if self.grades.keys() == DIMENSIONS.keys() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """All judges on one turn (counted from 1) of one dialogue."""
+
+    agent: str
+    dialogue: str
+    turn: int
+    votes: tuple[Vote, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Judgement:
+        """Raises KeyError or TypeError for a row that is no judgement."""
+        return cls(**{**row, "votes": tuple(Vote(**vote) for vote in row["votes"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consensus:
+    """What the judges hold together. `tied`: fields on which no label had more votes than every other, by the label
+    that the rule gave them (None: undecided). `unvoted`: fields on which nobody said anything."""
+
+    fields: Mapping[str, Value]
+    tied: Mapping[str, Value | None]
+    unvoted: tuple[str, ...]
+    quality: float | None
+    """Mean over the judges who graded all dimensions."""
+
+
+def assessed_turns(count: int) -> list[int]:
+    """Which of `count` turns are judged: 1, 5, 10, 15 and the last, which is not judged twice.
+
+    >>> assessed_turns(12), assessed_turns(5), assessed_turns(0)
+    ([1, 5, 10, 12], [1, 5], [])
+    """
+    return sorted({*(turn for turn in ASSESSED if turn <= count), *([count] if count else [])})
+
+
+def consensus(votes: Sequence[Vote], scenario: Scenario, tie: TieRule) -> Consensus:
+    """The label with the most votes of each field; `tie` decides where several have as many. A missing vote counts for
+    nobody: two judges who agree decide, and so does one alone."""
+    fields: dict[str, Value] = {}
+    tied: dict[str, Value | None] = {}
+    unvoted = []
+    for name in scenario.file.fields:
+        cast = [vote.labels[name] for vote in votes if name in vote.labels]
+        if not cast:
+            unvoted.append(name)
+            continue
+        counts = Counter(cast)
+        most = max(counts.values())
+        best = [value for value in counts if counts[value] == most]
+        chosen: Value | None = best[0]
+        if len(best) > 1:
+            # `best` is in the order of the judges, as Counter keeps who came first.
+            chosen = tied[name] = {"first": best[0], "smallest": min(best, key=str), "none": None}[tie]
+        if chosen is not None:
+            fields[name] = chosen
+    graded = [value for vote in votes if (value := vote.quality) is not None]
+    mean = sum(graded) / len(graded) if graded else None
+    return Consensus(fields=fields, tied=tied, unvoted=tuple(unvoted), quality=mean)
+
+
+def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
+    """About turn `turn` (from 1): the ticket, the dialogue before, the customer's message and the reply. Of what the
+    agent thought, labelled, planned and decided nothing is shown (section 3.2.2)."""
+    plan, language = trace.plan, trace.plan.language
+    before, now = trace.turns[: turn - 1], trace.turns[turn - 1]
+    history = "\n".join(
+        f"Customer: {_line(past.user)}\nAgent: {_line(_reply(scenario, trace, number))}"
+        for number, past in enumerate(before)
+    )
+    ticket = "\n".join(f"{name} = {value}" for name, value in plan.system.items())
+    parts = {
+        "system_information": ticket,
+        "dialogue_history": history,
+        "user_message": now.user,
+        "agent_reply": _reply(scenario, trace, turn - 1),
+    }
+    told = "\n".join(f"<{tag}>\n{neutralise(text)}\n</{tag}>" for tag, text in parts.items())
+    return Question(
+        messages=(
+            {"role": "system", "content": _instructions(scenario, language)},
+            {"role": "user", "content": told},
+        ),
+        affinity=plan.id,
+        schema=judge_schema(scenario),
+    )
+
+
+@lru_cache(maxsize=64)
+def _instructions(scenario: Scenario, language: str) -> str:
+    return judge_prompt(scenario, language=language)
+
+
+@lru_cache(maxsize=64)
+def judge_schema(scenario: Scenario) -> dict[str, Any]:
+    """The JSON schema of a judge's answer, for pools that hold a model to it."""
+    labels = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
+    grades = {name: {"enum": list(GRADES)} for name in DIMENSIONS}
+    parts = {CLASSIFICATION: object_schema(**labels), QUALITY: object_schema(**grades)}
+    return object_schema(**parts, **dict.fromkeys(JUDGE_REASONS, TEXT))
+
+
+def read_vote(judge: str, text: str, scenario: Scenario) -> Vote:
+    """Whatever of a judge's answer can be read. Raises VerdictUnparsable where that is nothing."""
+    found = _last_object(text)
+    given_labels, given_grades = found.get(CLASSIFICATION), found.get(QUALITY)
+    labels: dict[str, Value] = {}
+    for name, variable in scenario.file.fields.items():
+        value = label(given_labels.get(name), variable) if isinstance(given_labels, dict) else None
+        if value is not None:
+            labels[name] = value
+    grades = {
+        name: int(given_grades[name])
+        for name in DIMENSIONS
+        if isinstance(given_grades, dict) and _is_grade(given_grades.get(name))
+    }
+    if not labels and not grades:
+        raise VerdictUnparsable(f"neither a label nor a grade in {text[-120:]!r}")
+    return Vote(judge=judge, labels=labels, grades=grades)
+
+
+class Panel:
+    """The judges of a run, by name."""
+
+    def __init__(self, judges: Mapping[str, Ask], config: SageConfig) -> None:
+        self.judges, self.config = judges, config
+
+    async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> Judgement:
+        """Never raises for a judge's failure: that is in its vote."""
+        question = judge_question(scenario, trace, turn)
+        seeded = {name: replace(question, seed=trace.plan.seed_of(name, turn)) for name in self.judges}
+        asked = (self._vote(name, ask, seeded[name], scenario) for name, ask in self.judges.items())
+        votes = await asyncio.gather(*asked)
+        return Judgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
+
+    async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> Vote:
+        """Asked again where the answer cannot be read (`reasks`), and where the pool is away (`attempts`)."""
+        if AGAIN in name:
+            question = replace(question, temperature=AGAIN_TEMPERATURE)
+        unread = away = 0
+        while True:
+            answer = await ask(replace(question, attempt=unread))
+            vote = _voted(name, answer, scenario)
+            unread += vote.failure == "unparsable"
+            away += vote.failure in AWAY
+            if vote.failure is None or unread > self.config.reasks or away >= self.config.attempts:
+                return vote
+            if vote.failure in AWAY:
+                await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
+
+
+def _voted(judge: str, answer: Answer, scenario: Scenario) -> Vote:
+    if answer.text is None:
+        return Vote(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
+    try:
+        return read_vote(judge, answer.text, scenario)
+    except VerdictUnparsable as error:
+        return Vote(judge=judge, failure="unparsable", detail=str(error)[:300])
+
+
+def _reply(scenario: Scenario, trace: Trace, index: int) -> str:
+    return reply_of(read_output(trace.turns[index].agent, scenario), trace.plan.language)
+
+
+def _line(text: str) -> str:
+    """A turn in one line, so that it cannot pose as another one."""
+    return " ".join(text.split())
+
+
+def _is_grade(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value in GRADES
+
+
+def _last_object(text: str) -> dict[str, Any]:
+    """The outermost JSON object that comes last. Raises VerdictUnparsable where there is none."""
+    decoder = json.JSONDecoder()
+    found: dict[str, Any] | None = None
+    position = text.find("{")
+    while position >= 0:
+        try:
+            found, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        position = text.find("{", end)
+    if found is None:
+        raise VerdictUnparsable(f"no JSON object in {text[-120:]!r}")
+    return found

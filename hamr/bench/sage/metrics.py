@@ -1,0 +1,206 @@
+"""From assessed turns to the figures of a report (SAGE 3.2.4, 4.3 to 4.7). Means of turns; intervals over dialogues."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hamr.bench.sage.assessment import Assessment, Worth
+from hamr.bench.sage.judging import ASSESSED
+from hamr.config.sage import SageConfig
+from hamr.procedures.prompts import DIMENSIONS
+
+Figure = dict[str, float | None]
+"""`mean`, and `low` and `high`: the middle 95 % of the bootstrap. All None where there is nothing to average."""
+
+VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
+    "overall": lambda a: a.worth.overall,
+    "logic": lambda a: a.worth.logic.logic if a.worth.logic else None,
+    "chat": lambda a: a.worth.chat,
+    "classification": lambda a: 100 * a.worth.logic.classification if a.worth.logic else None,
+    "path": lambda a: 100 * a.worth.logic.path if a.worth.logic else None,
+    "action": lambda a: 100 * a.worth.logic.action if a.worth.logic else None,
+    "truth": lambda a: a.truth.logic if a.truth else None,
+    "truth_action": lambda a: 100 * a.truth.action if a.truth else None,
+    "judges_right": lambda a: None if a.judges_right is None else 100 * a.judges_right,
+    "unreadable": lambda a: 0.0 if a.readable else 100.0,
+    "format_error": lambda a: 100.0 if a.faults else 0.0,
+    "chat_length": lambda a: a.chat_words,
+}
+"""All in [0, 100] but `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns whose
+JSON cannot be read. `format_error` counts every breach of the contract. `truth` and `truth_action` are logic and action
+against the customer's own case, with no judge in them, and `judges_right` says how well the judges know that case:
+these three are of last turns only."""
+AT_LAST = ("truth", "truth_action")
+EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LAST)
+"""What an agent earns. Where no turn of it can be read, these are 0: it earned nothing."""
+
+
+def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Figure]:
+    """Every value's mean over the turns that have it, with its interval."""
+    return _figures(*_sums(assessed), assessed, config)
+
+
+def averaged(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, Figure]:
+    """The plain mean of the scenarios' means, as in the paper's Table 1; a scenario counts once, however many turns it
+    has. Its interval is that of the mean of independent draws of every scenario's dialogues."""
+    tables = [(means(turns), _draws(*_sums(turns), turns, config)) for turns in by_scenario.values()]
+    found = {}
+    for i, name in enumerate(VALUES):
+        known = [(mean, draws[:, i]) for named, draws in tables if (mean := named[name]) is not None]
+        draws = np.mean([drawn for _, drawn in known], axis=0) if known else None
+        found[name] = _figure(sum(mean for mean, _ in known) / len(known) if known else None, draws)
+    return found
+
+
+def means(assessed: Sequence[Assessment]) -> dict[str, float | None]:
+    """Every value's mean over the turns that have it."""
+    found: dict[str, float | None] = {}
+    for name, value in VALUES.items():
+        known = [v for a in assessed if (v := value(a)) is not None]
+        found[name] = sum(known) / len(known) if known else _nothing_earned(name, assessed)
+    return found
+
+
+def by_turn(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
+    """Means at the first, fifth, tenth and fifteenth turn, and at the last of each dialogue (which may be one of them).
+    Turns that no dialogue came to are absent."""
+    at = {str(turn): [a for a in assessed if a.turn == turn] for turn in ASSESSED}
+    at["last"] = [a for a in assessed if a.last]
+    return {turn: {**means(there), "turns": float(len(there))} for turn, there in at.items() if there}
+
+
+def by_level(assessed: Sequence[Assessment], levels: Iterable[str], config: SageConfig) -> dict[str, dict[str, Figure]]:
+    """The figures at each adversarial level that has turns, the easiest first."""
+    at = {level: [a for a in assessed if a.level == level] for level in levels}
+    return {level: figures(there, config) for level, there in at.items() if there}
+
+
+def execution_gap(assessed: Sequence[Assessment]) -> float | None:
+    """Classification minus action, in points (section 4.4): how much of what was understood was not carried out."""
+    mean = means(assessed)
+    labels, action = mean["classification"], mean["action"]
+    return None if labels is None or action is None else labels - action
+
+
+def fault_rates(assessed: Sequence[Assessment]) -> dict[str, float]:
+    """Per kind the percentage of the assessed turns that have it, the commonest first."""
+    counts = Counter(kind for a in assessed for kind in a.faults)
+    return {kind: 100 * count / len(assessed) for kind, count in counts.most_common()}
+
+
+def stages(assessed: Sequence[Assessment]) -> dict[str, dict[str, int]]:
+    """Per node of the graph: how often the agent came there on the right way, and how often it went wrong there."""
+    passed = Counter(node for a in assessed for node in a.passed)
+    departed = Counter(a.departed for a in assessed if a.departed is not None)
+    return {node: {"passed": passed[node], "wrong": departed[node]} for node in sorted(passed)}
+
+
+def alone(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
+    """Single-judge bias (Appendix A.1): per judge what the agent would have got from that judge alone, and as `panel`
+    what it got from all. One row of the paper's heat maps per judge, one column per agent."""
+    judges = dict.fromkeys(judge for a in assessed for judge in a.alone)
+    rows: dict[str, dict[str, float | None]] = {"panel": _worths([a.worth for a in assessed if a.alone])}
+    return rows | {judge: _worths([a.alone[judge] for a in assessed if judge in a.alone]) for judge in judges}
+
+
+def _worths(worths: Sequence[Worth]) -> dict[str, float | None]:
+    known = {
+        "overall": [w.overall for w in worths if w.overall is not None],
+        "logic": [w.logic.logic for w in worths if w.logic is not None],
+        "chat": [w.chat for w in worths if w.chat is not None],
+    }
+    return {name: sum(values) / len(values) if values else None for name, values in known.items()}
+
+
+def correlation(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
+    """How each dimension of chat quality goes with the whole (section 4.7): least squares of the dimension's mean grade
+    (times ten) on the chat score, over dialogues of every agent. `r2` is None for fewer than three dialogues, or where
+    one of the two never varies: then there is no line."""
+    groups: dict[tuple[str, str], list[Assessment]] = {}
+    for a in assessed:
+        if a.grades:
+            groups.setdefault((a.agent, a.dialogue), []).append(a)
+    x = np.array([np.mean([a.worth.chat for a in group]) for group in groups.values()])
+    found = {}
+    for name in DIMENSIONS:
+        y = np.array([10 * np.mean([a.grades[name] for a in group]) for group in groups.values()])
+        mean = float(y.mean()) if len(y) else None
+        if len(x) < 3 or np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:
+            found[name] = {"mean": mean, "r2": None, "slope": None}
+            continue
+        r = float(np.corrcoef(x, y)[0, 1])
+        found[name] = {"mean": mean, "r2": r * r, "slope": float(np.polyfit(x, y, 1)[0])}
+    return found
+
+
+def votes(assessed: Sequence[Assessment]) -> dict[str, Any]:
+    """How the panel decided: turns with a judgement, fields that were tied or that nobody labelled, and turns whose
+    procedure could not be followed for want of a label."""
+    held = [a for a in assessed if a.consensus is not None]
+    ties = Counter(name for a in held if a.consensus for name in a.consensus.tied)
+    unvoted = Counter(name for a in held if a.consensus for name in a.consensus.unvoted)
+    return {
+        "turns": len(held),
+        "tied": dict(ties),
+        "unvoted": dict(unvoted),
+        "no_reference": sum(a.reference is None for a in held),
+        "ungraded": sum(a.worth.chat is None for a in held),
+    }
+
+
+# --- intervals ---------------------------------------------------------------------------------
+
+
+def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
+    """(sums, counts) of every value, each [dialogues, values]: turns of one dialogue are no independent draws."""
+    dialogues = {key: i for i, key in enumerate(dict.fromkeys((a.agent, a.dialogue) for a in assessed))}
+    sums, counts = np.zeros((len(dialogues), len(VALUES))), np.zeros((len(dialogues), len(VALUES)))
+    for a in assessed:
+        row = dialogues[a.agent, a.dialogue]
+        for i, value in enumerate(VALUES.values()):
+            v = value(a)
+            if v is not None:
+                sums[row, i] += v
+                counts[row, i] += 1
+    return sums, counts
+
+
+def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig) -> np.ndarray:
+    """Means of resampled dialogues, [resamples, values]; nan where a draw has no value."""
+    size = len(sums)
+    if not size:
+        return np.full((config.resamples, len(VALUES)), np.nan)
+    # Each scenario draws for itself: the mean over them is one of independent draws.
+    rng = np.random.default_rng([config.seed, zlib.crc32(assessed[0].scenario.encode())])
+    times = rng.multinomial(size, np.full(size, 1 / size), size=config.resamples)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = (times @ sums) / (times @ counts)
+    nothing = [i for i, name in enumerate(VALUES) if not counts[:, i].any() and _nothing_earned(name, assessed) == 0.0]
+    found[:, nothing] = 0.0
+    return found
+
+
+def _figures(
+    sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig
+) -> dict[str, Figure]:
+    draws, mean = _draws(sums, counts, assessed, config), means(assessed)
+    return {name: _figure(mean[name], draws[:, i]) for i, name in enumerate(VALUES)}
+
+
+def _figure(mean: float | None, draws: np.ndarray | None) -> Figure:
+    known = draws[~np.isnan(draws)] if draws is not None else np.array([])
+    if mean is None or not len(known):
+        return {"mean": mean, "low": None, "high": None}
+    low, high = np.percentile(known, [2.5, 97.5])
+    return {"mean": mean, "low": float(low), "high": float(high)}
+
+
+def _nothing_earned(name: str, assessed: Sequence[Assessment]) -> float | None:
+    """0 for an agent of whom nothing could be read; None where nothing is known for another reason."""
+    asked = [a.readable for a in assessed if a.last or name not in AT_LAST]
+    return 0.0 if name in EARNED and asked and not any(asked) else None

@@ -1,0 +1,176 @@
+"""A whole evaluation: every customer with every agent, many dialogues at once, judged as they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hamr.bench.sage import metrics
+from hamr.bench.sage.assessment import Assessment, assess, needs_judges
+from hamr.bench.sage.coverage import coverage
+from hamr.bench.sage.judging import Panel
+from hamr.bench.sage.simulation import Simulation
+from hamr.bench.sage.store import Store
+from hamr.bench.sage.traces import Plan, Trace
+from hamr.config.sage import SageConfig
+from hamr.procedures.graph import Scenario
+from hamr.protocols import Ask
+
+Report = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far it is, what an earlier call did included: dialogues held, and dialogues judged."""
+
+    total: int
+    held: int
+    judged: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """Who takes part. `simulator` is the name of whoever `user` asks."""
+
+    agents: Mapping[str, Ask]
+    user: Ask
+    simulator: str
+    judges: Mapping[str, Ask]
+
+
+async def hold(
+    store: Store,
+    scenarios: Mapping[str, Scenario],
+    pairs: Sequence[tuple[str, Plan]],
+    cast: Cast,
+    config: SageConfig,
+    *,
+    at_once: int,
+    report: Report = lambda progress: None,
+) -> None:
+    """Holds and judges what the store lacks of these (agent, customer). At most `at_once` dialogues are under way, and
+    as many are being judged.
+
+    A pool that fails ends its dialogues with a typed outcome and goes on with the next; nothing finished is lost
+    whatever happens.
+    """
+    panel = Panel(cast.judges, config)
+    talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
+    desks = {
+        (agent, name): Simulation(scenario, ask, cast.user, config)
+        for agent, ask in cast.agents.items()
+        for name, scenario in scenarios.items()
+    }
+    total, held, judged = len(pairs), 0, 0
+
+    def told(*, one_held: bool = False, one_judged: bool = False) -> None:
+        nonlocal held, judged
+        held, judged = held + one_held, judged + one_judged
+        report(Progress(total=total, held=held, judged=judged))
+
+    async def dialogue(agent: str, plan: Plan) -> None:
+        trace = store.finished(agent, plan.id)
+        if trace is None:
+            async with talking:
+                trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
+            store.add_trace(trace)
+        told(one_held=True)
+        async with judging:
+            await _judge(store, panel, scenarios[plan.scenario], trace)
+        told(one_judged=True)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for agent, plan in pairs:
+                group.create_task(dialogue(agent, plan))
+    except ExceptionGroup as stopped:
+        # What stopped it is said as itself: a full disk, say. The others were only cancelled.
+        raise stopped.exceptions[0] from None
+
+
+async def _judge(store: Store, panel: Panel, scenario: Scenario, trace: Trace) -> None:
+    """The turns of a dialogue that have no judgement yet. One that a pool broke off is judged when it is finished."""
+    if not trace.finished:
+        return
+    turns = store.unjudged(trace.agent, trace.plan.id, needs_judges(trace, scenario))
+    for judgement in await asyncio.gather(*(panel.judge(scenario, trace, turn) for turn in turns)):
+        store.add_judgement(judgement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What an evaluation has come to so far: assessed turns by agent and scenario, and every number of them."""
+
+    scenarios: Mapping[str, Scenario]
+    assessed: Mapping[str, Mapping[str, Sequence[Assessment]]]
+    summary: Mapping[str, Any]
+
+
+def summarise(
+    store: Store, scenarios: Mapping[str, Scenario], plans: Sequence[Plan], agents: Iterable[str], config: SageConfig
+) -> Evaluated:
+    """Only finished dialogues are assessed; those that a pool broke off are counted."""
+    assessed: dict[str, dict[str, list[Assessment]]] = {}
+    summary: dict[str, Any] = {"agents": {}, "coverage": _coverage(scenarios, plans, config)}
+    for agent in agents:
+        assessed[agent] = {name: [] for name in scenarios}
+        outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
+        turns: Counter[str] = Counter()
+        for plan in plans:
+            trace = store.traces.get((agent, plan.id))
+            if trace is None:
+                continue
+            outcomes[plan.scenario][trace.outcome] += 1
+            if trace.finished:
+                turns[plan.scenario] += len(trace.turns)
+                judgements = store.judgements.get((agent, plan.id), {})
+                assessed[agent][plan.scenario] += assess(scenarios[plan.scenario], trace, judgements, config)
+        summary["agents"][agent] = {
+            "scenarios": {
+                name: {
+                    "dialogues": dict(outcomes[name]),
+                    "turns": turns[name],
+                    **_scenario(scenarios[name], assessed[agent][name], config),
+                }
+                for name in scenarios
+            },
+            "average": metrics.averaged(assessed[agent], config),
+            "by_turn": metrics.by_turn(_all(assessed[agent])),
+            "levels": metrics.by_level(_all(assessed[agent]), _levels(scenarios), config),
+            "judges": metrics.alone(_all(assessed[agent])),
+        }
+    every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
+    summary["correlation"] = metrics.correlation(every)
+    summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
+    return Evaluated(scenarios=scenarios, assessed=assessed, summary=summary)
+
+
+def _scenario(scenario: Scenario, assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Any]:
+    return {
+        "code": scenario.file.code,
+        "assessed": len(assessed),
+        "figures": metrics.figures(assessed, config),
+        "execution_gap": metrics.execution_gap(assessed),
+        "by_turn": metrics.by_turn(assessed),
+        "levels": metrics.by_level(assessed, scenario.file.levels, config),
+        "faults": metrics.fault_rates(assessed),
+        "stages": metrics.stages(assessed),
+    }
+
+
+def _coverage(scenarios: Mapping[str, Scenario], plans: Sequence[Plan], config: SageConfig) -> dict[str, Any]:
+    return {
+        name: [asdict(row) for row in coverage(scenario, [p for p in plans if p.scenario == name], config)]
+        for name, scenario in scenarios.items()
+    }
+
+
+def _levels(scenarios: Mapping[str, Scenario]) -> list[str]:
+    return list(dict.fromkeys(level for scenario in scenarios.values() for level in scenario.file.levels))
+
+
+def _all(by_scenario: Mapping[str, Sequence[Assessment]]) -> list[Assessment]:
+    return [a for assessed in by_scenario.values() for a in assessed]

@@ -1,0 +1,195 @@
+"""Agents, customers and judges that need no model: the ends of the scale, and what each single flaw costs.
+
+They know the customer's plan, which no model does. `scripted:<name>` stands for them where a pool's name may stand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import islice
+from random import Random
+from typing import Any
+
+from hamr.bench.sage.traces import Plan
+from hamr.config.sage import SCRIPTED
+from hamr.errors import BadInput
+from hamr.procedures.graph import Scenario
+from hamr.procedures.prompts import (
+    ACTION,
+    CHAT,
+    CLASSIFICATION,
+    CLASSIFICATION_OUTPUT,
+    COT,
+    DIMENSIONS,
+    END_MARK,
+    FINALS,
+    NOW_PATH,
+    QUALITY,
+)
+from hamr.procedures.rules import Walk, nearest
+from hamr.procedures.schema import Value
+from hamr.procedures.words import customer_turns, load_words
+from hamr.protocols import Ask
+from hamr.types import Answer, Question
+
+PREFIX = SCRIPTED
+TALK = 10
+"""Messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
+
+Say = Callable[[Scenario, Plan, Question], str]
+
+
+def scripted(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, Plan]) -> Ask:
+    """Who answers as `name` (without the prefix) as `kind`: agent, simulator or judges. A question's affinity names the
+    dialogue. Raises BadInput for an unknown name."""
+    known = KINDS[kind]
+    if name not in known:
+        scripts = [PREFIX + script for script in known]
+        hint = nearest(PREFIX + name, scripts)
+        raise BadInput(kind, PREFIX + name, f"no such script; {hint}there are: {', '.join(scripts)}")
+    say = known[name]
+
+    async def ask(question: Question) -> Answer:
+        plan = plans[question.affinity.removesuffix("/user")]
+        return Answer(text=say(scenarios[plan.scenario], plan, question))
+
+    return ask
+
+
+# --- agents ------------------------------------------------------------------------------------
+
+
+def perfect(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Right labels, the right way, the right action."""
+    return _output(plan, plan.fields, scenario.walk(plan.fields, plan.system))
+
+
+def wrong_branch(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Mislabels the first field that decides the way, and follows the procedure from there. The first wrong
+    label counts that leads another way."""
+    right = scenario.walk(plan.fields, plan.system)
+    for name in (name for name in right.read if name in scenario.file.fields):
+        for option in scenario.file.fields[name].options or ():
+            other = {**plan.fields, name: option}
+            walked = scenario.walk(other, plan.system)
+            if walked.nodes != right.nodes:
+                return _output(plan, other, walked)
+    return _output(plan, plan.fields, right)
+
+
+def wrong_action(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Right labels and the right way, and at its end the scenario's next other action, of another group."""
+    walk = scenario.walk(plan.fields, plan.system)
+    assert walk.action is not None
+    actions = scenario.file.actions
+    group = actions[walk.action].group
+    others = [name for name in actions if name != walk.action and (group is None or actions[name].group != group)]
+    return _output(plan, plan.fields, walk, action=others[0])
+
+
+def chatty(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Kind words and no JSON."""
+    return _WORDS[plan.language]
+
+
+def silent(scenario: Scenario, plan: Plan, question: Question) -> str:
+    return ""
+
+
+_WORDS = {
+    "en": "Of course, I will gladly look into that for you right away.",
+    "zh": "好的，我马上为您查询处理。",
+}
+
+
+def _output(plan: Plan, fields: Mapping[str, Value], walk: Walk, action: str | None = None) -> str:
+    chosen = action or walk.action
+    assert chosen is not None
+    return json.dumps(
+        {
+            CLASSIFICATION_OUTPUT: dict(fields),
+            COT: f"{' '.join(walk.read)} decide.",
+            NOW_PATH: list(walk.path),
+            FINALS: {ACTION: chosen},
+            CHAT: _WORDS[plan.language],
+        },
+        ensure_ascii=False,
+    )
+
+
+# --- customers and judges ----------------------------------------------------------------------
+
+
+def patient(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Says what the fields are, `TALK` times, and leaves."""
+    said = sum(message["role"] == "assistant" for message in question.messages)
+    if said >= TALK:
+        return f"Thank you, that is all. {END_MARK}"
+    return f"My case, once more ({said + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
+
+
+def worded(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Speaks as the customers of `hamr data sage` do, in its test split's sentences, which no training data has: one
+    field after the other, as the procedure needs them. Leaves when all is said."""
+    said = sum(message["role"] == "assistant" for message in question.messages)
+    told = customer_turns(
+        scenario,
+        _words(scenario, plan.language),
+        "test",
+        fields=plan.fields,
+        ticket=plan.system,
+        intent=plan.intent,
+        persona=plan.persona,
+        rng=Random(plan.seed_of("worded")),
+    )
+    return next((text for text, _, _ in islice(told, said, None)), END_MARK)
+
+
+_words = lru_cache(maxsize=64)(load_words)
+
+
+def hasty(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Leaves before anything was said."""
+    return END_MARK
+
+
+def machine(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Breaks character."""
+    return "As an AI language model I have no phone plan."
+
+
+def gold(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """The plan's labels, and the best grades."""
+    return _vote(plan.fields, 9)
+
+
+def strict(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """The plan's labels, and the worst grades."""
+    return _vote(plan.fields, 3)
+
+
+def contrary(scenario: Scenario, plan: Plan, question: Question) -> str:
+    """Another label than the plan's for every field, and middling grades."""
+    fields: dict[str, Any] = {}
+    for name, value in plan.fields.items():
+        fields[name] = next(o for o in scenario.file.fields[name].options or () if o is not value and o != value)
+    return _vote(fields, 6)
+
+
+def _vote(fields: Mapping[str, Any], grade: int) -> str:
+    return json.dumps({CLASSIFICATION: dict(fields), QUALITY: dict.fromkeys(DIMENSIONS, grade)}, ensure_ascii=False)
+
+
+KINDS: Mapping[str, Mapping[str, Say]] = {
+    "agent": {
+        "perfect": perfect,
+        "wrong_branch": wrong_branch,
+        "wrong_action": wrong_action,
+        "chatty": chatty,
+        "silent": silent,
+    },
+    "simulator": {"patient": patient, "worded": worded, "hasty": hasty, "machine": machine},
+    "judges": {"gold": gold, "strict": strict, "contrary": contrary},
+}

@@ -1,0 +1,214 @@
+"""One dialogue: a simulated customer and the agent under test, turn by turn (SAGE Eq. 1 and 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hamr.bench.sage.traces import Exchange, Outcome, Plan, Trace
+from hamr.config.sage import SageConfig
+from hamr.data.rendering import policy_messages
+from hamr.procedures.contract import Reading, output_schema, read_output, whole
+from hamr.procedures.graph import Scenario
+from hamr.procedures.procedure import plain
+from hamr.procedures.prompts import END_MARK, service_prompt, user_prompt
+from hamr.procedures.schema import Value
+from hamr.prompting.templates import neutralise
+from hamr.protocols import Ask
+from hamr.types import Answer, Question, ServiceSample
+
+Message = dict[str, str]
+
+OPENING: Mapping[str, str] = {
+    "en": "(The service desk is listening. Write your first message.)",
+    "zh": "（客服已接通，请写下你的第一句话。）",
+}
+SILENCE: Mapping[str, str] = {"en": "(no answer)", "zh": "（没有回复）"}
+STATE: Mapping[str, str] = {"en": "(what the desk now does: {action})", "zh": "（客服当前的处理：{action}）"}
+_OWN_NAME = re.compile(r"^\s*(?:customer|user|用户|客户|顾客)\s*[:：]\s*", re.IGNORECASE)
+_OUT_OF_ROLE = re.compile(
+    r"\b(?:as an? (?:ai|artificial|language|virtual)\b|i(?: a|')m an? (?:ai|language model|virtual assistant|chatbot)\b"
+    r"|large language model|i(?: a|')m (?:only )?(?:simulating|role-?playing)|in this (?:simulation|role-?play))"
+    r"|作为(?:一个|一名)?\s*(?:ai|人工智能|语言模型)|我是(?:一个|一名)?\s*(?:ai|人工智能|语言模型)|角色扮演"
+    r"|classification_output|now_path|^\s*[{\[]|^\s*(?:service )?(?:agent|assistant|客服)\s*[:：]",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said:
+    text: str
+    ends: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stop:
+    outcome: Outcome
+    detail: str = ""
+
+
+class Simulation:
+    """Dialogues of one scenario between an agent and a simulator, each a pool or whatever else answers questions."""
+
+    def __init__(self, scenario: Scenario, agent: Ask, user: Ask, config: SageConfig) -> None:
+        self.scenario, self.config = scenario, config
+        self._agent, self._user = agent, user
+        self._instructions = lru_cache(maxsize=1024)(self._instruct)
+
+    async def run(self, plan: Plan, *, agent: str, simulator: str) -> Trace:
+        """The whole dialogue; never raises for a model's failure. `agent` and `simulator` name them in the trace.
+
+        It ends when the customer leaves, after `max_turns`, when the customer cannot be kept in character, when the
+        words no longer fit into a model's context, or when a pool does not answer. Finished turns are kept either way.
+        """
+        turns: list[Exchange] = []
+        to_user = [
+            {"role": "system", "content": _user_prompt(self.scenario, plan)},
+            {"role": "user", "content": OPENING[plan.language]},
+        ]
+        to_agent = [{"role": "system", "content": self.instructions(plan)}]
+
+        def ended(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
+            return Trace(
+                agent=agent,
+                simulator=simulator,
+                plan=plan,
+                turns=tuple(turns),
+                outcome=outcome,
+                detail=detail,
+                parting=parting,
+            )
+
+        while len(turns) < self.config.max_turns:
+            said = await self._customer(plan, to_user, len(turns))
+            if isinstance(said, _Stop):
+                return ended(said.outcome, said.detail)
+            if said.ends:
+                return ended("ended", parting=said.text)
+            to_user.append({"role": "assistant", "content": said.text})
+            to_agent.append({"role": "user", "content": neutralise(said.text)})
+            heard = await self._service(plan, to_agent, said.text, len(turns))
+            if isinstance(heard, _Stop):
+                return ended(heard.outcome, heard.detail)
+            turns.append(heard)
+            reading = read_output(heard.agent, self.scenario, cut_off=heard.cut_off)
+            to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
+            to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
+        return ended("max_turns")
+
+    def instructions(self, plan: Plan) -> str:
+        """The system prompt of the agent."""
+        return self._instructions(tuple(plan.system.items()), plan.language)
+
+    def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
+        if self.config.agent_prompt == "service":
+            return service_prompt(self.scenario, dict(system), language=language)
+        policy = service_prompt(self.scenario, {}, language=language)
+        ticket = {name: plain(value) if isinstance(value, bool) else value for name, value in system}
+        sample = ServiceSample(id="", ticket=ticket, policy=policy, tools=(), history=(), references=())
+        return policy_messages(sample)[0]["content"]
+
+    async def _service(self, plan: Plan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
+        answer = await self._put(
+            self._agent,
+            Question(
+                messages=tuple(messages),
+                affinity=plan.id,
+                schema=output_schema(self.scenario),
+                temperature=self.config.agent_temperature,
+                seed=plan.seed_of("agent", turn),
+            ),
+        )
+        if answer.text is not None:
+            return Exchange(user=user, agent=whole(answer.text))
+        if answer.failure == "unparsable" and answer.reasoning:
+            return Exchange(user=user, agent=whole(answer.reasoning), cut_off=True)
+        return _Stop(outcome="context_full" if answer.failure == "unparsable" else "agent_failed", detail=_why(answer))
+
+    async def _customer(self, plan: Plan, messages: list[Message], turn: int) -> _Said | _Stop:
+        """The next message, asked for again while it breaks character or ends before anything was said."""
+        stop = _Stop(outcome="user_broke_character")
+        for attempt in range(self.config.reasks + 1):
+            answer = await self._put(
+                self._user,
+                Question(
+                    messages=tuple(messages),
+                    affinity=f"{plan.id}/user",
+                    temperature=self.config.user_temperature,
+                    max_new_tokens=self.config.user_tokens,
+                    seed=plan.seed_of("user", turn, attempt),
+                ),
+            )
+            # A customer who rambles was cut off; what is there is what was said.
+            text = answer.text if answer.text is not None else answer.reasoning
+            if not text and answer.failure is not None:
+                full = answer.failure == "unparsable"
+                return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
+            said = _said(whole(text))
+            if said.ends and not turn:
+                stop = _Stop(outcome="user_ended_at_once", detail=said.text[:120])
+                continue
+            fault = out_of_role(said.text) if said.text or not said.ends else None
+            if fault is None:
+                return said
+            stop = _Stop(outcome="user_broke_character", detail=fault)
+        return stop
+
+    async def _put(self, ask: Ask, question: Question) -> Answer:
+        """The pool's answer; where it is away, asked for again as long as it says and `attempts` allow."""
+        answer = await ask(question)
+        for _ in range(self.config.attempts - 1):
+            if answer.failure not in ("timeout", "unavailable"):
+                break
+            await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
+            answer = await ask(question)
+        return answer
+
+
+def out_of_role(text: str) -> str | None:
+    """What shows that this is no customer speaking; None where nothing does.
+
+    >>> out_of_role("As an AI I have no phone plan.")
+    'As an AI'
+    """
+    if not text.strip():
+        return "said nothing"
+    found = _OUT_OF_ROLE.search(text)
+    return found.group().strip() if found else None
+
+
+def reply_of(reading: Reading, language: str) -> str:
+    """What customers and judges get to read of a turn: the chat. What cannot be read reaches nobody, since it may hold
+    what the agent thought."""
+    return (neutralise(reading.output.chat) if reading.output is not None else "") or SILENCE[language]
+
+
+def _to_customer(scenario: Scenario, reading: Reading, language: str) -> str:
+    """The reply and the agent's state, which is the action that it took, in the scenario's words."""
+    reply = reply_of(reading, language)
+    action = scenario.file.actions.get(reading.output.action) if reading.output is not None else None
+    return reply if action is None else f"{reply}\n{STATE[language].format(action=action.description.of(language))}"
+
+
+def _said(text: str) -> _Said:
+    before, mark, _ = text.partition(END_MARK)
+    return _Said(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
+
+
+def _user_prompt(scenario: Scenario, plan: Plan) -> str:
+    return user_prompt(
+        scenario,
+        intent=plan.intent,
+        persona=plan.persona,
+        level=plan.level,
+        fields=plan.fields,
+        system=plan.system,
+        language=plan.language,
+    )
+
+
+def _why(answer: Answer) -> str:
+    return f"{answer.failure}: {answer.detail}"[:300]

@@ -1,0 +1,160 @@
+"""The folder of an evaluation: what was said and judged, row by row, so that nothing finished is lost.
+
+settings.json      what decides the dialogues and their judgements
+traces.jsonl       one row a dialogue; one that a pool broke off is followed by a row of its next try
+judgements.jsonl   one row an assessed turn: every judge's votes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hamr.bench.folder import append_to, locked, rows_of, write_aside
+from hamr.bench.sage.judging import AWAY, Judgement
+from hamr.bench.sage.traces import Trace
+from hamr.errors import BadInput
+
+Key = tuple[str, str]
+"""(agent, dialogue)."""
+SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.jsonl"
+
+
+class Store:
+    """Use as a context manager; one process at a time."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
+        """Takes up what the folder holds. With `rejudge` the settings of the judges may be others, and where they are,
+        the judgements are set aside as judgements.old.jsonl; where they are the same, it goes on with these judgements.
+
+        Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
+        has dialogues with other settings; nothing is changed then.
+        """
+        self.folder = folder
+        self.traces: dict[Key, Trace] = {}
+        self.judgements: dict[Key, dict[int, Judgement]] = {}
+        self._lock = locked(folder)
+        try:
+            self._read()
+            before = self._in_force(read_settings(folder))
+            check_settings(folder, before, settings, rejudge=rejudge)
+            others = before.get("judging") != json.loads(json.dumps(settings.get("judging")))
+            if rejudge and others and self.judgements:
+                (folder / JUDGEMENTS).replace(folder / "judgements.old.jsonl")
+                self.judgements = {}
+            merged = merge_settings(before, settings)
+            write_aside(folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
+            self._files = {name: append_to(folder / name) for name in (TRACES, JUDGEMENTS)}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in self._files.values():
+            file.close()
+        self._lock.close()
+
+    def finished(self, agent: str, dialogue: str) -> Trace | None:
+        trace = self.traces.get((agent, dialogue))
+        return trace if trace is not None and trace.finished else None
+
+    def unjudged(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
+        """Of these turns those that nobody judged, or for which a judge's pool was away."""
+        known = self.judgements.get((agent, dialogue), {})
+        return [turn for turn in turns if turn not in known or any(v.failure in AWAY for v in known[turn].votes)]
+
+    def add_trace(self, trace: Trace) -> None:
+        self.traces[trace.agent, trace.plan.id] = trace
+        self._write(TRACES, trace.to_json())
+
+    def add_judgement(self, judgement: Judgement) -> None:
+        self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+        self._write(JUDGEMENTS, judgement.to_json())
+
+    def _write(self, name: str, row: Mapping[str, Any]) -> None:
+        """Flushed, so that a process that is killed afterwards has it."""
+        file = self._files[name]
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        file.flush()
+
+    def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Of the settings that the folder has, those behind something that was finished: a mistyped model or endpoint
+        may be corrected."""
+        finished = [trace for trace in self.traces.values() if trace.finished]
+        if before is None or not finished:
+            return {}
+        held = {"agents": {t.agent for t in finished}, "scenarios": {t.plan.scenario for t in finished}}
+        found = {key: value for key, value in before.items() if key != "judging" or self.judgements}
+        return {
+            key: {name: known for name, known in value.items() if name in held[key]} if key in held else value
+            for key, value in found.items()
+        }
+
+    def _read(self) -> None:
+        for where, row in rows_of(self.folder / TRACES):
+            try:
+                trace = Trace.from_json(row)
+            except (KeyError, TypeError) as error:
+                raise BadInput(where, str(error), "is no trace; restore the line, or give another folder") from error
+            self.traces[trace.agent, trace.plan.id] = trace
+        for where, row in rows_of(self.folder / JUDGEMENTS):
+            try:
+                judgement = Judgement.from_json(row)
+            except (KeyError, TypeError) as error:
+                raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error
+            self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """What an evaluation in this folder was begun with; None where there is none. Raises BadInput for a bad file."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput("output", str(path), "cannot be read; give another folder") from error
+
+
+def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, rejudge: bool) -> None:
+    """Agents and scenarios may be added; what is there already has to be the same. Raises BadInput."""
+    now = json.loads(json.dumps(now))
+    for key, was in before.items():
+        if key == "judging" and rejudge:
+            continue
+        is_now = now.get(key, {})
+        if key in ("agents", "scenarios"):
+            shared = sorted(was.keys() & is_now.keys())
+            was, is_now = {name: was[name] for name in shared}, {name: is_now[name] for name in shared}
+        if was != is_now:
+            name, old, new = _difference(key, was, is_now)
+            hint = "; to judge its dialogues again add rejudge=true" if key == "judging" else ""
+            remedy = f"was begun with {name}={_brief(old)}, now {_brief(new)}: restore it or give another folder{hint}"
+            raise BadInput("output", str(folder), remedy)
+
+
+def merge_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What the folder holds after this command."""
+    return {**now, **{key: {**before.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
+
+
+def _difference(key: str, was: Any, now: Any) -> tuple[str, Any, Any]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*was, *now]):
+            if was.get(name) != now.get(name):
+                return _difference(f"{key}.{name}", was.get(name), now.get(name))
+    return key, was, now
+
+
+def _brief(value: Any) -> str:
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

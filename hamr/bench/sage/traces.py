@@ -1,0 +1,79 @@
+"""What a dialogue was planned to be, and what it was: one JSON object each, so that it can be read, replayed and judged
+again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from hamr.procedures.schema import Value
+
+Source = Literal["intent", "path"]
+Outcome = Literal[
+    "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
+]
+FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
+"""A pool did not answer: the dialogue is tried again when the same command is given again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One customer: what there is to want, to feel and to know.
+
+    `fields` is what the customer's words are to show, `system` the ticket (its variables and facts), `source` why this
+    customer is asked: for the intent, or for a path that had too few.
+    """
+
+    id: str
+    scenario: str
+    intent: str
+    persona: str
+    level: str
+    fields: Mapping[str, Value]
+    system: Mapping[str, Value]
+    source: Source
+    language: str
+    seed: int
+
+    def seed_of(self, *what: object) -> int:
+        """A seed for one question of this dialogue, the same in every run."""
+        said = "/".join(map(str, (self.seed, self.id, *what)))
+        return int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "big") >> 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One turn: the customer's words, and the agent's, as they came. `cut_off`: the agent's ran into its limit."""
+
+    user: str
+    agent: str
+    cut_off: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: last words of
+    the customer, which nobody answered."""
+
+    agent: str
+    simulator: str
+    plan: Plan
+    turns: tuple[Exchange, ...]
+    outcome: Outcome
+    detail: str = ""
+    parting: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome not in FAILED
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Trace:
+        """Raises KeyError or TypeError for a row that is no trace."""
+        turns = tuple(Exchange(**turn) for turn in row["turns"])
+        return cls(**{**row, "plan": Plan(**row["plan"]), "turns": turns})

@@ -1,0 +1,161 @@
+"""The cascade of a run that moves it: what is in force, what has been seen, and what follows between two steps.
+
+This stands on the driver's side and hands the cascade out with every response (`Steered`). The router keeps nothing of
+it: one that restarts, or is replaced, scores with what comes with the response, never with the starting values; and all
+responses of a step are scored by the same cascade.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
+from hamr.cascade.budget import balance, balanced, placed, without_audits
+from hamr.cascade.reply_window import Bounds, Evidence, Seen
+from hamr.config.schema import ConsistencyConfig
+from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
+from hamr.types.cascade import Cascade
+
+
+class Steering:
+    """Adaptive trust, a budget, or both, over a window of the run's own replies."""
+
+    def __init__(self, config: ConsistencyConfig) -> None:
+        self._config = config
+        self._adaptive = config.adaptive if config.adaptive.enabled else None
+        self._budget = config.budget if config.budget.judge_frac is not None else None
+        wanted = [section for section in (self._adaptive, self._budget) if section is not None]
+        self.cascade = Cascade.from_config(config.cascade)
+        self._moves = bool(wanted)
+        self._fewest = max((section.min_rows for section in wanted), default=0)
+        self._seen: deque[Seen] = deque(maxlen=max((section.window for section in wanted), default=1))
+        self._bounds = Bounds(
+            start=(self.cascade.tau_a, self.cascade.tau_b),
+            reach=min((section.reach for section in wanted), default=0.0),
+            max_move=min((section.max_move for section in wanted), default=0.0),
+        )
+        self._limit: float | None = None
+        self._below: float | None = None
+
+    def step_ended(self, records: Sequence[RewardRecord]) -> dict[str, float]:
+        """Takes a step's records in, moves the interval, and gives `cascade/*` of the step that has ended:
+
+        tau_a, tau_b: what its responses were scored by; window: replies that count; judge_frac: the share of them that
+        this interval sends to the judge, audits included; loss: gap or 1 - rho of the interval (with `adaptive`); next
+        to them `moved`, how far the interval goes now (the farther of its ends). Nothing where nothing can move.
+        """
+        if not self._moves:
+            return {}
+        # In the order of their keys: that of arrival is luck, and a resumed run is to move alike.
+        ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
+        found = (Seen.of(record, self._config.audit_frac) for record in ordered)
+        self._seen.extend(row for row in found if row is not None)
+        now: Ends = (self.cascade.tau_a, self.cascade.tau_b)
+        figures = {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
+        goal, known = self._next(now)
+        self.cascade = Cascade(*goal, self.cascade.w1, self.cascade.w2)
+        moved = max(abs(to - at) for at, to in zip(now, goal, strict=True))
+        return {**figures, **known, "cascade/moved": moved}
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: JSON that `restore` takes."""
+        return {
+            "tau_a": self.cascade.tau_a,
+            "tau_b": self.cascade.tau_b,
+            "limit": self._limit,
+            "below": self._below,
+            "seen": [[row.low, row.high, row.s_r, row.s_j, row.weight] for row in self._seen],
+        }
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Goes on from a checkpoint; one from before there was anything to move has none."""
+        if not state or not self._moves:
+            return
+        self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
+        self._limit, self._below = state["limit"], state["below"]
+        self._seen.clear()
+        for low, high, s_r, s_j, weight in state["seen"]:
+            self._seen.append(Seen(low=low, high=high, s_r=s_r, s_j=s_j, weight=weight))
+
+    def _next(self, now: Ends) -> tuple[Ends, dict[str, float]]:
+        if not self._seen:
+            return now, {}
+        evidence = Evidence.of(tuple(self._seen))
+        ends = Evidence.ends(now)
+        outside = float(evidence.escalated(ends[:, 0], ends[:, 1])[0])
+        known = {"cascade/judge_frac": outside + (1.0 - outside) * self._config.audit_frac}
+        heard = int(evidence.heard.sum())
+        if self._adaptive is not None:
+            lost = float(loss(evidence, ends, self.cascade, self._adaptive.measure)[0])
+            known |= {"cascade/loss": lost} if lost != float("inf") else {}
+        if (heard if self._adaptive is not None else len(self._seen)) < self._fewest:
+            return now, known
+        if self._budget is not None:
+            return self._within_budget(evidence, now), known
+        return self._trusted(evidence, now, known), known
+
+    def _trusted(self, evidence: Evidence, now: Ends, known: Mapping[str, float]) -> Ends:
+        assert self._adaptive is not None, "without a budget, only adaptive moves anything"
+        measure = self._adaptive.measure
+        if self._limit is None:
+            given = self._adaptive.limit
+            if given is not None:
+                self._limit = 1.0 - given if measure == "rank" else given
+            elif "cascade/loss" in known:
+                self._limit = known["cascade/loss"]
+            else:
+                return now  # nobody has been heard inside yet
+        return most_trusted(evidence, now, self._bounds, cascade=self.cascade, measure=measure, limit=self._limit)
+
+    def _within_budget(self, evidence: Evidence, now: Ends) -> Ends:
+        assert self._budget is not None
+        assert self._budget.judge_frac is not None
+        share = without_audits(self._budget.judge_frac, self._config.audit_frac)
+        tolerance = self._budget.tolerance
+        if self._adaptive is not None:
+            measure = self._adaptive.measure
+            return placed(
+                evidence, now, self._bounds, share=share, tolerance=tolerance, cascade=self.cascade, measure=measure
+            )
+        if self._below is None:
+            self._below = balance(evidence, now)
+        return balanced(evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance)
+
+
+class Asked(Protocol):
+    """A router as the driver sees it."""
+
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord: ...
+
+
+class Steered:
+    """protocols.Rewarder for training: each response with the cascade in force; the records say how it moves next."""
+
+    def __init__(self, router: Asked, steering: Steering) -> None:
+        self._router, self._steering = router, steering
+        self._records: dict[SampleKey, RewardRecord] = {}
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        record = await self._router.score(sample, rollout, cascade=self._steering.cascade)
+        self._records[record.key] = record  # a response that is scored again counts once
+        return record
+
+    def step_ended(self) -> dict[str, float]:
+        """The step's responses are all scored: `Steering.step_ended` with their records."""
+        records, self._records = list(self._records.values()), {}
+        return self._steering.step_ended(records)
+
+
+class Unsteered:
+    """protocols.Rewarder for evaluations: the configured cascade and a judge for all whom it wants judged, so that
+    figures before, during and after training can be compared."""
+
+    def __init__(self, router: Asked) -> None:
+        self._router = router
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        return await self._router.score(sample, rollout, group_aware=False)

@@ -1,0 +1,204 @@
+"""What the scorers say about one reply: the questions, all references at once, and the finding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hamr.cascade.cached_pool import Asker, Role, failure_of
+from hamr.cascade.consistency import combine, to_judge
+from hamr.cascade.group_aware import unjudged
+from hamr.cascade.group_barrier import Gate
+from hamr.cascade.metrics import RouterMetrics
+from hamr.cascade.retry import ask_until
+from hamr.config.schema import ConsistencyConfig
+from hamr.rewards.questions import consistency_question
+from hamr.rewards.verdict import canonical_label
+from hamr.types import (
+    Answer,
+    Audit,
+    Band,
+    Failure,
+    Fallback,
+    JudgeUnparsable,
+    Outcome,
+    Question,
+    ReferenceScore,
+    Reply,
+    ScorerCall,
+    ServiceSample,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The consistency component of one response, and how it came about. `escalated`: the judge was asked."""
+
+    outcome: Outcome
+    band: Band = "none"
+    scores: tuple[ReferenceScore, ...] = ()
+    calls: tuple[ScorerCall, ...] = ()
+    decisive: ReferenceScore | None = None
+    escalated: bool = False
+    audit: Audit | None = None
+    fallback: Fallback | None = None
+
+
+class Inquiry:
+    """The questions about one reply, and what has come back so far. Used once."""
+
+    def __init__(
+        self,
+        config: ConsistencyConfig,
+        askers: Mapping[Role, Asker],
+        metrics: RouterMetrics,
+        sample: ServiceSample,
+        reply: Reply,
+        *,
+        until: float,
+    ) -> None:
+        self._config, self._askers, self._metrics = config, askers, metrics
+        self._sample, self._reply, self._until = sample, reply, until
+        self._scores: dict[int, ReferenceScore] = {}
+        self._failures: dict[int, Failure] = {}
+        self._calls: list[tuple[int, Role, ScorerCall]] = []
+        self._questions: dict[int, Question] = {}
+        self._escalated = False
+
+    async def run(self, references: Sequence[int], *, audited: bool = False, gate: Gate | None = None) -> Finding:
+        """Asks about the reply references with these indices (at least one) and takes the best.
+
+        `audited`: where the judge was not asked about all of them, it is heard about the others too, for the record.
+        `gate`: the group has a say in whether the judge is asked.
+        """
+        self._scores = {index: ReferenceScore(reference=index) for index in references}
+        if self._config.mode == "hybrid" and self._config.judge_best_k is None and gate is None:
+            await _together([self._rerank_then_judge(index) for index in references])
+        else:
+            if self._config.mode in ("hybrid", "reranker"):
+                await _together([self._rerank(index) for index in references])
+            reranked = tuple(self._scores.values())
+            if gate is not None and await gate.spared(reranked, self._config):
+                return await self._skipped(reranked, audited=audited)
+            judged = to_judge(reranked, self._config)
+            await _together([self._judge(index) for index in judged])
+        scores = tuple(self._scores.values())
+        result = combine(scores, self._config, self._failures)
+        rewarded = result.outcome.ok and result.fallback is None
+        audit = await self._audit(scores, result.decisive) if audited and rewarded else None
+        return Finding(
+            outcome=result.outcome,
+            band=result.band,
+            scores=scores,
+            calls=self._made(),
+            decisive=result.decisive,
+            escalated=self._escalated,
+            audit=audit,
+            fallback=result.fallback,
+        )
+
+    async def _skipped(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> Finding:
+        best = max(reranked, key=lambda score: score.s_r if score.s_r is not None else -1.0)
+        audit = await self._audit(reranked, best) if audited else None
+        return Finding(
+            outcome=unjudged(reranked, self._config),
+            band="skipped",
+            scores=reranked,
+            calls=self._made(),
+            decisive=best,
+            audit=audit,
+        )
+
+    def _made(self) -> tuple[ScorerCall, ...]:
+        return tuple(call for _, _, call in sorted(self._calls, key=_order))
+
+    async def _rerank_then_judge(self, index: int) -> None:
+        await self._rerank(index)
+        # A reference on its own: the judge starts while the reranker still reads the others.
+        if to_judge((self._scores[index],), self._config):
+            await self._judge(index)
+
+    async def _rerank(self, index: int) -> None:
+        answer = await self._ask("reranker", index)
+        failure = failure_of("reranker", answer)
+        if failure is not None:
+            self._failures[index] = failure
+            return
+        self._scores[index] = replace(self._scores[index], s_r=answer.score)
+
+    async def _judge(self, index: int) -> None:
+        self._escalated = True
+        answer = await self._ask_judge(index)
+        failure = self._unheard(answer)
+        if failure is not None:
+            self._failures[index] = failure
+            return
+        s_j = answer.score if failure_of("judge", answer) is None else None
+        label = canonical_label(answer.verdict) if answer.verdict is not None else None
+        self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label)
+
+    def _unheard(self, answer: Answer) -> Failure | None:
+        """Why a judge's answer has no score of the mode's kind; None if it has."""
+        if self._config.mode == "hard_judge" and answer.failure is None:
+            # Only the verdict counts here; endpoints without log-probabilities have no soft score.
+            known = answer.verdict is not None and canonical_label(answer.verdict) is not None
+            return None if known else JudgeUnparsable(detail=f"verdict={answer.verdict!r} is not a level")
+        return failure_of("judge", answer)
+
+    async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore) -> Audit | None:
+        """What the judge says of the references that it was not asked about; None where it has spoken about all."""
+        unheard = [score.reference for score in scores if score.s_j is None]
+        if self._config.mode != "hybrid" or not unheard:
+            return None
+        assert decisive.s_r is not None, "a reply with a reward was reranked"
+        answers = await asyncio.gather(*(self._ask_judge(index, patient=False) for index in unheard))
+        heard = {score.reference: score.s_j for score in scores}
+        for index, answer in zip(unheard, answers, strict=True):
+            heard[index] = answer.score if failure_of("judge", answer) is None else None
+        known = [s_j for s_j in heard.values() if s_j is not None]
+        return Audit(
+            s_r=decisive.s_r, s_j=heard[decisive.reference], best=max(known) if len(known) == len(heard) else None
+        )
+
+    async def _ask_judge(self, index: int, *, patient: bool = True) -> Answer:
+        """Asked again, with another draw of its reasoning, while its answer cannot be read."""
+        answer = await self._ask("judge", index, patient=patient)
+        for attempt in range(1, 1 + self._config.max_reasks):
+            if not isinstance(self._unheard(answer), JudgeUnparsable):
+                break
+            answer = await self._ask("judge", index, patient=patient, attempt=attempt)
+        return answer
+
+    async def _ask(self, role: Role, index: int, *, patient: bool = True, attempt: int = 0) -> Answer:
+        """`patient`: the reward depends on it, so that `fallback: wait` waits for it; nobody waits for an audit."""
+        if index not in self._questions:
+            reference = self._sample.references[index].action
+            assert isinstance(reference, Reply), "only reply references reach the scorers"
+            self._questions[index] = consistency_question(self._sample, reference, self._reply)
+        question = replace(self._questions[index], attempt=attempt) if attempt else self._questions[index]
+        patient = patient and self._config.fallback == "wait"
+        ask = ask_until if patient else Asker.ask
+        heard = await ask(self._askers[role], question, until=self._until)
+        if heard.answer.call is not None:
+            self._calls.append((index, role, heard.answer.call))
+        if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+            self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
+            self._metrics.reasks += attempt > 0 and heard.asked
+        return heard.answer
+
+
+async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """All at once; a single one without a task of its own, which would cost as much as all else that is done for it."""
+    if len(asked) == 1:
+        await asked[0]
+    else:
+        await asyncio.gather(*asked)
+
+
+def _order(item: tuple[int, Role, ScorerCall]) -> tuple[int, bool]:
+    """By reference, the reranker before the judge, a judge's tries in turn: whoever answers first, the order in which
+    they are asked."""
+    reference, role, _ = item
+    return reference, role == "judge"

@@ -1,0 +1,171 @@
+"""Brings the responses of a group together before one judge who compares them, without waiting for ever.
+
+The first response of a group opens a round. It closes when all siblings have come or cannot take part, or when the
+first has waited `wait_s`; then those who came are judged. A response that comes later opens another round: it is shown
+beside those already judged, whose verdicts stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from hamr.cascade.cached_pool import unpaid
+from hamr.rewards.comparative import order
+from hamr.rewards.questions import Said
+from hamr.types import Failure, Judgement, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
+
+KEEP_S = 3600.0
+"""A group whose siblings never come is forgotten after this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one response before a judge, and the calls that it took."""
+
+    result: Judgement | Failure
+    calls: tuple[ScorerCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What became of the responses of one prompt, in their order. `calls` were made for all of them together."""
+
+    results: tuple[Judgement | Failure, ...]
+    calls: tuple[ScorerCall, ...] = ()
+
+
+GroupKey = tuple[object, ...]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[Asked]]
+"""(sample, group, distinct responses, the event loop's time at which to give up) -> a result per response."""
+
+
+@dataclass(eq=False)
+class _Round:
+    """Members that wait for one judgement; `until` is the latest time at which one of them still does."""
+
+    members: dict[int, Said] = field(default_factory=dict)
+    until: float = 0.0
+    task: asyncio.Task[dict[int, Verdict]] | None = None
+
+
+@dataclass(eq=False)
+class _Group:
+    """`came`: response by sample, None for a sibling that takes no part."""
+
+    size: int
+    came: dict[int, Said | None] = field(default_factory=dict)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    open: _Round | None = None
+    end: asyncio.TimerHandle | None = None
+
+    def enter(self, member: int, said: Said | None) -> None:
+        self.came[member] = said
+        if len(self.came) >= self.size:
+            self.complete.set()
+
+
+def group_of(key: SampleKey) -> GroupKey:
+    """What siblings have in common: all of the key but the sample."""
+    return key.run, key.step, key.prompt, key.attempt
+
+
+class Panel:
+    """One comparing judge and the groups before it. Lives in one event loop."""
+
+    def __init__(self, compare: Compare, *, wait_s: float, most: int) -> None:
+        """At most `most` (>= 2) distinct responses are compared in one prompt; more are dealt out evenly."""
+        self._compare, self._wait_s, self._most = compare, wait_s, most
+        self._groups: dict[GroupKey, _Group] = {}
+        self._tasks: set[asyncio.Task[dict[int, Verdict]]] = set()
+
+    async def judge(self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float) -> Verdict:
+        """The verdict on one response of a group of `siblings`, beside those that come in time."""
+        group = self._group(key, siblings)
+        # The round opens before the group may be complete, so that whoever completes it finds somebody waiting.
+        current = group.open
+        if current is None:
+            current = group.open = _Round()
+            current.task = asyncio.create_task(self._run(group_of(key), group, current, sample))
+            self._tasks.add(current.task)
+            current.task.add_done_callback(self._tasks.discard)
+        current.members[key.sample] = said
+        current.until = max(current.until, until)
+        group.enter(key.sample, said)
+        assert current.task is not None
+        try:
+            async with asyncio.timeout_at(until):
+                verdicts = await asyncio.shield(current.task)
+        except TimeoutError:
+            return Verdict(result=JudgeTimeout(detail="the response's deadline passed before its group was judged"))
+        return verdicts[key.sample]
+
+    def decline(self, key: SampleKey, siblings: int) -> None:
+        """This response will not be judged here: its siblings need not wait for it."""
+        group = self._group(key, siblings)
+        group.enter(key.sample, None)
+        if group.open is None and group.complete.is_set():
+            self._forget(group_of(key), group)
+
+    async def close(self) -> None:
+        """Cancels the rounds under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for name, group in list(self._groups.items()):
+            self._forget(name, group)
+
+    def _group(self, key: SampleKey, siblings: int) -> _Group:
+        name = group_of(key)
+        if name not in self._groups:
+            self._groups[name] = group = _Group(size=siblings)
+            group.end = asyncio.get_running_loop().call_later(KEEP_S, self._forget, name, group)
+        return self._groups[name]
+
+    def _forget(self, name: GroupKey, group: _Group) -> None:
+        # The timer holds on to the group's texts, so it goes too.
+        if group.end is not None:
+            group.end.cancel()
+        if self._groups.get(name) is group:
+            del self._groups[name]
+
+    async def _run(self, name: GroupKey, group: _Group, mine: _Round, sample: ServiceSample) -> dict[int, Verdict]:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await group.complete.wait()
+        except TimeoutError:
+            pass  # those who came are judged
+        group.open = None
+        if group.complete.is_set():
+            self._forget(name, group)
+        # By sample, not by arrival: the same responses make the same prompt.
+        came = [said for _, said in sorted({**group.came, **mine.members}.items()) if said is not None]
+        waiting = set(mine.members.values())
+        chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
+        answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))
+        verdicts: dict[int, Verdict] = {}
+        for chunk, asked in zip(chunks, answers, strict=True):
+            verdicts |= _share_out(chunk, asked, mine.members)
+        return verdicts
+
+
+def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
+    """Distinct responses in as few prompts as hold at most `most` each, of sizes that differ by one at most."""
+    prompts = -(-len(responses) // most)
+    if prompts <= 1:
+        return [list(responses)] if responses else []
+    shuffled = [responses[i] for i in order(len(responses), *name, "deal")]
+    return [shuffled[i::prompts] for i in range(prompts)]
+
+
+def _share_out(chunk: Sequence[Said], asked: Asked, members: dict[int, Said]) -> dict[int, Verdict]:
+    """Each member's verdict. The calls were made once, so one record bears their time and cost: the first member's."""
+    results = dict(zip(chunk, asked.results, strict=True))
+    verdicts: dict[int, Verdict] = {}
+    for member, said in sorted(members.items()):
+        if said in results:
+            calls = tuple(unpaid(c) for c in asked.calls) if verdicts else asked.calls
+            verdicts[member] = Verdict(result=results[said], calls=calls)
+    return verdicts

@@ -1,0 +1,171 @@
+"""The judged side rewards of a response: who is asked, what is asked again, and what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from hamr.cascade.cached_pool import Asker, written_failure
+from hamr.cascade.group_judge import Asked, GroupKey, Panel, Verdict
+from hamr.cascade.metrics import RouterMetrics
+from hamr.cascade.retry import ask_until
+from hamr.config.judged import ComparedConfig
+from hamr.config.schema import RewardsConfig
+from hamr.errors import VerdictUnparsable
+from hamr.rewards.comparative import order
+from hamr.rewards.judged import JUDGED, VETOES
+from hamr.rewards.questions import Said
+from hamr.types import (
+    Absent,
+    Answer,
+    Failure,
+    Judgement,
+    JudgeUnparsable,
+    MalformedResponse,
+    Outcome,
+    Question,
+    SampleKey,
+    Scored,
+    ScorerCall,
+    ServiceSample,
+    Vetoed,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opinion:
+    """One judged component of one response."""
+
+    component: str
+    outcome: Outcome
+    judgement: Judgement | None = None
+    calls: tuple[ScorerCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One response before the judges. `said` as they read it; `until` is the event loop's time at which to give up."""
+
+    sample: ServiceSample
+    key: SampleKey
+    siblings: int
+    said: Said
+    until: float
+
+
+class Bench:
+    """The judges of all rewards that have a weight. Those that compare sit on a panel each, which gathers a group."""
+
+    def __init__(
+        self, rewards: RewardsConfig, askers: Mapping[str, Asker], metrics: RouterMetrics, *, group_wait_s: float
+    ) -> None:
+        """`askers` by the names of pools."""
+        self._sections, self._veto_first = rewards.judged, rewards.veto_first
+        self._put = ask_until if rewards.fallback == "wait" else Asker.ask
+        self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
+        self._metrics = metrics
+        self._panels = {
+            name: Panel(partial(self._ask, name), wait_s=group_wait_s, most=section.max_compared)
+            for name, section in self._sections.items()
+            if isinstance(section, ComparedConfig) and section.judging == "comparative"
+        }
+
+    async def judge(self, case: Case) -> tuple[Opinion, ...]:
+        """One opinion per reward, in the order of the schema.
+
+        With `veto_first`, risk and hallucination come first, and what one of them vetoes the others do not see. A veto
+        that fails is none: the others are asked.
+        """
+        names = list(self._sections)
+        first = [name for name in names if name in VETOES] if self._veto_first else []
+        opinions = {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in first))}
+        fired = [name for name, o in opinions.items() if o.judgement and VETOES[name].vetoes(o.judgement)]
+        rest = [name for name in names if name not in first]
+        if fired:
+            self._decline(case.key, case.siblings)
+            vetoed = Vetoed(detail=f"vetoed by {' and '.join(fired)}")
+            opinions |= {name: self._nothing(name, case) or Opinion(component=name, outcome=vetoed) for name in rest}
+        else:
+            opinions |= {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in rest))}
+        return tuple(opinions[name] for name in names)
+
+    def refuse(self, malformed: MalformedResponse, key: SampleKey, siblings: int) -> tuple[Opinion, ...]:
+        """A response that is no action is the lowest grade of each reward without a judge: its genuine 0. It asserts
+        nothing either, so that it adds no penalty for hallucination; its siblings do not wait for it."""
+        self._decline(key, siblings)
+        return tuple(Opinion(component=name, outcome=malformed) for name in self._sections)
+
+    async def close(self) -> None:
+        for panel in self._panels.values():
+            await panel.close()
+
+    def _decline(self, key: SampleKey, siblings: int) -> None:
+        for panel in self._panels.values():
+            panel.decline(key, siblings)
+
+    def _nothing(self, name: str, case: Case) -> Opinion | None:
+        """The opinion on a sample that gives this judge nothing to judge."""
+        why = JUDGED[name].absent(case.sample, self._sections[name])
+        return None if why is None else Opinion(component=name, outcome=Absent(detail=why))
+
+    async def _one(self, name: str, case: Case) -> Opinion:
+        nothing = self._nothing(name, case)
+        if nothing is not None:
+            return nothing
+        if name in self._panels:
+            verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
+        else:
+            asked = await self._ask(name, case.sample, (), [case.said], case.until)
+            verdict = Verdict(result=asked.results[0], calls=asked.calls)
+        if isinstance(verdict.result, Failure):
+            return Opinion(component=name, outcome=verdict.result, calls=verdict.calls)
+        value = JUDGED[name].value(verdict.result, self._sections[name])
+        return Opinion(component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls)
+
+    async def _ask(
+        self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[Said], until: float
+    ) -> Asked:
+        """One question about these responses, put again while its answer cannot be read or leaves one of them out.
+
+        The order in the prompt follows from the group and the attempt: no response has a place of its own. What the
+        last answer that could be read leaves out is JudgeUnparsable; so are all of them where none could be read.
+        """
+        section = self._sections[name]
+        results: tuple[Judgement | Failure, ...] = ()
+        calls: list[ScorerCall] = []
+        for attempt in range(1 + section.max_reasks):
+            places = order(len(responses), *group, name, attempt)
+            question = JUDGED[name].question(sample, [responses[i] for i in places], section, attempt)
+            heard = await self._put(self._askers[name], question, until=until)
+            calls += [heard.answer.call] if heard.answer.call else []
+            if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+                self._metrics.question("side", asked=heard.asked, call=heard.answer.call)
+                self._metrics.reasks += attempt > 0 and heard.asked
+            read = self._read(name, question, heard.answer, sample, len(responses))
+            if isinstance(read, Failure):
+                results = results or (read,) * len(responses)
+                if isinstance(read, JudgeUnparsable):
+                    continue
+                break  # nobody there, or no time left: asking again would not change that
+            left_out = JudgeUnparsable(detail="the judge's answer leaves this response out")
+            by_place = dict(zip(places, read, strict=True))
+            results = tuple(by_place[i] or left_out for i in range(len(responses)))
+            if None not in read:
+                break
+        return Asked(results=results, calls=tuple(calls))
+
+    def _read(
+        self, name: str, question: Question, answer: Answer, sample: ServiceSample, count: int
+    ) -> tuple[Judgement | None, ...] | Failure:
+        """What an answer says of each response in its prompt, or the typed failure."""
+        failure = written_failure(answer)
+        if failure is not None:
+            return failure
+        try:
+            return JUDGED[name].read(answer.text or "", sample, count, self._sections[name])
+        except VerdictUnparsable as error:
+            # A sibling with the same question is not to be given what nobody could read.
+            self._askers[name].drop(question)
+            return JudgeUnparsable(detail=str(error))

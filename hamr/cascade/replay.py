@@ -1,0 +1,67 @@
+"""A recorded reward, computed again from its recorded scores alone: no model, no text, the same number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hamr.cascade.consistency import combine
+from hamr.cascade.group_aware import unjudged
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.errors import DataError, MissingScore
+from hamr.rewards.judged import JUDGED
+from hamr.rewards.mix import mix
+from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
+from hamr.types.cascade import Cascade
+
+
+def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
+    """The total of `record` under `rewards`: its own configuration gives the recorded total, exactly.
+
+    Another one answers "what if": other weights, another mode, another scale of the judges' grades, as far as the
+    recorded scores reach. Length and rules keep their recorded values, since their texts are not read again.
+
+    The cascade is the one that was in force when the response was scored (it may move during a run), or that of
+    `rewards` where the record names none; `cascade` puts another in its place (what if this had been the interval?).
+
+    Raises MissingScore where the configuration needs a score that was never asked for, DataError for a component
+    that the configuration does not know.
+    """
+    if cascade is None and record.cascade is not None:
+        cascade = Cascade(*record.cascade)
+    consistency = rewards.consistency if cascade is None else cascade.put_into(rewards.consistency)
+    return mix([_again(component, record, rewards, consistency) for component in record.components])
+
+
+def _again(
+    component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
+) -> Component:
+    section = getattr(rewards, component.name, None)
+    if section is None:
+        known = sorted(type(rewards).model_fields)
+        raise DataError("record.components", component.name, f"the configuration has only {known}")
+    outcome = component.outcome
+    if component.name == "consistency" and record.reference_scores:
+        # The record keeps one failure: the one that decided. It stands for every score that is absent.
+        # Where the reranker stood in, the judge was away for every score that counts and is absent.
+        failure = JudgeUnavailable(detail="the judge was away") if record.fallback else outcome
+        failures = (
+            {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
+        )
+        if record.band == "skipped" and consistency.mode == "hybrid":
+            outcome = unjudged(record.reference_scores, consistency)
+        else:
+            outcome = combine(record.reference_scores, consistency, failures).outcome
+    if component.name in JUDGED and section.weight:
+        outcome = _judged(component, record, rewards)
+    return replace(component, outcome=outcome, weight=section.weight)
+
+
+def _judged(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Outcome:
+    """A judgement's value under `rewards`; an outcome without a judgement (failed, absent, malformed) stays."""
+    if isinstance(component.outcome, Vetoed) and not rewards.veto_first:
+        raise MissingScore(f"{component.name} was not asked, since {component.outcome.detail}")
+    for judgement in record.judgements:
+        if judgement.component == component.name:
+            value = JUDGED[component.name].value(judgement, getattr(rewards, component.name))
+            return Scored(value=value)
+    return component.outcome

@@ -1,0 +1,270 @@
+"""The reward of one response: who has to speak about it, and what comes out. Async and pure: pools are callables.
+
+    parse the action -> match its type and its parameters -> ask the scorers about a reply -> mix
+
+Beside that: format, length and rules need no model and are computed here, in process; the judged side rewards are put
+to their judges (`hamr.cascade.judged_rewards`) while the cascade runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from hamr.cascade.audit import drawn
+from hamr.cascade.cached_pool import Ask, Asker
+from hamr.cascade.consistency_scorer import Finding, Inquiry
+from hamr.cascade.group_barrier import Gate, Gathering
+from hamr.cascade.judged_rewards import Bench, Case, Opinion
+from hamr.cascade.metrics import RouterMetrics
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
+from hamr.data.formats import PLAIN, Formats
+from hamr.errors import ConfigError
+from hamr.rewards.format import format_value
+from hamr.rewards.judged import check_prompts
+from hamr.rewards.length import length_reward
+from hamr.rewards.matching import MatchRules, match_action
+from hamr.rewards.mix import mix
+from hamr.rewards.questions import said
+from hamr.rewards.rules import load_rules, rule_match
+from hamr.rewards.sage_logic import load_scenarios, sage_logic
+from hamr.types import (
+    Action,
+    Band,
+    Component,
+    MalformedResponse,
+    Reply,
+    RewardRecord,
+    Rollout,
+    SampleKey,
+    Scored,
+    ServiceSample,
+)
+from hamr.types.cascade import Cascade
+
+MATCHED: dict[str, Band] = {"type_mismatch": "type_mismatch", "tool_call": "tool_match", "reply": "verbatim"}
+"""The band of a response that needs no scorer, by the kind of its match."""
+
+
+class RewardRouter:
+    """Scores responses one at a time, as many at once as arrive.
+
+    `pools` maps the names that `rewards` has to callables; `count_tokens` counts a text in the policy's tokens;
+    `deadline_s` bounds the whole wait for one response, after which the outcome is a timeout. `group_wait_s`: how long
+    a group's first response waits for its siblings where a judge compares them; by default half of `deadline_s`.
+    """
+
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        pools: Mapping[str, Ask],
+        *,
+        count_tokens: Callable[[str], int],
+        formats: Formats = PLAIN,
+        deadline_s: float,
+        group_wait_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        cache_size: int = 4096,
+    ) -> None:
+        """Raises BadInput when a pool that a reward needs is missing, or a rule file, a procedure or a prompt cannot be
+        used."""
+        self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
+        self._rules = load_rules(rewards.rules.file)
+        self._scenarios = load_scenarios(rewards.sage_logic.scenarios) if rewards.sage_logic.weight else {}
+        self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(_encodable(text)))
+        self._metrics = RouterMetrics()
+        self._moved: tuple[Cascade, ConsistencyConfig] | None = None
+        self._askers: dict[str, Asker] = {}
+        for key, name in rewards.asked.items():
+            if name not in pools:
+                raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
+            if name not in self._askers:
+                self._askers[name] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+        self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
+        check_prompts(rewards)
+        wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
+        aware = rewards.consistency.group_aware
+        self._gathering = Gathering(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
+        self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
+
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
+        """One response's record. A scorer's failure is a typed outcome in it, never an exception.
+
+        `cascade` is in force for this response in place of the configured one: it comes with every call and is never
+        kept, so that a router that restarts cannot fall back to the starting values. `group_aware=False`: whom Eq. 4
+        wants judged is judged, whatever the configuration says of the group; for evaluations.
+        """
+        started = self._clock()
+        asked = self._formats.of(sample)
+        # Nothing below sees more than this: what follows an answer in post-CoT moves neither action nor reward.
+        text = acting_text(rollout.text, asked)
+        action = parse_action(text, asked)
+        until = asyncio.get_running_loop().time() + self._deadline_s
+        components = self._side_rewards(sample, text, action, asked)
+        consistency = self._in_force(cascade)
+        gate = self._gate(rollout, components, until) if group_aware else None
+        comparing = self._consistency(sample, rollout.key, action, consistency, until, gate)
+        opinions: tuple[Opinion, ...] = ()
+        if self._rewards.judged:
+            finding, opinions = await asyncio.gather(
+                comparing, self._opinions(sample, rollout, text, action, asked, until)
+            )
+        else:
+            finding = await comparing
+        components += tuple(
+            Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
+            for o in opinions
+        )
+        weight = self._rewards.consistency.weight
+        if weight:
+            components = (Component(name="consistency", outcome=finding.outcome, weight=weight), *components)
+        record = RewardRecord(
+            key=rollout.key,
+            total=mix(components),
+            components=components,
+            action=None if isinstance(action, MalformedResponse) else action,
+            band=finding.band,
+            reference_scores=finding.scores,
+            calls=finding.calls + tuple(call for opinion in opinions for call in opinion.calls),
+            s_r=finding.decisive.s_r if finding.decisive else None,
+            s_j=finding.decisive.s_j if finding.decisive else None,
+            response=rollout.text,
+            response_tokens=len(rollout.token_ids),
+            versions=rollout.versions,
+            seconds=self._clock() - started,
+            judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
+            audit=finding.audit,
+            fallback=finding.fallback,
+            cascade=_parameters(consistency),
+            mean_logprob=rollout.mean_logprob,
+            answer_tokens=(len(rollout.token_ids) or None) if rollout.answer_tokens is None else rollout.answer_tokens,
+            answer_s=(rollout.seconds or None) if rollout.answer_s is None else rollout.answer_s,
+        )
+        malformed = isinstance(action, MalformedResponse)
+        self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
+        return record
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call of this method; `RouterMetrics.read` explains each."""
+        return self._metrics.read()
+
+    def forget(self) -> None:
+        """Drops known answers; to be called when a scorer's model or prompt changes."""
+        for asker in self._askers.values():
+            asker.forget()
+
+    async def close(self) -> None:
+        """Cancels questions under way."""
+        if self._gathering is not None:
+            self._gathering.close()
+        await self._bench.close()
+        for asker in self._askers.values():
+            await asker.close()
+
+    @property
+    def _hybrid(self) -> bool:
+        return self._rewards.consistency.weight > 0.0 and self._rewards.consistency.mode == "hybrid"
+
+    def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
+        if cascade is None:
+            return self._rewards.consistency
+        if self._moved is None or self._moved[0] != cascade:
+            self._moved = cascade, cascade.put_into(self._rewards.consistency)
+        return self._moved[1]
+
+    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
+        """None where a response is not looked at beside its siblings."""
+        if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
+            return None
+        return Gate(
+            gathering=self._gathering,
+            key=rollout.key,
+            siblings=rollout.siblings,
+            offset=math.fsum(c.contribution for c in side if c.contribution is not None),
+            until=until,
+        )
+
+    def _side_rewards(
+        self, sample: ServiceSample, text: str, action: Action | MalformedResponse, asked: ResponseFormat
+    ) -> tuple[Component, ...]:
+        """Format, length and rules, recorded whatever their weight, and SAGE's logic if it has one. No model, no
+        waiting."""
+        rewards = self._rewards
+        answer = answer_of(text, asked)
+        # Of a response with a rationale only the answer's own length counts.
+        length = self._count_tokens(text.strip() if isinstance(answer, MalformedResponse) else answer)
+        reference_length = rewards.length.reference_length or max(
+            self._count_tokens(render_action(reference.action)) for reference in sample.references
+        )
+        values = {
+            "format": format_value(text, action, asked),
+            "length": length_reward(length, reference_length, rewards.length.cache_ratio),
+            "rules": rule_match(customer_text(text, asked), self._rules),
+        }
+        found = tuple(
+            Component(name=name, outcome=Scored(value=value), weight=getattr(rewards, name).weight)
+            for name, value in values.items()
+        )
+        if not rewards.sage_logic.weight:
+            return found
+        outcome = sage_logic(text, sample, self._scenarios, path=rewards.sage_logic.path, response_format=asked)
+        return (*found, Component(name="sage_logic", outcome=outcome, weight=rewards.sage_logic.weight))
+
+    async def _opinions(
+        self,
+        sample: ServiceSample,
+        rollout: Rollout,
+        text: str,
+        action: Action | MalformedResponse,
+        asked: ResponseFormat,
+        until: float,
+    ) -> tuple[Opinion, ...]:
+        if isinstance(action, MalformedResponse):
+            return self._bench.refuse(action, rollout.key, rollout.siblings)
+        read = said(text, action, asked)
+        case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
+        return await self._bench.judge(case)
+
+    async def _consistency(
+        self,
+        sample: ServiceSample,
+        key: SampleKey,
+        action: Action | MalformedResponse,
+        config: ConsistencyConfig,
+        until: float,
+        gate: Gate | None,
+    ) -> Finding:
+        """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
+        if isinstance(action, MalformedResponse):
+            if gate is not None:
+                gate.settled(action.value, config)
+            return Finding(outcome=action)
+        rules = MatchRules(verbatim=config.verbatim, call_credit=config.call_credit)
+        match = match_action(action, sample.references, rules)
+        if match.score is not None:
+            if gate is not None:
+                gate.settled(match.score, config)
+            return Finding(outcome=Scored(value=match.score), band=MATCHED[match.kind])
+        if not config.weight:
+            # Not worth a question: `score` leaves the component out.
+            return Finding(outcome=Scored(value=0.0))
+        assert isinstance(action, Reply), "a match without a score is a reply"
+        inquiry = Inquiry(config, self._scorers, self._metrics, sample, action, until=until)
+        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac), gate=gate)
+
+
+def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
+    """What Eq. 4 was computed with, for the record."""
+    cascade = config.cascade
+    return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None
+
+
+def _encodable(text: str) -> str:
+    """Without halves of surrogate pairs, which no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode("utf-8")

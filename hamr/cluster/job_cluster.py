@@ -1,0 +1,126 @@
+"""A cluster that takes jobs over HTTP, through Ray Jobs: who is there, what there is, sending, following."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hamr.cluster.cluster_preflight import REACH_S, TOKEN
+from hamr.cluster.placement import Node
+from hamr.errors import BadInput, HamrError
+
+KEY = "cluster.dashboard"
+STOP_WAIT_S = 30
+"""What `ray job stop` waits between SIGTERM and SIGKILL; 3 s by default, too short for a checkpoint."""
+AGENT_S = 60.0
+
+
+class JobCluster:
+    """Ray's job server at a dashboard's URL. Every method raises BadInput where the address or the token is wrong."""
+
+    def __init__(self, dashboard: str) -> None:
+        from ray.job_submission import JobSubmissionClient
+
+        for chatty in ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
+            logging.getLogger(chatty).setLevel(logging.ERROR)
+        self.dashboard = dashboard.rstrip("/")
+        _check_reachable(self.dashboard)
+        with _only_this_address(), self._asking():
+            self._client = JobSubmissionClient(self.dashboard)
+
+    def nodes(self) -> list[Node]:
+        """The live nodes and all that they have, in use or not: who uses what is seen only from inside."""
+        from ray.util.state import list_nodes
+
+        with _only_this_address(), self._asking():
+            found = [n for n in list_nodes(address=self.dashboard, limit=10_000) if n.state == "ALIVE"]
+        addresses = [n.node_ip for n in found]
+        return [
+            Node(
+                name=n.node_ip if addresses.count(n.node_ip) == 1 else f"{n.node_ip}#{n.node_id[:6]}",
+                resources=n.resources_total,
+                labels=n.labels or {},
+            )
+            for n in found
+        ]
+
+    def submit(self, command: str, package: Path, name: str, *, variables: Mapping[str, str]) -> str:
+        """Sends the archive and starts `command` in it; returns the job's id. `variables` are seen by everybody who
+        sees the cluster."""
+        env = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), **variables}
+        job = {"working_dir": str(package), "env_vars": env}
+        deadline = time.monotonic() + AGENT_S
+        while True:
+            try:
+                with self._asking():
+                    return self._client.submit_job(entrypoint=command, submission_id=name, runtime_env=job)
+            except HamrError as e:
+                # A cluster that has just started has nobody yet who could start a job.
+                if "No available agent" not in str(e) or time.monotonic() > deadline:
+                    raise
+            time.sleep(1.0)
+
+    def state(self, job: str) -> tuple[str, int | None, str]:
+        """(Ray's word for the job's state, the exit code of its process, what Ray says of it)."""
+        with self._asking():
+            info = self._client.get_job_info(job)
+        return str(getattr(info.status, "value", info.status)), info.driver_exit_code, info.message or ""
+
+    async def follow(self, job: str, show: Callable[[str], None]) -> None:
+        """Shows the job's output until it ends."""
+        async for text in self._client.tail_job_logs(job):
+            show(text)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as e:
+            wrong = "failed" in str(e).splitlines()[0]
+            why = "does not take the token that is in force here" if wrong else "wants a token"
+            raise BadInput(KEY, self.dashboard, f"{why}; {TOKEN}") from None
+        except (ConnectionError, OSError) as e:
+            raise BadInput(KEY, self.dashboard, f"does not answer as a Ray dashboard ({_first_line(e)})") from None
+        except RuntimeError as e:
+            raise HamrError(f"the cluster at {self.dashboard}: {_first_line(e)}") from None
+
+
+@contextlib.contextmanager
+def _only_this_address() -> Iterator[None]:
+    """Ray's clients prefer what the environment says to what they are told."""
+    names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _check_reachable(dashboard: str) -> None:
+    try:
+        parts = urlsplit(dashboard)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(KEY, dashboard, "is no URL of a dashboard; write http://<head>:8265")
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname, port), timeout=REACH_S).close()
+    except (OSError, ValueError) as e:
+        raise BadInput(
+            KEY, dashboard, f"nobody answers there ({e}); start the cluster (ray start --head) or correct the address"
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [re.sub(r"\s+", " ", line).strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

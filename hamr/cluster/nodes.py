@@ -1,0 +1,188 @@
+"""The nodes of a Ray cluster as `hamr.cluster.placement` sees them, and places reserved on them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hamr import __version__
+from hamr.cluster.placement import Node
+from hamr.cluster.resource_requests import Demand, learners
+from hamr.config.schema import Config
+from hamr.errors import BadInput, CapacityError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A Ray placement group; whoever it was given to has its bundles from `first` on."""
+
+    group: Any
+    first: int = 0
+
+
+def cluster_nodes(*, free_only: bool = True) -> list[Node]:
+    """The live nodes and what is free on each now, or what each has in all. Nodes with the same address (several on one
+    machine) are told apart by the start of their id."""
+    import ray
+    from ray._private.state import available_resources_per_node
+
+    free = available_resources_per_node() if free_only else {}
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    names = _names(alive)
+    found = [
+        Node(
+            name=names[node["NodeID"]],
+            resources=free.get(node["NodeID"], node["Resources"]),
+            labels=node.get("Labels") or {},
+        )
+        for node in alive
+    ]
+    return sorted(found, key=lambda node: node.name)
+
+
+def node_ids() -> dict[str, str]:
+    """The id of every live node, by its name."""
+    import ray
+
+    return {name: node for node, name in _names([node for node in ray.nodes() if node["Alive"]]).items()}
+
+
+def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """A name for people for each node's id."""
+    addresses = [node["NodeManagerAddress"] for node in nodes]
+    return {
+        node["NodeID"]: address if addresses.count(address) == 1 else f"{address}#{node['NodeID'][:6]}"
+        for node, address in zip(nodes, addresses, strict=True)
+    }
+
+
+async def reserve_learners(config: Config, timeout_s: float) -> tuple[Place | None, Place | None]:
+    """Places for the trainers and for the rollout workers, before anything else takes the room.
+
+    Raises CapacityError when the cluster has not placed them within `timeout_s`; nothing stays reserved then.
+    """
+    wanted = learners(config)
+    if any(not bundle for demand in wanted for bundle in demand.bundles()):
+        return None, None  # Ray reserves nothing for an actor that takes nothing
+    places: list[Place] = []
+    try:
+        for demand in wanted:
+            places.append(await _reserve(demand, timeout_s))
+    except BaseException:
+        for place in places:
+            release(place)
+        raise
+    if len(places) == 2:
+        return places[0], places[1]
+    [shared] = places
+    return shared, Place(group=shared.group, first=0 if config.rollout.colocated else config.trainer.ranks)
+
+
+async def _reserve(demand: Demand, timeout_s: float) -> Place:
+    """One bundle for each actor of `demand`."""
+    from ray.util.placement_group import placement_group
+
+    bundles = demand.bundles()
+    labels = [dict(demand.labels) for _ in bundles] if demand.labels else None
+    place = Place(group=placement_group(bundles, strategy=demand.strategy.upper(), bundle_label_selector=labels))
+    try:
+        await asyncio.wait_for(_ready(place.group), timeout_s)
+    except BaseException as e:
+        release(place)
+        if not isinstance(e, TimeoutError):
+            raise
+        remedy = f"no place for {len(bundles)} actors that take {demand.each()} ({demand.strategy}) within "
+        remedy += f"{timeout_s:g} s; give the cluster room, or raise cluster.start_timeout_s"
+        raise CapacityError(demand.key, "shared_memory" if demand.parts else demand.count, remedy) from None
+    return place
+
+
+async def _ready(group: Any) -> None:
+    await group.ready()
+
+
+def release(place: Place | None) -> None:
+    """Gives a reserved place back; a second time does nothing."""
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    if place is not None and ray.is_initialized():
+        remove_placement_group(place.group)
+
+
+def at(place: Place | None, unit: int, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Actor options that put unit `unit` into its bundle. Without a place, the labels choose the node."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if place is None:
+        return {"label_selector": dict(labels)} if labels else {}
+    strategy = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.first + unit)
+    return {"scheduling_strategy": strategy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """What has to be the same in all processes of a run."""
+
+    python: str
+    ray: str
+    hamr: str
+
+    @classmethod
+    def here(cls) -> Versions:
+        import ray
+
+        return cls(python=".".join(map(str, sys.version_info[:2])), ray=ray.__version__, hamr=__version__)
+
+
+def check_alike(timeout_s: float) -> None:
+    """Asks every node what is installed there. Raises BadInput for one that has something else than this process.
+
+    A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
+    """
+    nodes = node_ids()
+    found = asked(list(nodes.values()), timeout_s, _versions)
+    refuse_unlike(Versions.here(), {name: found[node] for name, node in nodes.items()})
+
+
+def asked(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
+    """By node id the answer of a process there to `question(*args)`, or why there is none within `timeout_s`."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(question)
+    refs = {
+        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(*args): node
+        for node in nodes
+    }
+    answered, silent = ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)
+    found: dict[str, T | str] = {refs[ref]: f"no answer in {timeout_s:g} s" for ref in silent}
+    for ref in answered:
+        try:
+            found[refs[ref]] = ray.get(ref)
+        except ray.exceptions.RayError as e:
+            found[refs[ref]] = str(e).strip().splitlines()[-1]
+    return found
+
+
+def _versions() -> Versions:
+    return Versions.here()
+
+
+def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
+    """`found`: per node its versions, or why it has not said them. Raises BadInput for the first that differs."""
+    for node, versions in sorted(found.items()):
+        if isinstance(versions, str):
+            remedy = "cannot say what it has; install the same as on the others (or its memory is full)"
+            raise BadInput(f"node {node}", versions, remedy)
+        for name in ("python", "ray", "hamr"):
+            there, ours = getattr(versions, name), getattr(here, name)
+            if there != ours:
+                raise BadInput(
+                    f"node {node}", f"{name} {there}", f"the run itself has {ours}; install the same on every node"
+                )

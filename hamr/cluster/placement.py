@@ -1,0 +1,271 @@
+"""A run put onto the nodes of a cluster on paper, and refused before anything starts where it does not fit.
+
+Ray waits for ever for an actor that no node can hold. Here every unit gets a node first, by Ray's own rules (a unit
+lies on one node; labels and resources have to fit), and what does not fit is one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hamr.cluster.resource_requests import KEYS, Demand, demands, learners
+from hamr.config.schema import Config
+from hamr.errors import CapacityError
+
+SLACK = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node and what is free on it."""
+
+    name: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """How many of a demand lie where."""
+
+    demand: Demand
+    placed: Mapping[str, int]
+
+    @property
+    def missing(self) -> int:
+        return self.demand.count - sum(self.placed.values())
+
+
+def check_capacity(wanted: Sequence[Demand], available: Mapping[str, float]) -> None:
+    """Refuse what the cluster as a whole cannot hold. `available` has Ray's resource names (logical units).
+
+    The error names the largest consumer of the short resource, both numbers, and the count that would fit.
+    """
+    for resource in dict.fromkeys(name for d in wanted for name in d.resources):
+        have = available.get(resource, 0.0)
+        need = sum(d.count * d.resources.get(resource, 0.0) for d in wanted)
+        if need <= have + SLACK:
+            continue
+        largest = max(wanted, key=lambda d: d.count * d.resources.get(resource, 0.0))
+        each = largest.resources[resource]
+        fits = max(0, int((have - (need - largest.count * each)) / each + SLACK))
+        reduce = f"lower it to {fits} or less" if fits else "lower it and what else the run asks for"
+        more = "cluster.num_cpus" if resource == "CPU" else f"the cluster's {resource}s"
+        raise CapacityError(
+            largest.key,
+            largest.count,
+            f"{largest.count} x {each:g} {resource} of the {need:g} that the run asks for, and the cluster has {have:g}"
+            f"; {reduce}, or raise {more} to {need:g}",
+        )
+
+
+def check_placement(config: Config, nodes: Sequence[Node]) -> list[Row]:
+    """The plan: every unit of a run on a node. Raises CapacityError with the key, its value and what to change.
+
+    First what no node could hold even alone, then what all nodes together do not have, then what is left over when
+    the rest lies where it best does.
+    """
+    return _checked(demands(config), _units(config), nodes)
+
+
+def check_demands(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+    """The same for what has no trainers and rollout workers that belong together."""
+    return _checked(wanted, wanted, nodes)
+
+
+def _checked(wanted: Sequence[Demand], units: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+    for demand in wanted:
+        _check_one_fits(demand, nodes)
+    total: dict[str, float] = {}
+    for node in nodes:
+        for name, amount in node.resources.items():
+            total[name] = total.get(name, 0.0) + amount
+    check_capacity(wanted, total)
+    rows = place(units, nodes)
+    for row in rows:
+        if not row.missing:
+            continue
+        if row.demand.parts:
+            raise CapacityError("rollout.transfer", "shared_memory", _apart(row.demand, nodes))
+        raise CapacityError(row.demand.key, row.demand.count, _left_over(row, rows, nodes))
+    return rows
+
+
+def plan(config: Config, nodes: Sequence[Node]) -> list[Row]:
+    """Where everything of a run would lie, as far as there is room."""
+    return place(_units(config), nodes)
+
+
+def _units(config: Config) -> list[Demand]:
+    return [*learners(config), *demands(config)[2:]]
+
+
+def _apart(demand: Demand, nodes: Sequence[Node]) -> str:
+    free = ", ".join(f"{node.name}: {_amount_text(node.resources, demand.resources)}" for node in nodes)
+    return (
+        f"trainers and engines pass the weights through one node's memory, so {demand.each()} have to be free on one; "
+        f"there is {free}; set rollout.transfer=nccl on GPUs, lower what they take, or add a larger node"
+    )
+
+
+def _check_one_fits(demand: Demand, nodes: Sequence[Node]) -> None:
+    allowed = [node for node in nodes if matches(node.labels, demand.labels)]
+    if not allowed:
+        there = sorted({f"{k}={v}" for n in nodes for k, v in n.labels.items() if k in demand.labels})
+        remedy = f"no node has these labels; for these keys there is {', '.join(there) if there else 'none'}"
+        raise CapacityError(f"{demand.section}.node_labels", dict(demand.labels), f"{remedy}; correct them")
+    if any(_fits(demand, node.resources) for node in allowed):
+        return
+    for resource, amount in demand.resources.items():
+        most = max(node.resources.get(resource, 0.0) for node in allowed)
+        if amount > most + SLACK:
+            where = "no node with its labels" if demand.labels else "no node"
+            remedy = (
+                f"lower it to {most:g} or less, or add a node that has {amount:g}" if most else "add a node that has"
+            )
+            raise CapacityError(
+                demand.setting(resource), amount, f"{where} has so much {resource} free, the most is {most:g}; {remedy}"
+            )
+    each = demand.each()
+    raise CapacityError(demand.key, demand.count, f"each wants {each} on one node, and no node has all of it free")
+
+
+def _left_over(row: Row, rows: Sequence[Row], nodes: Sequence[Node]) -> str:
+    demand, found = row.demand, sum(row.placed.values())
+    free = _free(rows, nodes)
+    left = ", ".join(f"{node.name}: {_amount_text(free[node.name], demand.resources)}" for node in nodes)
+    limits = []
+    if demand.per_node:
+        limits.append(f"at most {demand.per_node} on a node")
+    if demand.strategy == "strict_pack":
+        limits.append("all on one node")
+    if demand.labels:
+        limits.append("only on nodes with its labels")
+    bound = f" ({', '.join(limits)})" if limits else ""
+    return (
+        f"{found} of them find a place beside the rest{bound}; each wants {demand.each()} on one node, and "
+        f"what is left is {left}; lower it{f' to {found} or less' if found else ''}, or add nodes"
+    )
+
+
+def place(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+    """Every demand on nodes, as far as they go; rows in the order of `wanted`.
+
+    Who has the fewest places chooses first: units with GPUs, the largest before others, then those that need a special
+    resource or label, then what has to lie together. `pack`
+    fills the node that has most of its kind already, `spread` takes the one that has fewest; both then the fullest
+    that still holds one, so that large gaps stay whole. A greedy plan may miss one that exists; so does Ray.
+    """
+    free = {node.name: dict(node.resources) for node in nodes}
+    labels = {node.name: node.labels for node in nodes}
+    rows: dict[int, Row] = {}
+    for index in sorted(range(len(wanted)), key=lambda i: _size(wanted[i]), reverse=True):
+        demand = wanted[index]
+        strict = demand.strategy == "strict_pack"
+        allowed = [name for name in free if matches(labels[name], demand.labels)]
+        choices = [[name] for name in sorted(allowed, key=lambda n: _rest(free[n]))] if strict else [allowed]
+        tries = [_place_one(demand, choice, free) for choice in choices]
+        placed = max(tries, key=lambda p: sum(p.values()), default={})
+        if strict and sum(placed.values()) < demand.count:
+            placed = {}
+        for name, count in placed.items():
+            _take(free[name], demand, count)
+        rows[index] = Row(demand=demand, placed=placed)
+    return [rows[i] for i in range(len(wanted))]
+
+
+def _place_one(demand: Demand, names: Iterable[str], free: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+    room = {name: dict(free[name]) for name in names}
+    placed: dict[str, int] = {}
+    for _ in range(demand.count):
+        open_to = [
+            name
+            for name in room
+            if _fits(demand, room[name]) and (demand.per_node is None or placed.get(name, 0) < demand.per_node)
+        ]
+        if not open_to:
+            break
+        sign = 1 if demand.strategy == "spread" else -1
+        best = min(open_to, key=lambda n: (sign * placed.get(n, 0), _rest(room[n]), n))
+        placed[best] = placed.get(best, 0) + 1
+        _take(room[best], demand, 1)
+    return placed
+
+
+def _size(demand: Demand) -> tuple[float, ...]:
+    special = bool(demand.labels) or any(name not in KEYS for name in demand.resources)
+    return demand.gpus, float(special), float(demand.strategy == "strict_pack"), demand.cpus
+
+
+def _rest(room: Mapping[str, float]) -> tuple[float, ...]:
+    """What a node has left, GPUs first: a unit without GPUs stays away from nodes that have some."""
+    return room.get("GPU", 0.0), room.get("CPU", 0.0)
+
+
+def _fits(demand: Demand, room: Mapping[str, float]) -> bool:
+    return all(room.get(name, 0.0) + SLACK >= amount for name, amount in demand.resources.items())
+
+
+def _take(room: dict[str, float], demand: Demand, count: int) -> None:
+    for name, amount in demand.resources.items():
+        room[name] = room.get(name, 0.0) - count * amount
+
+
+def _free(rows: Sequence[Row], nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
+    free = {node.name: dict(node.resources) for node in nodes}
+    for row in rows:
+        for name, count in row.placed.items():
+            _take(free[name], row.demand, count)
+    return free
+
+
+def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a node with `labels` is one that `wanted` selects: `a`, `!a`, `in(a,b)`, `!in(a,b)`, as Ray reads them.
+
+    A label that the node does not have is unequal to everything.
+    """
+    for key, text in wanted.items():
+        has = labels.get(key)
+        negated, plain = text.startswith("!"), text.removeprefix("!")
+        listed = re.fullmatch(r"in\((.*)\)", plain)
+        values = [v.strip() for v in listed[1].split(",")] if listed else [plain]
+        if (has in values) == negated:
+            return False
+    return True
+
+
+def plan_lines(rows: Sequence[Row], nodes: Sequence[Node]) -> list[str]:
+    """The plan as a table: who, how many, what each takes, where."""
+    cells = [
+        (row.demand.section.removesuffix(".engine"), str(row.demand.count), row.demand.each(), _where(row))
+        for row in rows
+    ]
+    widths = [max(len(row[i]) for row in cells) for i in range(3)]
+    lines = [f"plan: {len(nodes)} node{'s' * (len(nodes) != 1)}; free after it: {_all_free(rows, nodes)}"]
+    for who, count, each, where in cells:
+        lines.append(f"  {who:<{widths[0]}}  {count:>{widths[1]}} x {each:<{widths[2]}}  {where}")
+    return lines
+
+
+def _where(row: Row) -> str:
+    text = ", ".join(f"{count} on {name}" for name, count in row.placed.items())
+    return ", ".join(part for part in (text, f"{row.missing} nowhere yet" if row.missing else "") if part)
+
+
+def _all_free(rows: Sequence[Row], nodes: Sequence[Node]) -> str:
+    free = _free(rows, nodes)
+    return "; ".join(f"{node.name}: {_amount_text(free[node.name], ('CPU', 'GPU'))}" for node in nodes)
+
+
+def _amount_text(room: Mapping[str, float], names: Iterable[str]) -> str:
+    # Sums of tenths are a hair off; nobody wants to read 1.9000000000000004.
+    known = [f"{round(room[name], 6):g} {name}" for name in names if name in room]
+    return " + ".join(known) if known else "nothing"
+
+
+def planned(config: Config, nodes: Sequence[Node]) -> list[str]:
+    """The plan of a run as lines. Raises CapacityError where it does not fit, unless the cluster is elastic."""
+    rows = plan(config, nodes) if config.cluster.elastic else check_placement(config, nodes)
+    return plan_lines(rows, nodes)

@@ -1,0 +1,235 @@
+"""Ray for the length of one run: start or join it, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hamr import signals
+from hamr.cluster.cluster_preflight import TOKEN, check_joinable
+from hamr.cluster.nodes import check_alike
+from hamr.config.cluster_security import check_cluster_address
+from hamr.config.schema import ClusterConfig
+from hamr.errors import BadInput, HamrError
+from hamr.models.weights import sweep_stale
+from hamr.security.processes import kill_descendants
+
+MIN_LOGICAL_CPUS = 8
+"""Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
+
+SHARED_MEMORY = "/dev/shm"
+"""Where a killed trainer leaves its weight file."""
+ALIKE_S = 60.0
+"""Longest wait for the nodes of a cluster to say what is installed there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySession:
+    """A Ray that this process may use. `temp_dir` is None when Ray was joined, not started."""
+
+    local: bool
+    resources: Mapping[str, float] = field(default_factory=dict)
+    temp_dir: Path | None = None
+
+
+def local_cpus(cluster: ClusterConfig) -> int:
+    """Logical CPUs that a local Ray of this run offers."""
+    return cluster.num_cpus or max(MIN_LOGICAL_CPUS, os.cpu_count() or 1)
+
+
+def check_cluster(cluster: ClusterConfig) -> None:
+    """Whether the cluster at `cluster.address` may be joined, and takes this process. Ask before anything is prepared
+    for it. Raises BadInput."""
+    if cluster.address is not None:
+        check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
+        check_joinable(cluster.address)
+
+
+@contextlib.contextmanager
+def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
+    """Ray for the body of a `with`: a private local one, or the cluster at `cluster.address`.
+
+    A local Ray listens behind a token of its own, lives in a short private folder (socket paths hold 107 bytes) and
+    is taken down on every way out: return, exception, SIGINT, SIGTERM (turned into `SystemExit(143)` while the
+    session lasts, unless `hamr.signals` handles it). After a signal, its processes are killed instead of drained, since
+    nothing that they hold is needed any more. Worker logs are kept in `logs` if given, else in the folder when
+    `cluster.temp_dir` names one or the body failed; otherwise they go with it. A joined cluster is only left: its pools
+    are for `stop_pools`.
+
+    Raises BadInput when Ray cannot be reached or started, and for a node of the cluster that has another Python, Ray or
+    hamr than this process.
+    """
+    import ray
+
+    with sigterm_as_exit():
+        if cluster.address is not None:
+            check_cluster(cluster)
+            _init(cluster.address, address=cluster.address)
+            try:
+                check_alike(ALIKE_S)
+                yield RaySession(local=False, resources=ray.cluster_resources())
+            finally:
+                ray.shutdown()
+            return
+        _guard_with_token()
+        with _private_folder(cluster, logs) as folder, signals.cleaned_up(lambda: _remove_traces(folder)):
+            _own_ray.append(folder)
+            try:
+                _init(
+                    "a local Ray",
+                    num_cpus=local_cpus(cluster),
+                    object_store_memory=cluster.object_store_mb << 20,
+                    include_dashboard=False,
+                    _temp_dir=str(folder),
+                )
+                yield RaySession(local=True, resources=ray.cluster_resources(), temp_dir=folder)
+            finally:
+                at_once = ends_at_once()
+                _own_ray.remove(folder)
+                if at_once:
+                    signals.silence_native_code()
+                    kill_descendants()
+                    sweep_stale(SHARED_MEMORY)
+                else:
+                    _stop_local()
+
+
+_own_ray: list[Path] = []
+"""Folder of the local Ray that this process has started, if it has."""
+
+
+def ends_at_once() -> bool:
+    """Return whether a signal ends this process, and with it the local Ray that it has started.
+
+    Its actors and pools then need no orderly end: `ray_session` kills all of them. A drain would take seconds for each.
+    """
+    return signals.received() is not None and bool(_own_ray)
+
+
+def _remove_traces(folder: Path) -> None:
+    """Remove what killed processes have left: Ray's folder, and weight files in shared memory."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sweep_stale(SHARED_MEMORY)
+
+
+def _init(what: str, **options: Any) -> None:
+    import ray
+
+    # Without this, Ray announces that future releases will treat num_gpus=0 differently, on every start.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray starts its workers with niceness 15, so that every heartbeat of its own processes interrupts them: on two
+    # cores a trainer's two threads then spend a third of their time waiting for each other.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        with _sigterm_handler_kept():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as e:
+        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        # What could not be asked before (`auto`, `ray://`) may want a token, which Ray's exception does not say.
+        token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
+        raise BadInput(
+            "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
+        ) from e
+    except Exception as e:
+        if type(e) is not Exception:
+            raise
+        # What Ray raises where its own processes were not up within 30 seconds, a bound that nobody can set.
+        raise HamrError(
+            f"{what} did not start in Ray's 30 seconds; let the machine do less at once, and ask again: {e}"
+        ) from e
+    # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
+    ray._private.worker._worker_logs_enabled = False
+
+
+@contextlib.contextmanager
+def _sigterm_handler_kept() -> Iterator[None]:
+    """Keep this process's SIGTERM handler while the body starts Ray, whose own would lose the exit code."""
+    from ray._private import utils
+
+    before = signal.getsignal(signal.SIGTERM)
+    install, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = install
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's core has put a handler below, which prints its stack
+
+
+def _stop_local() -> None:
+    """Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
+    import ray
+
+    try:
+        # Who started pools has Serve loaded; where nobody did, it would only say that there is nothing to end.
+        if ray.is_initialized() and "ray.serve" in sys.modules:
+            from ray import serve
+
+            serve.shutdown()
+    finally:
+        ray.shutdown()
+
+
+def _guard_with_token() -> None:
+    """A local Ray answers only to holders of this process's token, unless `RAY_AUTH_MODE` says otherwise.
+
+    Given a token in the environment, Ray turns the check on by itself and writes none into the home folder. The token
+    stays for the life of the process, because Ray reads it once.
+    """
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]:
+    given = cluster.temp_dir is not None
+    root = Path(cluster.temp_dir).absolute() if cluster.temp_dir else Path(tempfile.gettempdir())
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="hamr-", dir=root))
+    keep = True
+    try:
+        yield folder
+        keep = given
+    except BaseException:
+        keep = given or signals.received() is None
+        raise
+    finally:
+        if logs is not None:
+            for session in folder.glob("session_2*/logs"):
+                shutil.copytree(session, logs / session.parent.name, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        if logs is not None or not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def sigterm_as_exit() -> Iterator[None]:
+    """Raise SIGTERM as an exception, so that `finally` runs, unless `hamr.signals` handles it already.
+
+    This is for scripts that use hamr as a library: their Ctrl-C stays as it is.
+    """
+    if signals.is_handled() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    signals.raise_exit(signum)

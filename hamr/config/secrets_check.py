@@ -1,0 +1,39 @@
+"""What of a configuration must not leave this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+from hamr.security.redaction import REDACTED, secret_values, spellings
+
+
+def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
+    """Raises BadInput for a setting or an argument in which the value of a secret environment variable stands.
+
+    A run's own files blot such a value out; a job's description, which whoever sees the cluster can read, has to hold
+    what the job is to get.
+    """
+    texts = [("argument", argument) for argument in arguments]
+    secrets = [form for secret in secret_values() for form in spellings(secret)]
+    for key, text in [*_texts(config.model_dump(mode="json")), *texts]:
+        if any(secret in text for secret in secrets):
+            raise BadInput(
+                key,
+                REDACTED,
+                "holds the value of a secret environment variable and would travel with the job; take it out, or name "
+                "the variable where a setting asks for one (api_key_env)",
+            )
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, key)

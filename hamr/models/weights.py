@@ -1,0 +1,141 @@
+"""The parts of weight transfer that know neither Ray nor a trainer: files in shared memory, NCCL's settings, and the
+comparison of two models' log-probabilities."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hamr.errors import BadInput
+from hamr.security.processes import alive
+
+PREFIX = "hamr-weights-"
+
+
+def weight_file(directory: str | Path, run: str) -> Path:
+    """`<directory>/hamr-weights-<pid>-<run>.safetensors`; the pid says whose it is."""
+    return Path(directory) / f"{PREFIX}{os.getpid()}-{run}.safetensors"
+
+
+def sweep_stale(directory: str | Path) -> list[Path]:
+    """Removes weight files of runs on this host whose process is gone; returns them. Others' files stay."""
+    removed = []
+    for file in Path(directory).glob(f"{PREFIX}*.safetensors"):
+        owner = file.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not alive(int(owner)):
+            file.unlink(missing_ok=True)
+            removed.append(file)
+    return removed
+
+
+def check_shared_room(directory: str | Path, wanted: int) -> None:
+    """Refuses shared memory of this host that cannot hold `wanted` bytes. Raises BadInput."""
+    free = shutil.disk_usage(directory).free if Path(directory).is_dir() else 0
+    if free < wanted:
+        room = f"{free / 1e9:.1f} GB free on {socket.gethostname()}, {wanted / 1e9:.1f} GB needed"
+        raise BadInput("rollout.transfer", str(directory), f"{room} for weights on their way; enlarge it")
+
+
+class LogprobGap(NamedTuple):
+    """|log p - log q| over tokens: mean and max (nats)."""
+
+    mean: float
+    max: float
+
+
+def logprob_gap(engine: Sequence[float], trainer: Sequence[float]) -> LogprobGap:
+    """How far the engine's and the trainer's log-probabilities of the same tokens are apart.
+
+    No tokens: 0. Tokens at which both say minus infinity agree.
+    """
+    if len(engine) != len(trainer):
+        raise ValueError(f"{len(engine)} engine and {len(trainer)} trainer log-probabilities; they must be of one text")
+    gaps = [0.0 if a == b else abs(a - b) for a, b in zip(engine, trainer, strict=True)]
+    return LogprobGap(math.fsum(gaps) / len(gaps), max(gaps)) if gaps else LogprobGap(0.0, 0.0)
+
+
+# --- NCCL, through vLLM's own transfer API ------------------------------------------------------
+
+
+class NcclAddress(NamedTuple):
+    """Where trainer rank 0 and the engines' workers meet. `world_size` counts the sender and every vLLM worker."""
+
+    host: str
+    port: int
+    world_size: int
+
+
+def nccl_address(meeting_point: tuple[str, int], engines: int, tensor_parallel_size: int) -> NcclAddress:
+    """`meeting_point`: host and port of the sender, which listens there. Rank 0 is the trainer, then come `engines` x
+    `tensor_parallel_size` workers."""
+    return NcclAddress(*meeting_point, 1 + engines * tensor_parallel_size)
+
+
+class NcclSender:
+    """The trainer's end: lives in each trainer rank. Rank 0 sends, the others only take part in the gather.
+
+    `weights` yields every (name, full tensor) afresh at each call, the tied head included; `metadata` says the same
+    as (name, dtype, shape) without gathering. `client` speaks to the engines (hamr.trainer.weight_sync.RolloutClient).
+    Building it blocks until every engine has joined.
+    """
+
+    def __init__(
+        self,
+        address: NcclAddress,
+        rank: int,
+        client: Any,
+        metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
+        weights: Callable[[], Iterator[tuple[str, Any]]],
+    ) -> None:
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+        self._engine = WeightTransferTrainerFactory.trainer_init(
+            trainer_info(address, rank), client=client, source=weight_source(metadata, weights)
+        )
+
+    def send(self) -> None:
+        """One update: start, broadcast, finish. The engines' version is committed by whoever asked for it."""
+        self._engine.send_weights()
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+
+def trainer_info(address: NcclAddress, rank: int) -> Any:
+    """vLLM's settings of the sending side."""
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+    return NCCLTrainerInitInfo(
+        master_address=address.host, master_port=address.port, world_size=address.world_size, rank=rank
+    )
+
+
+def engine_init(init_info: Mapping[str, Any], engine: int, tensor_parallel_size: int) -> dict[str, Any]:
+    """The receiving side's settings for engine number `engine`.
+
+    vLLM numbers the workers of one engine; engines that are independent of each other would all take rank 1, so each
+    gets its own offset behind the sender.
+    """
+    return {**init_info, "rank_offset": 1 + engine * tensor_parallel_size}
+
+
+def weight_source(
+    metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
+    weights: Callable[[], Iterator[tuple[str, Any]]],
+) -> Any:
+    """vLLM's WeightSource over two functions; its base class can only be named once vLLM is imported."""
+    from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+
+    class Source(WeightSource):
+        def metadata(self) -> list[Any]:
+            return [ParamMeta(name, dtype, tuple(shape)) for name, dtype, shape in metadata()]
+
+        def __iter__(self) -> Iterator[tuple[str, Any]]:
+            return iter(weights())
+
+    return Source()

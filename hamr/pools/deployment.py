@@ -1,0 +1,286 @@
+"""Pools of scorers: each one a Ray Serve application with a single deployment.
+
+Replicas, their restarts, health checks, back-pressure, draining and autoscaling are Serve's. Only handles talk to the
+pools, so Serve runs without an HTTP proxy and takes no fixed port. An `openai` pool is an application too: it then
+shares retries, back-pressure, status and scaling with the others, and the endpoint's key is read only where it is
+used, from the environment of the replica's node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hamr import signals
+from hamr.cluster.resource_requests import ray_options, replica_resources
+from hamr.cluster.session import ends_at_once
+from hamr.config.pools import PoolConfig
+from hamr.errors import EngineDied, ScorerUnavailable
+from hamr.garbage import collect_rarely
+from hamr.pools.client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
+from hamr.pools.scorers import Scorer, build_scorer, check_scorer, scorer_env
+from hamr.types import Answer, Question
+
+__all__ = ["PoolClient", "ScorerFactory", "pool_status", "resize_pools", "start_pools", "stop_pools"]
+
+log = logging.getLogger(__name__)
+
+ScorerFactory = Callable[[str, PoolConfig, Path], Scorer]
+"""Makes a replica's scorer, in the replica's process: (pool's name, its section, model folder)."""
+
+HEALTH_PERIOD_S = 2.0
+HEALTH_TIMEOUT_S = 30.0
+"""A replica whose event loop or engine has not answered for so long is replaced."""
+DRAIN_S = 5.0
+"""Time that a replica which is to go has for what it has begun; in `resize_pools` a question's deadline, if more."""
+POLL_S = 0.2
+VERSION = "1"
+
+
+class ScorerReplica:
+    """Shell around one scorer: says who answered and how long it took. `ray.serve` is applied in `_application`."""
+
+    def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> None:
+        from ray import serve
+
+        collect_rarely()
+        self.scorer = factory(pool, config, model)
+        self.pool = pool
+        self.replica = serve.get_replica_context().replica_tag
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        try:
+            answers = await self.scorer.score(questions)
+        except EngineDied:
+            # Nothing that this process is asked can succeed any more. Dying at once has Serve replace it and put the
+            # next questions elsewhere; the health check would only notice after several refused ones.
+            log.exception("replica %s of pool %s: its engine died", self.replica, self.pool)
+            os._exit(1)
+        if len(answers) != len(questions):
+            raise RuntimeError(f"the scorer gave {len(answers)} answers to {len(questions)} questions")
+        return [
+            dataclasses.replace(a, call=dataclasses.replace(a.call, replica=self.replica)) if a.call else a
+            for a in answers
+        ]
+
+    async def check_health(self) -> None:
+        await self.scorer.check()
+
+    def __del__(self) -> None:
+        # Serve calls this when it drains a replica; a constructor that failed has left no scorer.
+        if hasattr(self, "scorer"):
+            self.scorer.close()
+
+
+async def start_pools(
+    pools: Mapping[str, PoolConfig],
+    model_paths: Mapping[str, Path],
+    *,
+    run: str,
+    timeout_s: float,
+    scorer_factory: ScorerFactory = build_scorer,
+) -> None:
+    """Deploy all pools of `run` at once and wait until each is healthy.
+
+    `model_paths[name]` is the model's folder; an `openai` pool needs none. Before Ray is asked for anything, labels
+    and templates are checked here (BadInput). Raises ScorerUnavailable with the pool's name and the reason as soon
+    as a replica cannot start, or after `timeout_s`; nothing of the run stays deployed then.
+    """
+    if not pools:
+        return
+    paths = {name: model_paths.get(name, Path()) for name in pools}
+    if scorer_factory is build_scorer:
+        for name, config in pools.items():
+            await asyncio.to_thread(check_scorer, name, config, paths[name])
+    apps = {name: _application(name, config, paths[name], scorer_factory) for name, config in pools.items()}
+    try:
+        await asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
+        await _all_healthy({app_name(run, name): name for name in pools}, timeout_s)
+    except BaseException:
+        await stop_pools(run)
+        raise
+
+
+async def resize_pools(
+    pools: Mapping[str, PoolConfig],
+    model_paths: Mapping[str, Path],
+    *,
+    run: str,
+    timeout_s: float,
+    scorer_factory: ScorerFactory = build_scorer,
+) -> None:
+    """Give running pools of `run` the replicas that their sections now say, and wait until it is so.
+
+    Nothing else of the sections may differ. Replicas that stay are not touched, nor are other pools; those that go
+    first finish what they have begun. Raises ScorerUnavailable with the reason when a new replica cannot start or
+    there is no room for it within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = await asyncio.to_thread(pool_status, run)
+    shrinking = {n: p for n, p in pools.items() if not p.autoscaling and p.replicas < found[n]["replicas"]}
+    # How long a replica may finish what it has begun is set for the while of a shrinking only: one that never came up
+    # would be waited for just as long. So those that wait for a place go first.
+    patience = {n: max(DRAIN_S, p.deadline_s) for n, p in shrinking.items()}
+    there = {n: p.model_copy(update={"replicas": max(p.replicas, found[n]["running"])}) for n, p in shrinking.items()}
+    phases = [(there, {}), (there, patience), (pools, patience), (pools, {})] if shrinking else [(pools, {})]
+    for sections, drain in phases:
+        apps = {
+            app_name(run, name): _application(
+                name, pool, model_paths.get(name, Path()), scorer_factory, drain_s=drain.get(name, DRAIN_S), fresh=False
+            )
+            for name, pool in sections.items()
+        }
+        await asyncio.to_thread(_deploy, apps)
+        await _settled(run, sections, deadline, timeout_s)
+
+
+async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
+    """Wait until the pools have the replicas of their sections, no fewer and, where the number is fixed, no more."""
+    while True:
+        found = await asyncio.to_thread(pool_status, run)
+        waiting = {}
+        for name, pool in pools.items():
+            status = found[name]
+            # A pool that goes back is unhealthy for a moment, because of the replicas that were not to be.
+            growing = status["running"] < pool.first_replicas
+            if growing and status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
+                reason = _last_line([status["status"], *status["message"].splitlines()])
+                raise ScorerUnavailable(f"pool {name!r}: {reason}")
+            enough = status["running"] >= pool.first_replicas
+            exact = status["running"] == status["replicas"] == pool.replicas and not status["leaving"]
+            if status["status"] != "RUNNING" or not (enough if pool.autoscaling else exact):
+                waiting[name] = f"{status['running']} of {pool.first_replicas} running, {status['leaving']} leaving"
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            states = "; ".join(f"{name}: {state}" for name, state in sorted(waiting.items()))
+            raise ScorerUnavailable(f"pools not resized within {timeout_s:g} s ({states}); give the cluster room")
+        await asyncio.sleep(POLL_S)
+
+
+async def stop_pools(run: str) -> None:
+    """Drain and remove the pools of `run`; other runs' pools on the same cluster stay.
+
+    When a signal ends this process, the cluster drains them behind it, and a local Ray is killed by its session."""
+    if ends_at_once():
+        return
+    serve, wait = import_serve(), signals.received() is None
+    mine = [app for app in (await asyncio.to_thread(serve.status)).applications if split_app_name(app)[0] == run]
+    await asyncio.gather(*(asyncio.to_thread(serve.delete, app, wait) for app in mine))
+
+
+def pool_status(run: str) -> dict[str, dict[str, Any]]:
+    """What stands of each pool of `run`: `replicas` (wanted), `running`, their `pids`, how many are `leaving`, `status`
+    and `message`.
+
+    The public `serve.status()` has no process ids and the state API needs the dashboard, so this asks the controller
+    for the same details as the `serve status` command.
+    """
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    applications = client.get_serve_details()["applications"] if client else {}
+    found = {}
+    for app, details in applications.items():
+        owner, pool = split_app_name(app)
+        if owner != run:
+            continue
+        deployment = details["deployments"].get(DEPLOYMENT, {})
+        replicas = deployment.get("replicas", [])
+        running = [r for r in replicas if r["state"] == "RUNNING"]
+        found[pool] = {
+            "replicas": deployment.get("target_num_replicas", 0),
+            "running": len(running),
+            "pids": [r["pid"] for r in running],
+            "leaving": sum(r["state"] == "STOPPING" for r in replicas),
+            "status": str(getattr(details["status"], "value", details["status"])),
+            "message": deployment.get("message", "") or details.get("message", ""),
+        }
+    return found
+
+
+def _application(
+    pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, *, drain_s: float = DRAIN_S, fresh: bool = True
+) -> Any:
+    from ray.serve.config import RequestRouterConfig
+
+    serve = import_serve()
+    scale, labels = config.autoscaling, config.engine.node_labels
+    # A pool that runs keeps the replicas that load has given it.
+    start = {"initial_replicas": config.first_replicas} if fresh else {}
+    deployment = serve.deployment(
+        ScorerReplica,
+        name=DEPLOYMENT,
+        num_replicas=None if scale else config.replicas,
+        autoscaling_config=scale.model_dump() | start if scale else None,
+        max_ongoing_requests=config.max_ongoing_requests,
+        max_queued_requests=config.max_queued_requests,
+        # The same group, hence the same prompt prefix, on the same replica until that one is full; then the next.
+        request_router_config=RequestRouterConfig(
+            request_router_class=(
+                "hamr.pools.hedge_router.SecondChoiceRouter"
+                if config.hedge
+                else "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+            )
+        ),
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=drain_s,
+        graceful_shutdown_wait_loop_s=0.1,
+        # A first start that fails will fail again: say so at once. Restarts of a pool that once ran are unlimited.
+        max_constructor_retry_count=1,
+        ray_actor_options={
+            **ray_options(replica_resources(config)),
+            **({"label_selector": dict(labels)} if labels else {}),
+            "runtime_env": {"env_vars": scorer_env(config)},
+        },
+        max_replicas_per_node=config.max_replicas_per_node,
+        logging_config={"enable_access_log": False},
+    )
+    # Serve makes up a version at each deployment and replaces the replicas of another one. What a pool does is the same
+    # for as long as its run lives, so its version is: deployed again, only the count changes.
+    return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory)
+
+
+def _deploy(apps: Mapping[str, Any]) -> None:
+    serve = import_serve()
+    serve.start(proxy_location="Disabled")
+    serve.run_many(
+        [serve.RunTarget(app, name=name, route_prefix=None) for name, app in apps.items()],
+        wait_for_applications_running=False,
+    )
+
+
+async def _all_healthy(pools: Mapping[str, str], timeout_s: float) -> None:
+    """Wait for the applications `{app: pool}`. A failed start is reported with the last line of its traceback."""
+    serve = import_serve()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        applications = (await asyncio.to_thread(serve.status)).applications
+        waiting = {}
+        for app, pool in pools.items():
+            status = applications[app]
+            message = "\n".join([status.message, *(d.message for d in status.deployments.values())])
+            if status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
+                raise ScorerUnavailable(f"pool {pool!r} could not start: {_last_line(message.splitlines())}")
+            if status.status != "RUNNING":
+                waiting[pool] = _last_line([str(status.status.value), *message.splitlines()])
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            states = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items()))
+            raise ScorerUnavailable(
+                f"pools not ready within {timeout_s:g} s ({states}); "
+                "raise cluster.start_timeout_s or give the cluster room"
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _last_line(lines: Iterable[str]) -> str:
+    return [line.strip() for line in lines if line.strip()][-1]

@@ -1,0 +1,237 @@
+"""The router as an actor, and the driver's side of it.
+
+All decisions are in `hamr.routing`; here are transport and survival. The actor keeps nothing that cannot be asked for
+again, so when it dies Ray restarts it and the client puts what was in flight to its successor. A response may then be
+scored twice, and is recorded once: records carry their key, and the ledger takes each key once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamr.cascade.router import RewardRouter
+from hamr.cluster.session import ends_at_once
+from hamr.config.pools import PoolConfig, RouterConfig
+from hamr.config.schema import RewardsConfig
+from hamr.data.formats import Formats
+from hamr.errors import HamrError
+from hamr.garbage import collect_rarely
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.client import PoolClient
+from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpacked
+from hamr.protocols import Metrics
+from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
+from hamr.types.cascade import Cascade
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+CONCURRENT_CALLS = 10_000
+"""Responses that may wait for their reward at once; an async actor's default of 1,000 is less than one large batch."""
+GRACE_S = 15.0
+"""The router enforces `deadline_s` itself; the client's own clock only ends the wait for a router that is gone."""
+LONGEST_BACKOFF_S = 2.0
+CLOSE_S = 3.0
+
+
+class RouterActor:
+    """Shell around one RewardRouter, whose pools are Serve handles."""
+
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        pools: Mapping[str, PoolConfig],
+        router: RouterConfig,
+        model_path: Path,
+        formats: Formats,
+        run: str,
+    ) -> None:
+        self.pools = {name: PoolClient(name, config, run) for name, config in pools.items()}
+        self.router = RewardRouter(
+            rewards,
+            {name: pool.ask for name, pool in self.pools.items()},
+            count_tokens=load_tokenizer(model_path).count,
+            formats=formats,
+            deadline_s=router.deadline_s,
+            group_wait_s=router.group_wait_s,
+        )
+        collect_rarely()
+
+    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
+        """Records as they are done; both packed: see `hamr.pools.router_calls`."""
+        async for done in in_batches(self._score, unpacked(calls)):
+            yield packed_done(done)
+
+    async def _score(
+        self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None, group_aware: bool
+    ) -> RewardRecord:
+        return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
+
+    async def metrics(self) -> dict[str, float]:
+        """The router's counts since the last call, and per pool those of its client since the start."""
+        clients = {f"pool/{name}/{k}": v for name, pool in self.pools.items() for k, v in pool.metrics().items()}
+        return self.router.metrics() | clients
+
+    async def describe(self) -> dict[str, dict[str, Any]]:
+        """Per pool what its client knows of it now: `PoolTally.describe`."""
+        return {name: pool.describe() for name, pool in self.pools.items()}
+
+    async def resized(self, replicas: Mapping[str, int]) -> None:
+        for name, count in replicas.items():
+            self.pools[name].resized(count)
+
+    async def close(self) -> None:
+        """Gives up on what is under way, so that no replica works on for nobody."""
+        await asyncio.gather(*(pool.close() for pool in self.pools.values()))
+
+    async def forget(self) -> None:
+        self.router.forget()
+
+    async def ready(self) -> int:
+        """Answers, with its process id, once the constructor is through."""
+        return os.getpid()
+
+
+class RouterClient:
+    """The router as the controller sees it (protocols.Rewarder)."""
+
+    def __init__(self, actor: ActorHandle, router: RouterConfig, *, grace_s: float = GRACE_S) -> None:
+        self.actor, self._wait_s = actor, router.deadline_s + grace_s
+        self._calls = RouterCalls(actor)
+        self._asked_again = 0
+        self._failed = 0
+
+    @classmethod
+    async def start(
+        cls,
+        rewards: RewardsConfig,
+        pools: Mapping[str, PoolConfig],
+        router: RouterConfig,
+        model_path: Path,
+        formats: Formats,
+        run: str,
+        *,
+        timeout_s: float = 60.0,
+    ) -> RouterClient:
+        """Start the actor; the pools it asks may come up later. Raises ConfigError for rewards that do not fit the
+        pools, HamrError when the actor does not come up within `timeout_s`."""
+        import ray
+        from ray.exceptions import RayError
+
+        # Once here, without Ray: a mistake in the configuration is then one clear error and not an actor's obituary.
+        RewardRouter(
+            rewards,
+            dict.fromkeys(pools, _never_asked),
+            count_tokens=load_tokenizer(model_path).count,
+            formats=formats,
+            deadline_s=router.deadline_s,
+        )
+        actor = (
+            ray.remote(RouterActor)
+            .options(
+                num_cpus=router.num_cpus,
+                max_restarts=-1,
+                max_task_retries=0,
+                max_concurrency=CONCURRENT_CALLS,
+            )
+            .remote(rewards, dict(pools), router, model_path, formats, run)
+        )
+        try:
+            await asyncio.wait_for(actor.ready.remote(), timeout_s)
+        except (TimeoutError, RayError) as e:
+            ray.kill(actor)
+            reason = str(e).strip().splitlines()
+            why = reason[-1] if reason else f"no sign of life within {timeout_s:g} s"
+            raise HamrError(f"the router did not start: {why}") from e
+        return cls(actor, router)
+
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+    ) -> RewardRecord:
+        """The response's record. While the router restarts this waits; past the deadline the record is a failure.
+
+        What is in force travels with the call, so that the router's successor scores by it too: see `RewardRouter`.
+        """
+        # What no reward reads, and what a prompt of 20,000 tokens would cost to send for each of its responses.
+        lean = dataclasses.replace(rollout, prompt_ids=(), logprobs=())
+        try:
+            async with asyncio.timeout(self._wait_s):
+                record: RewardRecord = await self._again_after_deaths(
+                    lambda: self._calls.score(sample, lean, cascade, group_aware), rescoring=True
+                )
+        except TimeoutError:
+            self._failed += 1
+            return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")
+        return dataclasses.replace(record, mean_logprob=rollout.mean_logprob)
+
+    async def metrics(self) -> Metrics:
+        """The router's metrics, and how often this side had to ask again (/rescored) or gave up (/unrouted) so far."""
+        async with asyncio.timeout(self._wait_s):
+            metrics = await self._call("metrics")
+        return metrics | {"router/rescored": float(self._asked_again), "router/unrouted": float(self._failed)}
+
+    async def describe(self) -> dict[str, dict[str, Any]]:
+        """Per pool: its breaker's state, the seconds that it will refuse for, the budget for second tries."""
+        async with asyncio.timeout(self._wait_s):
+            return await self._call("describe")
+
+    async def resized(self, replicas: Mapping[str, int]) -> None:
+        """Pools have so many replicas now. A successor of the actor starts from the configuration again."""
+        async with asyncio.timeout(self._wait_s):
+            await self._call("resized", dict(replicas))
+
+    async def forget(self) -> None:
+        """Drop answers that the router remembers; for a change of a scorer's model or prompt."""
+        async with asyncio.timeout(self._wait_s):
+            await self._call("forget")
+
+    async def shutdown(self) -> None:
+        """End the actor for good, and what it has asked of the pools."""
+        import ray
+        from ray.exceptions import RayError
+
+        if ends_at_once():
+            return
+        with contextlib.suppress(RayError, TimeoutError):
+            await asyncio.wait_for(self.actor.close.remote(), CLOSE_S)
+        ray.kill(self.actor)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        return await self._again_after_deaths(lambda: getattr(self.actor, method).remote(*args))
+
+    async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
+        """What the call gives, called again after every death of the actor. Runs until it is cancelled."""
+        from ray.exceptions import RayActorError
+
+        for again in itertools.count(1):
+            try:
+                return await call()
+            except RayActorError:
+                await asyncio.sleep(random.uniform(0.0, min(LONGEST_BACKOFF_S, 0.1 * 2**again)))
+                self._asked_again += rescoring
+        raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
+
+
+def _unrouted(rollout: Rollout, detail: str) -> RewardRecord:
+    """A record for a response that no router has seen to the end: no components, no reward, counted as a failure."""
+    return RewardRecord(
+        key=rollout.key,
+        total=Failure(detail=detail),
+        components=(),
+        action=None,
+        band="none",
+        response=rollout.text,
+        response_tokens=len(rollout.token_ids),
+        versions=rollout.versions,
+    )
+
+
+async def _never_asked(question: Question) -> Answer:
+    raise AssertionError("stands in for a pool while the configuration is checked")

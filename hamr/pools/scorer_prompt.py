@@ -1,0 +1,101 @@
+"""A scorer's prompt in tokens: where the question ends, where it thinks, where the verdict stands.
+
+Scoring and scorer training both lay prompts out here, so that a fine-tuned scorer meets the tokens it was trained on:
+
+    chat template(system, user) [thinking_open reasoning thinking_close] verdict_prefix | label
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hamr.errors import BadInput, VerdictUnparsable
+from hamr.models.tokenizer import Tokenizer
+from hamr.prompting.templates import PromptTemplate
+from hamr.rewards.verdict import soft_score
+
+MIN_LABEL_MASS = 1e-6
+"""Below this the labels' share of the probability is noise: the model wanted to say something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What the label position says. `probabilities` are renormalised over the labels, `label_mass` is their sum."""
+
+    score: float
+    verdict: str
+    probabilities: Mapping[str, float]
+    label_mass: float
+
+
+class ScorerPrompt:
+    """A template in one model's tokens. `labels` maps each canonical label to its token id.
+
+    Raises BadInput when a label is not exactly one token of this model after the verdict's prefix.
+    """
+
+    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer) -> None:
+        self.template, self.tokenizer = template, tokenizer
+        self.labels: dict[str, int] = {
+            label: _label_id(tokenizer, template, label, said.token) for label, said in template.labels.items()
+        }
+
+    def question_ids(self, variables: Mapping[str, str]) -> list[int]:
+        """The rendered question up to where the scorer starts to speak. Raises DataError for a missing variable."""
+        return self.tokenizer.chat_ids(self.template.render(variables), thinks=self.template.thinks)
+
+    def thinking_ids(self) -> list[int]:
+        return self.tokenizer.encode(self.template.thinking_open)
+
+    def verdict_ids(self, *, after_thinking: bool) -> list[int]:
+        """What stands between the question, or the reasoning, and the label."""
+        close = self.template.thinking_close if after_thinking else ""
+        return self.tokenizer.encode(close + self.template.verdict_prefix)
+
+    @property
+    def stop(self) -> str:
+        """The text that ends the reasoning; white space around it varies between models."""
+        return self.template.thinking_close.strip()
+
+    def read(self, logprobs: Mapping[int, float]) -> Reading:
+        """The score from the labels' log-probabilities (nats) at the verdict position.
+
+        Raises VerdictUnparsable when they hold less than MIN_LABEL_MASS together.
+        """
+        return read_labels({label: math.exp(logprobs[token]) for label, token in self.labels.items()})
+
+
+def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> Reading:
+    """The score P(Yes) + 0.5 P(Part) and the hard verdict from the labels' probabilities.
+
+    >>> read_labels({"yes": 0.3, "part": 0.2, "no": 0.1}).verdict
+    'yes'
+
+    A tie goes to the label that the template lists first. Raises VerdictUnparsable below `floor`.
+    """
+    total = math.fsum(mass.values())
+    if not total >= floor:
+        raise VerdictUnparsable(f"the labels hold {total:.2e} of the probability, less than {floor:.0e}")
+    probabilities = {label: p / total for label, p in mass.items()}
+    return Reading(
+        score=soft_score(probabilities),
+        verdict=max(probabilities, key=lambda label: probabilities[label]),
+        probabilities=probabilities,
+        label_mass=min(1.0, total),
+    )
+
+
+def _label_id(tokenizer: Tokenizer, template: PromptTemplate, label: str, text: str) -> int:
+    before = tokenizer.encode(template.verdict_prefix)
+    both = tokenizer.encode(template.verdict_prefix + text)
+    if both[:-1] != before or len(both) != len(before) + 1:
+        pieces = len(tokenizer.encode(text))
+        raise BadInput(
+            f"prompt {template.name}: labels.{label}.token",
+            text,
+            f"has to be exactly one token after {template.verdict_prefix!r} but this model's tokenizer makes {pieces} "
+            "of it or joins it with the prefix; choose another word for it, or another model",
+        )
+    return both[-1]

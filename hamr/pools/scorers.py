@@ -1,0 +1,233 @@
+"""Scorers: a question in, the probabilities of a few labels out. One per replica of a pool.
+
+`RerankerScorer` reads P(yes) at the first token of the answer. `JudgeScorer` lets the model reason within a budget,
+closes the reasoning itself and reads the label at the verdict position. Both speak to one vLLM engine, in which all
+questions of a call run together. A question that brings its own prompt is answered in writing (`scorer_written`).
+`OpenAIScorer` asks an endpoint, `PairScorer` compares two texts without a prompt; each has its own file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from hamr.config.pools import PoolConfig
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.scorer_call import bill
+from hamr.pools.scorer_openai import OpenAIScorer
+from hamr.pools.scorer_pairs import check_pair_model, load_pair_scorer
+from hamr.pools.scorer_prompt import ScorerPrompt
+from hamr.pools.scorer_written import GraderScorer, Writer, temperature
+from hamr.prompting.templates import PromptTemplate
+from hamr.protocols import SamplingConfig
+from hamr.types import Answer, Question, ScorerCall
+
+if TYPE_CHECKING:
+    from hamr.rollout.vllm_engine import VllmEngine
+
+
+QUESTION_VARIABLES = frozenset({"history", "statement_a", "statement_b"})
+"""What `hamr.rewards.questions.consistency_question` tells a scorer with a prompt of its own."""
+
+
+class Scorer(Protocol):
+    """What a pool's replica runs."""
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        """One answer per question, in order. What the model said wrong is a failure in its answer; raises EngineDied
+        when the questions have to be put to somebody else."""
+        ...
+
+    async def check(self) -> None:
+        """Raises EngineDied when this scorer cannot answer any more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _EngineScorer(ABC):
+    """What the two scorers on a local engine share: the prompt, the bill, and running a call's questions together."""
+
+    def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
+        self.pool, self.config, self.engine, self.prompt, self.model = pool, config, engine, prompt, model
+        self.writer = Writer(pool, config, engine, prompt.tokenizer, model)
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        answers = (self.writer.answer(q) if q.written else self._answer(q) for q in questions)
+        return list(await asyncio.gather(*answers))
+
+    async def check(self) -> None:
+        # Passes through the stepping thread: EngineDied if it has ended, and a step that never ends keeps this waiting
+        # until the pool's health check times out.
+        await self.engine.unfinished()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    @abstractmethod
+    async def _answer(self, question: Question) -> Answer:
+        """One question, from prompt to score."""
+
+    async def _verdict(
+        self,
+        ids: Sequence[int],
+        started: float,
+        *,
+        reasoning: str = "",
+        spent: tuple[int, int],
+        cached: int | None = None,
+    ) -> Answer:
+        """Ask for the label after `ids`. `spent`: prompt and output tokens of this question before it. `cached`: prompt
+        tokens that its first request found in the prefix cache, None if this is the first: what a later one finds there
+        is what the question itself has left."""
+        logprobs, found = await self.engine.classify(ids, list(self.prompt.labels.values()))
+        call = self._call(started, spent[0], spent[1] + 1, found if cached is None else cached)
+        try:
+            reading = self.prompt.read(logprobs)
+        except VerdictUnparsable as e:
+            return Answer(failure="unparsable", detail=str(e), reasoning=reasoning, call=call)
+        return Answer(
+            score=reading.score,
+            verdict=reading.verdict,
+            probabilities=reading.probabilities,
+            label_mass=reading.label_mass,
+            reasoning=reasoning,
+            call=call,
+        )
+
+    def _too_long(self, tokens: int, started: float) -> Answer:
+        detail = f"the question has {tokens} tokens, which leaves no room in max_context={self.config.max_context}"
+        return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
+
+    def _call(self, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> ScorerCall:
+        return bill(
+            self.pool,
+            self.config,
+            self.model,
+            self.prompt.template.id,
+            started,
+            prompt_tokens,
+            output_tokens,
+            cached_tokens,
+        )
+
+
+class RerankerScorer(_EngineScorer):
+    """S_R = P(yes) at the first token of the answer, without reasoning, over the template's labels."""
+
+    async def _answer(self, question: Question) -> Answer:
+        started = time.monotonic()
+        ids = self.prompt.question_ids(question.variables) + self.prompt.verdict_ids(after_thinking=False)
+        if len(ids) + 1 > self.config.max_context:
+            return self._too_long(len(ids), started)
+        return await self._verdict(ids, started, spent=(len(ids), 0))
+
+
+class JudgeScorer(_EngineScorer):
+    """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
+
+    The reasoning is greedy, and sampled where a verdict is asked for again. It shrinks where the context is short; a
+    question that leaves no room even for a bare verdict is a failure. With `thinking_tokens` 0 the reasoning is empty
+    and the verdict is asked at once.
+    """
+
+    async def _answer(self, question: Question) -> Answer:
+        started = time.monotonic()
+        asked = self.prompt.question_ids(question.variables)
+        opened = asked + self.prompt.thinking_ids()
+        closing = self.prompt.verdict_ids(after_thinking=self.prompt.template.thinks)
+        room = self.config.max_context - len(opened) - len(closing) - 1
+        if room < 0:
+            return self._too_long(len(asked), started)
+        budget = min(self.config.thinking_tokens, room) if self.prompt.template.thinks else 0
+        if not budget:
+            return await self._verdict(opened + closing, started, spent=(len(opened) + len(closing), 0))
+        thought = await self.engine.complete(
+            opened,
+            SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
+            stop=(self.prompt.stop,),
+            seed=question.seed + question.attempt,
+        )
+        # After a stop the ids hold the stop text itself or the end of the turn: keep what was said before it.
+        stopped = thought.finish_reason != "length"
+        said = self.prompt.tokenizer.encode(thought.text.rstrip()) if stopped else list(thought.token_ids)
+        return await self._verdict(
+            opened + said[:budget] + closing,
+            started,
+            reasoning=thought.text.strip(),
+            spent=(len(opened) + len(closing), len(thought.token_ids)),
+            cached=thought.cached_tokens,
+        )
+
+
+def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
+    """The scorer that `config` describes, ready to answer. `model` is its folder (unused by `openai` pools)."""
+    if config.type == "openai":
+        return OpenAIScorer(pool, config)
+    if config.compares:
+        return load_pair_scorer(pool, config, model, model_name(config, model))
+    from hamr.rollout.vllm_engine import VllmEngine
+
+    if config.role == "grader":
+        tokenizer = load_tokenizer(model)
+        engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
+        return GraderScorer(Writer(pool, config, engine, tokenizer, model_name(config, model)))
+    prompt = load_prompt(pool, config, model)
+    engine = VllmEngine(model, config.engine, dtype=config.dtype, max_context=config.max_context)
+    kind = RerankerScorer if config.role == "reranker" else JudgeScorer
+    return kind(pool, config, engine, prompt, model_name(config, model))
+
+
+def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
+    """Whether a scorer could be built, as far as milliseconds can tell: no weights, no torch. Raises BadInput."""
+    check_template(pool, config)
+    if config.type == "openai":
+        OpenAIScorer.check_config(pool, config)
+    elif config.compares:
+        check_pair_model(pool, config, model)
+    elif config.role == "grader":
+        load_tokenizer(model)
+    else:
+        load_prompt(pool, config, model)
+
+
+def check_template(pool: str, config: PoolConfig) -> None:
+    """Whether the pool's template can be filled from what a scorer is told, and shows the response. Raises ConfigError;
+    at the first question it would be a failure of every question."""
+    if not config.prompt:
+        return
+    wanted = PromptTemplate.load(config.prompt).variables
+    if unknown := sorted(wanted - QUESTION_VARIABLES):
+        remedy = f"its template wants {unknown}; a scorer is told {sorted(QUESTION_VARIABLES)}"
+        raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
+    if "statement_b" not in wanted:
+        remedy = "its template does not show {{ statement_b }}, the response; add it"
+        raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
+
+
+def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:
+    """The pool's template in the tokens of its model. Raises BadInput that names the pool."""
+    template = PromptTemplate.load(config.prompt)
+    try:
+        return ScorerPrompt(template, load_tokenizer(model))
+    except BadInput as e:
+        raise BadInput(f"pools.{pool}: {e.where}", e.value, e.remedy) from e
+
+
+def model_name(config: PoolConfig, model: Path) -> str:
+    """What a record calls the model; a fine-tuned one is told from its base by the name of its folder."""
+    return f"{config.model}@{model.name}" if config.finetune else config.model
+
+
+def scorer_env(config: PoolConfig) -> Mapping[str, str]:
+    """Environment variables of a replica's process."""
+    if config.type != "vllm":
+        return {}
+    from hamr.rollout.vllm_settings import engine_env
+
+    return engine_env(config.engine)

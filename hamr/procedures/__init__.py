@@ -1,0 +1,7 @@
+"""SAGE: service procedures as graphs, and what an agent ought to do on them."""
+
+from hamr.procedures.files import load_scenario, scenario_names
+from hamr.procedures.graph import Case, Route, Scenario
+from hamr.procedures.rules import Walk
+
+__all__ = ["Case", "Route", "Scenario", "Walk", "load_scenario", "scenario_names"]

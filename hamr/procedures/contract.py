@@ -1,0 +1,236 @@
+"""What an agent has to say at every turn: one JSON object, read strictly (SAGE Eq. 2, Appendix B.3.2).
+
+A fault that leaves the object unreadable costs the turn. One that breaks a rule of the contract (a chat too long, a
+stage that does not exist) is counted by its kind, and what could be read is scored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NoReturn, get_args
+
+from hamr.procedures.graph import Scenario
+from hamr.procedures.prompts import ACTION, CHAT, CHAT_WORDS, CLASSIFICATION_OUTPUT, COT, FINALS, NOW_PATH
+from hamr.procedures.rules import stage_name
+from hamr.procedures.schema import Value, Variable
+from hamr.prompting.reading import TEXT, object_schema
+
+Unreadable = Literal[
+    "empty", "cut_off", "no_json", "text_around", "doubled_key", "missing_key", "unknown_key", "wrong_type"
+]
+Breach = Literal[
+    "missing_field",
+    "unknown_field",
+    "unknown_label",
+    "path_start",
+    "unknown_stage",
+    "unknown_action",
+    "chat_empty",
+    "chat_long",
+    "chat_characters",
+]
+UNREADABLE: tuple[str, ...] = get_args(Unreadable)
+BREACHES: tuple[str, ...] = get_args(Breach)
+
+KEYS: Mapping[str, type] = {CLASSIFICATION_OUTPUT: dict, COT: str, NOW_PATH: list, FINALS: dict, CHAT: str}
+_FORBIDDEN = frozenset('"\\[]')
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+# A Chinese or Japanese character counts as a word, a Korean syllable block stands in one.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What the agent said. `fields` has only labels that exist."""
+
+    fields: Mapping[str, Value]
+    cot: str
+    path: tuple[str, ...]
+    action: str
+    chat: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    kind: Unreadable | Breach
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """`output` is None where there is an unreadable fault, which then is the only one."""
+
+    output: Output | None
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(fault.kind for fault in self.faults))
+
+
+class _Unread(Exception):
+    def __init__(self, kind: Unreadable, detail: str = "") -> None:
+        super().__init__(kind, detail)
+        self.fault = Fault(kind=kind, detail=whole(detail))
+
+
+def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Reading:
+    """Never raises, whatever the text; `cut_off` says that its end is missing. A closed <think> block in front is the
+    model's own, and no part of the answer.
+
+    Unreadable: nothing; no JSON object; anything around it (a code fence too); a key that stands twice, is missing or
+    is none of the five; a value of another type than the contract's. Labels: what the field's options are, and for
+    true and false their names in any case.
+    """
+    try:
+        raw = _object(_THOUGHT.sub("", text, count=1).strip())
+        _check_types(raw)
+    except _Unread as unread:
+        fault = Fault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
+        return Reading(output=None, faults=(fault,))
+    faults: list[Fault] = []
+    fields = _labels(raw[CLASSIFICATION_OUTPUT], scenario.file.fields, faults)
+    path = tuple(whole(stage) for stage in raw[NOW_PATH])
+    _check_path(path, scenario, faults)
+    action = whole(raw[FINALS][ACTION])
+    chat = whole(raw[CHAT]).strip()
+    _check_chat(chat, faults)
+    if action not in scenario.file.actions:
+        faults.append(Fault(kind="unknown_action", detail=action[:60]))
+    output = Output(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
+    return Reading(output=output, faults=tuple(faults))
+
+
+@lru_cache(maxsize=64)
+def output_schema(scenario: Scenario) -> dict[str, Any]:
+    """The contract as a JSON schema, for pools that hold what they write to one (`structured`): an agent of such a pool
+    makes no format errors, and is measured by the rest."""
+    fields = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
+    names = list(dict.fromkeys(map(stage_name, scenario.file.stages)))
+    return object_schema(
+        **{
+            CLASSIFICATION_OUTPUT: object_schema(**fields),
+            COT: TEXT,
+            NOW_PATH: {"type": "array", "items": {"enum": names}},
+            FINALS: object_schema(**{ACTION: {"enum": list(scenario.file.actions)}}),
+            CHAT: TEXT,
+        }
+    )
+
+
+def words(text: str) -> int:
+    """Length of a chat in words, a Chinese character being one.
+
+    >>> words("Hello there"), words("您好 Anna")
+    (2, 3)
+    """
+    return len(_WORD.findall(text))
+
+
+def whole(text: str) -> str:
+    """A text that every file can hold: JSON can spell halves of characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def label(value: object, variable: Variable) -> Value | None:
+    """The option that `value` names, or None. JSON writes true, a model that learned from Python "True"."""
+    for option in variable.options or ():
+        if type(value) is type(option) and value == option:
+            return option
+        if isinstance(option, bool) and isinstance(value, str) and value.lower() == str(option).lower():
+            return option
+    return None
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def _object(text: str) -> dict[str, Any]:
+    if not text:
+        raise _Unread("empty")
+    start = text.find("{")
+    if start < 0:
+        raise _Unread("no_json", text[:60])
+    try:
+        found, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError) as error:
+        raise _Unread("no_json", str(error)[:60]) from None
+    around = text[:start] + text[end:]
+    if around.strip():
+        raise _Unread("text_around", around.strip()[:60])
+    assert isinstance(found, dict)
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Unread("doubled_key", next(name for name in names if names.count(name) > 1)[:60])
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise _Unread("no_json", f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+
+
+def _check_types(raw: Mapping[str, Any]) -> None:
+    for key, kind in KEYS.items():
+        if key not in raw:
+            raise _Unread("missing_key", key)
+        if not isinstance(raw[key], kind):
+            raise _Unread("wrong_type", key)
+    for key in raw:
+        if key not in KEYS:
+            raise _Unread("unknown_key", key[:60])
+    if not all(isinstance(stage, str) for stage in raw[NOW_PATH]):
+        raise _Unread("wrong_type", NOW_PATH)
+    if ACTION not in raw[FINALS]:
+        raise _Unread("missing_key", f"{FINALS}.{ACTION}")
+    if raw[FINALS].keys() != {ACTION}:
+        raise _Unread("unknown_key", f"{FINALS} has more than {ACTION}")
+    if not isinstance(raw[FINALS][ACTION], str):
+        raise _Unread("wrong_type", f"{FINALS}.{ACTION}")
+
+
+def _labels(given: Mapping[str, Any], fields: Mapping[str, Variable], faults: list[Fault]) -> dict[str, Value]:
+    found = {}
+    for name, variable in fields.items():
+        if name not in given:
+            faults.append(Fault(kind="missing_field", detail=name))
+            continue
+        value = label(given[name], variable)
+        if value is None:
+            faults.append(Fault(kind="unknown_label", detail=f"{name}={given[name]!r}"[:60]))
+        else:
+            found[name] = value
+    faults += [Fault(kind="unknown_field", detail=whole(name)[:60]) for name in given if name not in fields]
+    return found
+
+
+def _check_path(path: tuple[str, ...], scenario: Scenario, faults: list[Fault]) -> None:
+    first = stage_name(scenario.file.start)
+    if path[:1] != (first,):
+        faults.append(Fault(kind="path_start", detail=f"{path[0][:40] if path else 'nothing'} instead of {first}"))
+    known = {stage_name(node) for node in scenario.file.stages}
+    strange = [stage for stage in path if stage not in known]
+    if strange:
+        faults.append(Fault(kind="unknown_stage", detail=", ".join(strange)[:60]))
+
+
+def _check_chat(chat: str, faults: list[Fault]) -> None:
+    if not chat:
+        faults.append(Fault(kind="chat_empty"))
+    count = words(chat)
+    if count > CHAT_WORDS:
+        faults.append(Fault(kind="chat_long", detail=f"{count} words, {CHAT_WORDS} are allowed"))
+    strange = sorted(_FORBIDDEN & set(chat))
+    if strange:
+        faults.append(Fault(kind="chat_characters", detail=" ".join(strange)))

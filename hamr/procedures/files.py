@@ -1,0 +1,141 @@
+"""Scenario files: finding, reading and refusing them, with the line that is wrong."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hamr.config.resources import resource
+from hamr.errors import BadInput
+from hamr.procedures.checks import faults
+from hamr.procedures.graph import Scenario
+from hamr.procedures.rules import nearest
+from hamr.procedures.schema import ScenarioFile
+
+Model = TypeVar("Model", bound=BaseModel)
+# Ten times as fast where PyYAML was built with it, and just as safe.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def scenario_names() -> list[str]:
+    """The scenarios that ship with hamr."""
+    return sorted(path.stem for path in resource("conf", "scenarios").glob("*.yaml"))
+
+
+def load_scenario(name: str | Path) -> Scenario:
+    """A shipped scenario by its name, or the user's own by its path (anything with a slash or that ends in .yaml).
+
+    Raises BadInput that names file and line: no such name (the nearest is named) or file, bad YAML, an unknown key, a
+    value that cannot be, and parts that do not fit together (see `checks`).
+    """
+    return _shipped(str(name)) if not is_path(name) else _read(Path(name).expanduser())
+
+
+def is_path(name: str | Path) -> bool:
+    return isinstance(name, Path) or "/" in name or name.endswith((".yaml", ".yml"))
+
+
+@lru_cache(maxsize=64)
+def _shipped(name: str) -> Scenario:
+    known = scenario_names()
+    if name not in known:
+        raise BadInput("scenario", name, f"{nearest(name, known)}known: {', '.join(known)}; or give the path of a file")
+    return _read(resource("conf", "scenarios") / f"{name}.yaml")
+
+
+def _read(path: Path) -> Scenario:
+    file, tree = read_checked(path, ScenarioFile, "scenario")
+    fault = next(faults(file), None)
+    if fault is not None:
+        raise BadInput(place(path, tree, fault.where), fault.value, fault.why)
+    return Scenario(file, path)
+
+
+def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml.Node]:
+    """(what the file says, its YAML nodes, for `place`). Raises BadInput with the line of what is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = yaml.compose(text, Loader=_SafeLoader)
+        raw = yaml.load(text, Loader=_SafeLoader)
+    except OSError as error:
+        raise BadInput(what, str(path), f"{(error.strerror or 'cannot be read').lower()}; give a file") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(what, str(path), "is not UTF-8; save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise BadInput(where, getattr(error, "problem", None), "is not YAML there; check the indentation") from error
+    if not isinstance(tree, yaml.MappingNode) or not isinstance(raw, dict):
+        raise BadInput(f"{path}:1", raw, f"{what}: has to be a YAML mapping; start from a shipped one")
+    try:
+        _refuse_doubled(tree, path)
+        return model.model_validate(raw), tree
+    except ValidationError as error:
+        raise _malformed(error, model, tree, path) from error
+    except RecursionError as error:
+        raise BadInput(what, str(path), "a part of it holds itself; write it without aliases") from error
+
+
+def _refuse_doubled(node: yaml.Node, path: Path) -> None:
+    """YAML itself takes the last of two equal keys without a word."""
+    children = [node]
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise BadInput(
+                    f"{path}:{line}", key.value, f"this key stands on line {seen[key.value]} already; remove one"
+                )
+            seen[str(key.value)] = line
+        children = [value for _, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    else:
+        return
+    for child in children:
+        _refuse_doubled(child, path)
+
+
+def _malformed(error: ValidationError, model: type[BaseModel], tree: yaml.Node, path: Path) -> BadInput:
+    found = error.errors()
+    # A mistyped key is also a missing one: say the first.
+    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
+    where = place(path, tree, first["loc"])
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        return BadInput(where, key, f"unknown key; {nearest(key, _keys(model))}remove it or correct it")
+    value = None if first["type"] == "missing" else first["input"]
+    return BadInput(where, value, first["msg"].removeprefix("Value error, "))
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """Every key that the model, or a neighbour of it that its file may be made of, has."""
+    home = vars(sys.modules[model.__module__]).values()
+    models = [m for m in home if isinstance(m, type) and issubclass(m, BaseModel)]
+    return [field.alias or name for each in models for name, field in each.model_fields.items()]
+
+
+def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
+    """`file:line: the.keys` of the deepest of these keys that stands in the file."""
+    node, line = tree, 1
+    for part in where:
+        found = _child(node, part)
+        if found is not None:
+            node, line = found
+    return f"{path}:{line}: {'.'.join(map(str, where))}"
+
+
+def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part].start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if str(key.value).lower() == str(part).lower():
+                return value, key.start_mark.line + 1
+    return None

@@ -1,0 +1,175 @@
+"""A service procedure as a directed graph: its routes, its rule engine, and the settings that an evaluation covers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hamr.errors import BadInput
+from hamr.procedures.rules import Walk, stage_name, walk
+from hamr.procedures.schema import ScenarioFile, Value
+
+if TYPE_CHECKING:
+    import networkx
+
+
+class Route(NamedTuple):
+    """A way through the graph: the stages in order of visit, and the action at its end."""
+
+    stages: tuple[str, ...]
+    action: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One setting of all variables with what follows from it."""
+
+    fields: Mapping[str, Value]
+    system: Mapping[str, Value]
+    route: Route
+
+
+class Scenario:
+    """One procedure: its graph, its routes and its rule engine."""
+
+    def __init__(self, file: ScenarioFile, source: Path | None = None) -> None:
+        """`source`: where the file lies; wordings of generated dialogues are looked for beside it."""
+        self.file = file
+        self.source = source
+        self.name = file.name
+
+    @cached_property
+    def graph(self) -> networkx.DiGraph:
+        """Nodes carry `kind` (start, stage, decision, action), `title` (a Text) and `stage`, the name in paths (None
+        for an action); edges carry `reads`, the variable's name or None, and `when`, the conditions that fire them (one
+        per branch with this target)."""
+        import networkx
+
+        graph = networkx.DiGraph(name=self.name)
+        for name, stage in self.file.stages.items():
+            kind = "start" if name == self.file.start else "decision" if stage.reads else "stage"
+            graph.add_node(name, kind=kind, title=stage.title, stage=stage_name(name))
+        for name, action in self.file.actions.items():
+            graph.add_node(name, kind="action", title=action.description, stage=None)
+        for name, stage in self.file.stages.items():
+            for target in dict.fromkeys(stage.targets):
+                when = tuple(branch for branch in stage.branches if branch.to == target)
+                graph.add_edge(name, target, reads=stage.reads, when=when)
+        return graph
+
+    def paths(self) -> list[Route]:
+        """Every route from the start to an action that some setting of the variables takes, sorted.
+
+        A walk over the edges alone would also list routes whose conditions exclude each other; these
+        come from the rule engine. Telecom Package: 12, with 9 different stage sequences.
+        """
+        return sorted({_route(done) for _, _, done in self.settings()})
+
+    def settings(self) -> Iterator[tuple[dict[str, Value], Mapping[str, Value], Walk]]:
+        """(the fields that are read, the state of the system, the whole walk) for every way to fill in the fields one
+        after the other, as they are asked for, in every state. As many as there are different walks, so that a
+        procedure with many fields costs no more than its branches."""
+        for system in self.file.system_states:
+            for fields in self._filled({}, system):
+                yield fields, system, self.walk(fields, system)
+
+    def _filled(self, known: dict[str, Value], system: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+        """`known` completed in every way that the walk asks for."""
+        awaited = self.walk(known, system).awaits
+        if awaited is None:
+            yield known
+            return
+        for option in self.file.fields[awaited].options or ():
+            yield from self._filled({**known, awaited: option}, system)
+
+    def cases(self) -> list[Case]:
+        """The settings that an evaluation should cover.
+
+        Fields listed as crossed take all their options and every system state; the others take theirs only
+        where the walk reads them, else their filler.
+
+        Telecom Package: 36, the number of valid paths that the paper gives (B.3.4) without listing them. It cannot be
+        routes: there are 9 (12 with their actions). Three countings of settings give it: the 3*3*2*2 labels
+        alone, which say nothing of the system; the 9 sequences times profile and emotion, which never use Hesitate;
+        and this one, which holds the paper's three examples word for word: intent, profile and the three possible
+        states crossed; the tendency only where something is recommended, else Agree as in the paper's Path 2; the
+        emotion only where stage7 reads it, else Calm.
+        """
+        coverage = self.file.coverage
+        crossed = itertools.product(*(self.file.fields[name].options or () for name in coverage.crossed))
+        cases = []
+        for values, system in itertools.product(crossed, self.file.system_states):
+            fixed = dict(zip(coverage.crossed, values, strict=True))
+            for known in self._filled(fixed, system):
+                complete = {**coverage.filled, **known}
+                fields = {name: complete[name] for name in self.file.fields}
+                cases.append(Case(fields=fields, system=dict(system), route=_route(self.walk(fields, system))))
+        return cases
+
+    def path_list(self) -> list[dict[str, Any]]:
+        """`cases` in the form in which the paper prints its valid paths (B.3.4)."""
+        return [
+            {
+                "Classification_items": list(case.fields.values()),
+                "system_variables": dict(case.system),
+                "expected_path": list(case.route.stages),
+                "final_output": {"Action": case.route.action},
+            }
+            for case in self.cases()
+        ]
+
+    def intents_of(self, fields: Mapping[str, object]) -> list[str]:
+        """Names of the intents that a customer may have whose dialogue has these fields: the inverse configuration."""
+        return [name for name, intent in self.file.intents.items() if intent.allows(fields)]
+
+    def furnished(self, system: Mapping[str, Value], *, seed: object) -> dict[str, Value]:
+        """`system` and a draw of the ticket's other facts, the same for the same seed on every machine. Facts that
+        `system` has already stay."""
+        rng = random.Random(f"{self.name}/{seed}")
+        drawn = {name: rng.choice(fact.values) for name, fact in self.file.facts.items()}
+        return {**system, **{name: value for name, value in drawn.items() if name not in system}}
+
+    def amount(self, formula: str, values: Mapping[str, object]) -> int:
+        """What the formula comes to, in whole units; fractions are dropped.
+
+        Raises BadInput for a variable that it reads and `values` lacks, and for a division by zero.
+        """
+        try:
+            cases = self.file.formulas[formula].cases
+            fits = (c for c in cases if all(test.holds(values[name]) for name, test in c.when.items()))
+            return floor(next(fits).value.value(values))
+        except KeyError as error:
+            raise BadInput(f"{self.name}.formulas.{formula}", dict(values), f"needs {error.args[0]}") from error
+        except ZeroDivisionError as error:
+            raise BadInput(f"{self.name}.formulas.{formula}", dict(values), "divides by zero") from error
+
+    def walk(self, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
+        """As far as the known fields carry; see `rules.walk`."""
+        return walk(self.file, fields, system)
+
+    def reference(self, fields: Mapping[str, object], system: Mapping[str, object]) -> tuple[list[str], str]:
+        """The unique (stages, action) for a complete setting. Fields that the path does not read may be absent.
+
+        >>> load_scenario("telecom_package").reference(
+        ...     {"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penalty": 0})
+        (['stage1', 'stage2', 'stage4'], 'ChangeOrder')
+
+        Raises BadInput when a field that the path needs is not given, and as `rules.walk`.
+        """
+        done = self.walk(fields, system)
+        if done.awaits is not None:
+            where = f"{self.name}.fields.{done.awaits}"
+            raise BadInput(where, None, f"{done.path[-1]} needs it; allowed: {self.file.fields[done.awaits].options}")
+        route = _route(done)
+        return list(route.stages), route.action
+
+
+def _route(done: Walk) -> Route:
+    assert done.action is not None
+    return Route(done.path, done.action)

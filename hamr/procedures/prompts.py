@@ -1,0 +1,266 @@
+"""What the agent under test, the simulated customer and the judges are told, rendered from the scenario (SAGE B.3.2).
+
+The fixed words are `prompts/sage_{service,user,judge,policy,phrases}.<language>.yaml`; whatever a scenario says of
+itself is written once, in its file. The dialogue is no part of these texts: whoever asks a model adds it, as
+untrusted text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from hamr.errors import BadInput
+from hamr.procedures.graph import Scenario
+from hamr.procedures.procedure import plain, sop_text
+from hamr.procedures.rules import nearest, stage_name
+from hamr.procedures.schema import Fact, Value, Variable
+from hamr.procedures.templates import Phrases, TextPrompt, phrases_in
+
+END_MARK = "[END]"
+"""What the simulated customer writes behind the last message."""
+CHAT_WORDS = 40
+"""The longest `chat`, in words; a Chinese character counts as one."""
+
+CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT = "classification_output", "cot", "now_path", "finals", "chat"
+SERVICE_KEYS = (CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT)
+"""The agent's answer, one JSON object with exactly these keys (Eq. 2)."""
+ACTION = "Action"
+"""The one key of `finals`."""
+
+CLASSIFICATION, QUALITY = "classification", "chat_quality_dimensions"
+JUDGE_REASONS = ("classification_reasoning", "chat_quality_reasoning")
+JUDGE_KEYS = (CLASSIFICATION, QUALITY, *JUDGE_REASONS)
+"""The judge's answer, one JSON object with exactly these keys."""
+DIMENSIONS: Mapping[str, int] = {
+    "linguistic_quality": 20,
+    "anthropomorphism_emotion": 25,
+    "content_utility": 25,
+    "user_satisfaction": 15,
+    "instruction_compliance": 15,
+}
+"""The five dimensions of chat quality with their weights in percent."""
+GRADES = (3, 6, 9)
+
+
+def prompt_ids(language: str) -> dict[str, str]:
+    """Name, version and digest of every template behind the texts of this language, for the records."""
+    phrases = phrases_in(language).id
+    roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge", "policy")}
+    return {**roles, "phrases": phrases}
+
+
+def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language: str) -> str:
+    """The system prompt of the agent under test: fields, procedure, actions, what the system knows, the form of the
+    answer. `system`: the system variables and those of the ticket's facts that are to be seen; empty where they stand
+    in a sample's ticket."""
+    words = phrases_in(language)
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "fields": _fields(scenario, words, language),
+        "system": _known(scenario, system, words, language),
+        "catalogue": _catalogue(scenario, words, language),
+        "procedure": sop_text(scenario, language=language),
+        "actions": _actions(scenario, words, language),
+        "answer": _service_answer(scenario, words),
+    }
+    return TextPrompt.load(f"sage_service.{language}").render(variables)
+
+
+def user_prompt(
+    scenario: Scenario,
+    *,
+    intent: str,
+    persona: str,
+    level: str,
+    fields: Mapping[str, Value],
+    system: Mapping[str, Value],
+    language: str,
+) -> str:
+    """The system prompt of the simulated customer: who it is, what it wants, how hard it makes it, and how the fields
+    are to come out (those that `fields` gives). What the system hides from customers is left out.
+
+    Raises BadInput for an intent, persona or level that the scenario does not have, and for fields that the intent
+    excludes.
+    """
+    words, file = phrases_in(language), scenario.file
+    for key, name, known in (
+        ("intent", intent, file.intents),
+        ("persona", persona, file.personas),
+        ("level", level, file.adversity),
+    ):
+        if name not in known:
+            raise BadInput(f"{scenario.name}.{key}", name, f"{nearest(name, known)}known: {list(known)}")
+    if not file.intents[intent].allows(fields):
+        raise BadInput(f"{scenario.name}.intent", intent, f"pins {dict(file.intents[intent].pins)}; the fields differ")
+    shown = {name: value for name, value in system.items() if not _entry(scenario, name).hidden}
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "person": file.personas[persona].description.of(language),
+        "wish": file.intents[intent].description.of(language),
+        "difficulty": words.say("difficulty", level=level, description=file.adversity[level].of(language)),
+        "behaviour": _behaviour(scenario, fields, words, language),
+        "known": _known(scenario, shown, words, language),
+        "end_mark": END_MARK,
+    }
+    return TextPrompt.load(f"sage_user.{language}").render(variables)
+
+
+def judge_prompt(scenario: Scenario, *, language: str) -> str:
+    """The system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
+    words = phrases_in(language)
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "fields": _fields(scenario, words, language),
+        "procedure": sop_text(scenario, language=language),
+        "actions": _actions(scenario, words, language),
+        "answer": _judge_answer(scenario, words),
+    }
+    return TextPrompt.load(f"sage_judge.{language}").render(variables)
+
+
+def service_answer(
+    scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], chat: str, *, language: str
+) -> str:
+    """What a flawless agent writes where the dialogue has shown `fields`: one JSON object in the form that
+    `service_prompt` asks for. What has not come up counts as the scenario's filler, else as the field's first option;
+    path and action follow from all of them."""
+    file, words = scenario.file, phrases_in(language)
+    first = {name: (field.options or ())[0] for name, field in file.fields.items()}
+    complete = {**first, **file.coverage.filled, **fields}
+    walk = scenario.walk(complete, system)
+    known = {**complete, **system}
+    reasons = [words.say("equals", variable=name, values=plain(known[name])) for name in walk.read]
+    return json.dumps(
+        {
+            CLASSIFICATION_OUTPUT: {name: complete[name] for name in file.fields},
+            COT: words.say("reasons", reasons="; ".join(reasons), action=walk.action),
+            NOW_PATH: list(walk.path),
+            FINALS: {ACTION: walk.action},
+            CHAT: chat,
+        },
+        ensure_ascii=False,
+    )
+
+
+def policy_text(scenario: Scenario, *, language: str) -> str:
+    """The policy of a generated sample, for an agent that answers with a reply or a tool call (`Action.tool`)."""
+    words = phrases_in(language)
+    lines = []
+    for name, action in scenario.file.actions.items():
+        kind = "by_reply" if action.reply else "by_call_amount" if action.amount else "by_call"
+        values = {"name": name, "tool": action.tool(name), "amount": action.amount, "option": action.option}
+        kind = "by_call_option" if action.option else kind
+        lines.append(words.say(kind, **values, description=action.description.of(language)))
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "fields": _fields(scenario, words, language),
+        "catalogue": _catalogue(scenario, words, language),
+        "procedure": sop_text(scenario, language=language),
+        "actions": "\n".join(lines),
+    }
+    return TextPrompt.load(f"sage_policy.{language}").render(variables)
+
+
+# --- the other parts ---------------------------------------------------------------------------
+
+
+def _desk(scenario: Scenario, words: Phrases, language: str) -> str:
+    file = scenario.file
+    return words.say("desk", title=file.title.of(language), description=file.description.of(language))
+
+
+def _fields(scenario: Scenario, words: Phrases, language: str) -> str:
+    lines = []
+    for name, field in scenario.file.fields.items():
+        lines.append(words.say("field", name=name, type=field.type, description=field.description.of(language)))
+        for option, meaning in (field.meanings or {}).items():
+            lines.append(words.say("option", value=plain(option), meaning=meaning.of(language)))
+    return "\n".join(lines)
+
+
+def _known(scenario: Scenario, system: Mapping[str, Value], words: Phrases, language: str) -> str:
+    lines = []
+    for name, value in system.items():
+        entry = _entry(scenario, name)
+        values = {"name": name, "value": plain(value), "description": entry.description.of(language)}
+        meanings = entry.meanings if isinstance(entry, Variable) else None
+        if meanings:
+            lines.append(words.say("variable_meaning", **values, meaning=meanings[value].of(language)))
+        else:
+            lines.append(words.say("variable", **values))
+    return "\n".join(lines)
+
+
+def _entry(scenario: Scenario, name: str) -> Variable | Fact:
+    known: dict[str, Variable | Fact] = {**scenario.file.system, **scenario.file.facts}
+    if name not in known:
+        raise BadInput(
+            f"{scenario.name}.system.{name}", name, f"no such variable; {nearest(name, known)}known: {list(known)}"
+        )
+    return known[name]
+
+
+def _catalogue(scenario: Scenario, words: Phrases, language: str) -> str:
+    items = scenario.file.catalogue.items()
+    return "\n".join(words.say("offer", name=name, description=text.of(language)) for name, text in items)
+
+
+def _actions(scenario: Scenario, words: Phrases, language: str) -> str:
+    lines = []
+    for name, action in scenario.file.actions.items():
+        kind = "action" if action.amount is None else "action_amount"
+        lines.append(words.say(kind, name=name, description=action.description.of(language), amount=action.amount))
+    return "\n".join(lines)
+
+
+def _behaviour(scenario: Scenario, fields: Mapping[str, Value], words: Phrases, language: str) -> str:
+    lines = []
+    for name, value in fields.items():
+        problem = scenario.file.fields[name].problem(value) if name in scenario.file.fields else "no such field"
+        if problem:
+            raise BadInput(f"{scenario.name}.fields.{name}", value, problem)
+        meanings = scenario.file.fields[name].meanings
+        assert meanings is not None
+        lines.append(words.say("behaviour", meaning=meanings[value].of(language)))
+    return "\n".join(lines)
+
+
+# --- the forms of the answers ------------------------------------------------------------------
+
+
+def _service_answer(scenario: Scenario, words: Phrases) -> str:
+    start = stage_name(scenario.file.start)
+    return _form(
+        {
+            CLASSIFICATION_OUTPUT: _choices(scenario),
+            COT: _quoted(words.say(COT)),
+            NOW_PATH: f'["{start}", ...]',
+            FINALS: f'{{"{ACTION}": {_either(list(scenario.file.actions))}}}',
+            CHAT: _quoted(words.say(CHAT)),
+        }
+    )
+
+
+def _judge_answer(scenario: Scenario, words: Phrases) -> str:
+    grades = ", ".join(f'"{dimension}": {_either(GRADES)}' for dimension in DIMENSIONS)
+    reasons = {key: _quoted(words.say(key)) for key in JUDGE_REASONS}
+    return _form({CLASSIFICATION: _choices(scenario), QUALITY: f"{{{grades}}}", **reasons})
+
+
+def _form(parts: Mapping[str, str]) -> str:
+    body = ",\n".join(f'  "{key}": {value}' for key, value in parts.items())
+    return f"{{\n{body}\n}}"
+
+
+def _choices(scenario: Scenario) -> str:
+    parts = (f'"{name}": {_either(field.options or ())}' for name, field in scenario.file.fields.items())
+    return f"{{{', '.join(parts)}}}"
+
+
+def _either(values: Sequence[Value]) -> str:
+    return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

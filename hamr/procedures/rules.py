@@ -1,0 +1,96 @@
+"""The rule engine: known variables in, the stages passed and the action out (SAGE Eq. 4)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hamr.errors import BadInput
+from hamr.procedures.schema import ScenarioFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """How far the procedure gets with what is known.
+
+    `path` are the stages in the order visited (not always numeric), by the names that an agent says; `nodes` the same
+    stages by their names in the graph (`stage6@course` where the path says `stage6`). Either `action` is the end, or
+    `awaits` names the variable that the last stage of `path` needs and nobody has given yet.
+    `read` are the variables that decided, in order.
+    """
+
+    path: tuple[str, ...]
+    action: str | None = None
+    awaits: str | None = None
+    read: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def stage_name(node: str) -> str:
+    """The stage as a path names it.
+
+    >>> stage_name("stage6@course")
+    'stage6'
+    """
+    return node.partition("@")[0]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for whoever mistyped: "did you mean 'x'? " or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
+    """Follow the graph from its start. A field that is absent or None is not known yet; `system` may also carry the
+    ticket's facts, which decide nothing.
+
+    Raises BadInput for an unknown variable, a value outside its options or range, a missing system
+    variable and a combination of system variables that cannot be.
+    """
+    known = _checked(scenario, fields, system)
+    at = scenario.start
+    nodes: list[str] = []
+    read: list[str] = []
+    while at in scenario.stages:
+        nodes.append(at)
+        stage = scenario.stages[at]
+        if stage.next is not None:
+            at = stage.next
+            continue
+        assert stage.reads is not None
+        value = known.get(stage.reads)
+        if value is None:
+            return _walk(nodes, read, awaits=stage.reads)
+        read.append(stage.reads)
+        at = next(branch.to for branch in stage.branches if branch.holds(value))
+    return _walk(nodes, read, action=at)
+
+
+def _walk(nodes: list[str], read: list[str], *, action: str | None = None, awaits: str | None = None) -> Walk:
+    path = tuple(map(stage_name, nodes))
+    return Walk(path=path, action=action, awaits=awaits, read=tuple(read), nodes=tuple(nodes))
+
+
+def _checked(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> dict[str, object]:
+    _check_values(scenario, "fields", fields)
+    _check_values(scenario, "system", {name: v for name, v in system.items() if name not in scenario.facts})
+    for name in scenario.system:
+        if name not in system:
+            raise BadInput(f"{scenario.name}.system.{name}", None, "missing; every system variable has to be given")
+    refusal = scenario.refusal(system)
+    if refusal is not None:
+        raise BadInput(f"{scenario.name}.system", {name: system[name] for name in refusal.when}, refusal.why)
+    return {**fields, **system}
+
+
+def _check_values(scenario: ScenarioFile, section: str, given: Mapping[str, object]) -> None:
+    allowed = scenario.fields if section == "fields" else scenario.system
+    for name, value in given.items():
+        where = f"{scenario.name}.{section}.{name}"
+        if name not in allowed:
+            raise BadInput(where, value, f"no such variable; {nearest(name, allowed)}known: {sorted(allowed)}")
+        problem = None if section == "fields" and value is None else allowed[name].problem(value)
+        if problem:
+            raise BadInput(where, value, problem)

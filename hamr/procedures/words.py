@@ -1,0 +1,254 @@
+"""What customers and agents of generated dialogues say: `words/<scenario>.<language>.yaml` beside the scenario's file.
+
+Each split has wordings of its own, so that nobody who learned the sentences of one knows those of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from random import Random
+from string import Formatter
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator
+
+from hamr.errors import BadInput
+from hamr.procedures import Scenario, Walk
+from hamr.procedures.files import place, read_checked
+from hamr.procedures.rules import nearest
+from hamr.procedures.schema import Strict, Value
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Relation = Literal["reworded", "partial", "negated"]
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
+Fault = tuple[tuple[str, ...], object, str]
+_VARIANTS = 500
+_CHOICE = re.compile(r"\[([^]]*)\]")
+_END = re.compile(r"[.!?。！？\n]+")
+
+
+def _readable(text: str) -> str:
+    try:
+        list(Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; braces stand for variables: {{Name}}") from error
+    if prod(found.count("|") + 1 for found in _CHOICE.findall(text)) > _VARIANTS:
+        raise ValueError(f"stands for more than {_VARIANTS} texts; write several instead")
+    return text
+
+
+Texts = tuple[Annotated[str, AfterValidator(_readable)], ...]
+ByValue = Texts | Mapping[str, Texts]
+"""Texts, or texts by the value of another field."""
+
+
+class Wordings(Strict):
+    """One split's. Of [a|b|c] one is drawn; {Name} is a variable of the ticket.
+
+    `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
+    customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
+    value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount} is the action's amount.
+
+    For scorers alone, by field for questions and by action for the rest: `reworded`, further right wordings; `partial`,
+    wordings that lack a detail or have one too many; `negated`, the opposite.
+    """
+
+    manner: Mapping[str, Texts]
+    opening: Mapping[str, Texts]
+    show: Mapping[str, Mapping[Value, Texts]] = {}
+    ask: Mapping[str, ByValue] = {}
+    say: Mapping[str, Texts] = {}
+    reworded: Mapping[str, ByValue] = {}
+    partial: Mapping[str, ByValue] = {}
+    negated: Mapping[str, ByValue] = {}
+
+
+class Words(Strict):
+    """`opens_with`: fields that show in the first message, whatever the procedure does with them."""
+
+    opens_with: Texts = ()
+    train: Wordings
+    validation: Wordings
+    test: Wordings
+
+    def of(self, split: Split) -> Wordings:
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+
+
+def load_words(scenario: Scenario, language: str) -> Words:
+    """Raises BadInput that names file and line: no such file, a missing wording, and a sentence in two splits."""
+    assert scenario.source is not None
+    path = scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+    if not path.is_file():
+        there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
+        raise BadInput("words", str(path), f"no such file; dialogues need wordings. There is: {there or 'none'}")
+    words, tree = read_checked(path, Words, "words")
+    fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _shared(words)), None)
+    if fault is not None:
+        where, value, why = fault
+        raise BadInput(place(path, tree, where), value, why)
+    return words
+
+
+def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
+    """The agent's sentences that lead to `field`, where `shown` is known already. Raises BadInput if none fits."""
+    texts = wordings.ask[field]
+    found = fitting(texts, shown)
+    if not found:
+        raise BadInput(f"words: ask.{field}", dict(shown), f"none of {list(texts)} fits; add one that does")
+    return found
+
+
+def fitting(texts: ByValue, shown: Mapping[str, object]) -> Texts:
+    """Return the texts, or those of the first value that the shown fields have; empty where none fits."""
+    if not isinstance(texts, Mapping):
+        return texts
+    return next((found for key, found in texts.items() if _fits(key, shown)), ())
+
+
+def _fits(key: str, shown: Mapping[str, object]) -> bool:
+    field, _, value = key.partition("=")
+    return str(shown.get(field)) == value
+
+
+def customer_turns(
+    scenario: Scenario,
+    words: Words,
+    split: Split,
+    *,
+    fields: Mapping[str, Value],
+    ticket: Mapping[str, Value],
+    intent: str,
+    persona: str,
+    rng: Random,
+) -> Iterator[tuple[str, dict[str, Value], Walk]]:
+    """(message, fields that the dialogue has shown by then, how far the procedure gets) of a customer who at every turn
+    shows the field that the procedure waits for, until it has all that it needs."""
+    wordings, told = words.of(split), _told(scenario, words, intent)
+    parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
+    said = " ".join(one_of(texts, ticket, rng) for texts in parts)
+    for shown, walk in customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent):
+        yield said, shown, walk
+        if walk.awaits is not None:
+            said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
+
+
+def customer_fields(
+    scenario: Scenario, words: Words, *, fields: Mapping[str, Value], ticket: Mapping[str, Value], intent: str
+) -> Iterator[tuple[dict[str, Value], Walk]]:
+    """Yield the last two of `customer_turns`, which do not depend on the wordings."""
+    first = {*scenario.file.intents[intent].pins, *_told(scenario, words, intent)}
+    shown = {name: value for name, value in fields.items() if name in first}
+    while True:
+        walk = scenario.walk(shown, ticket)
+        yield dict(shown), walk
+        if walk.awaits is None:
+            return
+        shown[walk.awaits] = fields[walk.awaits]
+
+
+def _told(scenario: Scenario, words: Words, intent: str) -> list[str]:
+    """Return the fields that the first message shows beyond those that the intent pins."""
+    return [name for name in words.opens_with if name not in scenario.file.intents[intent].pins]
+
+
+def one_of(texts: Sequence[str], ticket: Mapping[str, Value], rng: Random) -> str:
+    """One of these, drawn, with the ticket's values in it."""
+    return drawn(rng.choice(texts), rng).format(**ticket)
+
+
+def drawn(text: str, rng: Random) -> str:
+    """The text with one alternative of each [a|b|c].
+
+    >>> drawn("a [good|bad] plan", Random(1))
+    'a good plan'
+    """
+    return _CHOICE.sub(lambda found: rng.choice(found[1].split("|")), text)
+
+
+def expansions(text: str) -> Iterator[str]:
+    """Every text that `drawn` may give."""
+    parts = _CHOICE.split(text)
+    choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
+    yield from map("".join, itertools.product(*choices))
+
+
+def sentences(text: str) -> list[str]:
+    """Its sentences as a reader would compare them: lower case, no punctuation, one space.
+
+    >>> sentences("Hi there! I want {Plan}.")
+    ['hi there', 'i want plan']
+    """
+    parts = (" ".join(re.findall(r"\w+", part.lower())) for part in _END.split(text))
+    return [part for part in parts if part]
+
+
+def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
+    """What a dialogue of this scenario could need and would not find."""
+    file = scenario.file
+    open_fields = {
+        variable
+        for fields, _, walk in scenario.settings()
+        for intent in scenario.intents_of(fields)
+        for variable in walk.read
+        if variable in file.fields and variable not in file.intents[intent].pins
+    }
+    for name in words.opens_with:
+        if name not in file.fields:
+            yield ("opens_with",), name, f"is no field; there are {list(file.fields)}"
+    for split in SPLITS:
+        one = words.of(split)
+        needed: dict[tuple[str, ...], object] = {("manner", name): one.manner.get(name) for name in file.personas}
+        needed |= {("opening", name): one.opening.get(name) for name in file.intents}
+        needed |= {("say", name): one.say.get(name) for name in file.actions}
+        for name in sorted(open_fields | set(words.opens_with)):
+            for option in file.fields[name].options or ():
+                needed["show", name, str(option)] = one.show.get(name, {}).get(option)
+        needed |= {("ask", name): one.ask.get(name) for name in sorted(open_fields - set(words.opens_with))}
+        for where, texts in needed.items():
+            if not texts:
+                yield (split, *where), None, "has no wording; write at least one"
+        acts = {*one.ask, *one.say}
+        for relation in RELATIONS:
+            for name in getattr(one, relation).keys() - acts:
+                yield (split, relation, name), name, f"is no act; {nearest(name, acts)}known: {sorted(acts)}"
+
+
+def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
+    """Every {name} stands for something that the ticket has, or for the amount of the action that is said."""
+    file = scenario.file
+    for split in SPLITS:
+        for where, text in _all_texts(words.of(split).model_dump()):
+            action = file.actions.get(where[1]) if where[0] in ("say", *RELATIONS) else None
+            known = {*file.system, *file.facts, *(("amount",) if action and action.amount else ())}
+            for name in (slot for _, slot, _, _ in Formatter().parse(text) if slot is not None):
+                if name not in known:
+                    yield (split, *where), name, f"no such variable; {nearest(name, known)}known: {sorted(known)}"
+
+
+def _shared(words: Words) -> Iterator[Fault]:
+    home: dict[str, Split] = {}
+    for split in SPLITS:
+        for where, text in _all_texts(words.of(split).model_dump()):
+            for sentence in (s for variant in expansions(text) for s in sentences(variant)):
+                if home.setdefault(sentence, split) != split:
+                    yield (
+                        (split, *where),
+                        sentence,
+                        f"stands in {home[sentence]} too; say it differently in one of them",
+                    )
+
+
+def _all_texts(part: object, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(part, str):
+        yield where, part
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from _all_texts(value, (*where, str(key)))
+    elif isinstance(part, tuple | list):
+        for value in part:
+            yield from _all_texts(value, where)

@@ -1,0 +1,420 @@
+"""One vLLM engine inside this process, stepped by one thread, with an asyncio front.
+
+Why not vLLM's own AsyncLLM: it needs a second process (about 1 GB and 15 s more per engine on a CPU), and between two
+steps of an engine that we step ourselves the weights can be replaced without stopping anything. The thread that steps
+the engine also builds it: OpenMP keeps a pool of threads per thread that opens a parallel region.
+
+The environment that `vllm_settings.engine_env` returns must be set before the process imports vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from hamr.config.pools import DType, EngineConfig
+from hamr.errors import BadInput, EngineDied
+from hamr.models.cpu_env import hand_back_freed_memory
+from hamr.models.tokenizer import load_tokenizer
+from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.rollout.vllm_settings import engine_args, sampling_params
+from hamr.types import Rollout, SampleKey, VersionSpan
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+FinishReason = Literal["stop", "length", "abort"]
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Completion(NamedTuple):
+    """Plain text out: `token_ids` hold the end-of-sequence token or the stop string's, `text` does not.
+    `cached_tokens` of the prompt came from the prefix cache."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    cached_tokens: int
+
+
+class Classified(NamedTuple):
+    """`cached_tokens` of the prompt came from the prefix cache."""
+
+    logprobs: dict[int, float]
+    cached_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ticket:
+    """One request in flight: `deliver`, `fail` and `watch` run in the engine's thread. `watch` sees an answer after
+    every step."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    deliver: Callable[[RequestOutput], None]
+    fail: Callable[[BaseException], None]
+    watch: Callable[[RequestOutput], None] | None = None
+
+
+class VllmEngine:
+    """Generates and classifies. Every method may be called from any asyncio loop of this process.
+
+    The constructor blocks until the engine stands (seconds). Whoever waits when the stepping thread dies gets
+    EngineDied, and so does whoever asks afterwards. `seed` feeds requests that bring none. `nccl` opens the engine to
+    weights from a trainer's broadcast, `sleeps` lets it give its GPU's memory away for a while.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        engine: EngineConfig,
+        dtype: DType,
+        max_context: int,
+        seed: int = 0,
+        *,
+        nccl: bool = False,
+        sleeps: bool = False,
+    ) -> None:
+        self.tokenizer = load_tokenizer(str(model_path))
+        self.max_context = max_context
+        self.version = 0
+        self._args = engine_args(str(model_path), engine, dtype, max_context, seed, nccl=nccl, sleeps=sleeps)
+        self._on_gpu = engine.num_gpus > 0
+        self._ids = itertools.count()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tickets: dict[str, _Ticket] = {}
+        self._closing = False
+        self._error: BaseException | None = None
+        self._guard = threading.Lock()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._live, args=(started,), name="vllm-engine", daemon=True)
+        self._thread.start()
+        started.wait()
+        if self._error is not None:
+            raise EngineDied(f"vLLM could not start on {model_path}: {self._error}") from self._error
+
+    # --- what callers ask for ---
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        """Yields each response the moment it ends. The samples of one request share their prompt's prefill through
+        the prefix cache, and each has its own seed. Closing the iterator early aborts what is unfinished.
+
+        Raises BadInput for a prompt that leaves no room in the context, EngineDied if the engine dies.
+        """
+        for request in requests:
+            self._check_room(request.prompt_ids)
+        finished: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
+        put = _threadsafe(finished.put_nowait)
+        tickets = [
+            self._rollout_ticket(request, key, seed, put)
+            for request in requests
+            for key, seed in zip(request.keys, request.seeds, strict=True)
+        ]
+        ids = await self._submit(tickets)
+        try:
+            for _ in tickets:
+                item = await finished.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self._abandon(ids)
+
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingConfig,
+        *,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """One continuation of a prompt. `stop` strings add to those of `sampling`; with a JSON `schema` it can be
+        nothing but an object of that schema."""
+        params = sampling_params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
+        output = await self._one(prompt_ids, params)
+        answer = output.outputs[0]
+        text = answer.text if params.detokenize else self.tokenizer.decode(answer.token_ids)
+        return Completion(text, tuple(answer.token_ids), _reason(answer.finish_reason), output.num_cached_tokens or 0)
+
+    async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> Classified:
+        """log p(label | prompt) of each label at the next position, over the whole vocabulary (nats): not
+        renormalised over the labels, so that the caller sees how much mass they have together."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        labels = list(dict.fromkeys(label_ids))
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            logprob_token_ids=labels,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        output = await self._one(prompt_ids, params)
+        position = output.outputs[0].logprobs[0]
+        logprobs = {label: float(position[label].logprob) for label in labels}
+        return Classified(logprobs, output.num_cached_tokens or 0)
+
+    async def load_weights(self, path: str | Path, version: int) -> float:
+        """Replaces the weights by those of a safetensors file, between two steps; returns the seconds it took.
+
+        Unfinished responses go on under the new weights: their KV cache is computed anew, their version spans say
+        where the switch happened.
+        """
+        return await self._call(lambda engine: self._swap(engine, str(path), version))
+
+    async def worker_call(self, method: str, *args: Any) -> None:
+        """Calls `method` on every vLLM worker of this engine, between two steps."""
+        await self._call(lambda engine: engine.collective_rpc(method, args=args))
+
+    async def sleep(self) -> None:
+        """Moves the weights to the host and drops the KV cache; the GPU is free until `wake_up`. Nothing may be in
+        flight."""
+        await self._call(lambda engine: engine.sleep(level=1))
+
+    async def wake_up(self) -> None:
+        await self._call(lambda engine: engine.wake_up())
+
+    async def unfinished(self) -> int:
+        """Requests that the engine still works on."""
+        return await self._call(lambda engine: engine.get_num_unfinished_requests())
+
+    async def commit_version(self, version: int) -> None:
+        """Names the weights that arrived on another way than `load_weights`, and forgets the old ones' KV cache."""
+        await self._call(lambda engine: self._commit(engine, version))
+
+    def close(self) -> None:
+        """Stops the thread and frees the engine. Whoever still waits gets EngineDied."""
+        self._closing = True
+        self._inbox.put(lambda: None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    @property
+    def alive(self) -> bool:
+        return self._error is None and self._thread.is_alive()
+
+    # --- between the loops and the thread ---
+
+    async def _one(self, prompt_ids: Sequence[int], params: SamplingParams) -> RequestOutput:
+        self._check_room(prompt_ids)
+        future: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
+        ticket = _Ticket(
+            prompt_ids=tuple(prompt_ids),
+            params=params,
+            deliver=_threadsafe(lambda output: _settle(future, output)),
+            fail=_threadsafe(lambda error: _settle(future, error)),
+        )
+        ids = await self._submit([ticket])
+        try:
+            return await future
+        finally:
+            self._abandon(ids)
+
+    async def _submit(self, tickets: Sequence[_Ticket]) -> list[str]:
+        ids = [str(next(self._ids)) for _ in tickets]
+        self._post(lambda engine: self._add(engine, ids, tickets), tickets)
+        return ids
+
+    def _add(self, engine: Any, ids: Sequence[str], tickets: Sequence[_Ticket]) -> None:
+        for request_id, ticket in zip(ids, tickets, strict=True):
+            try:
+                engine.add_request(request_id, {"prompt_token_ids": list(ticket.prompt_ids)}, ticket.params)
+            except ValueError as error:  # vLLM's word for a request that it cannot take; the engine is fine
+                ticket.fail(BadInput("request", f"{len(ticket.prompt_ids)} prompt tokens", str(error)))
+            else:
+                self._tickets[request_id] = ticket
+
+    def _abandon(self, ids: Sequence[str]) -> None:
+        """Aborts those of `ids` that are still in flight; nobody waits for them any more."""
+
+        def abort(engine: Any) -> None:
+            unfinished = [i for i in ids if self._tickets.pop(i, None) is not None]
+            if unfinished:
+                engine.abort_request(unfinished)
+
+        if self.alive:
+            self._inbox.put(lambda: abort(self._engine))
+
+    async def _call(self, action: Callable[[Any], Any]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        settle = _threadsafe(lambda outcome: _settle(future, outcome))
+
+        def run(engine: Any) -> None:
+            try:
+                settle(action(engine))
+            except Exception as error:
+                settle(error)
+
+        self._post(run, [_Waiter(fail=settle)])
+        return await future
+
+    def _post(self, action: Callable[[Any], None], waiters: Sequence[Any]) -> None:
+        """Puts `action` into the thread's inbox; if the thread is or goes dead before it ran, the waiters hear so."""
+        with self._guard:
+            if self._error is not None or self._closing:
+                raise EngineDied(f"the engine is gone: {self._error or 'closed'}")
+            self._inbox.put(_Letter(action=action, waiters=waiters, owner=self))
+
+    # --- the thread ---
+
+    def _live(self, started: threading.Event) -> None:
+        try:
+            from vllm import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
+            self._engine.set_weight_version("0")
+            if not self._on_gpu:
+                self._engine.collective_rpc("speed_up_cpu")
+                hand_back_freed_memory()  # what loading took
+            started.set()
+            self._loop(self._engine)
+            self._die(EngineDied("the engine was closed"))
+        except BaseException as error:  # whatever killed the thread, those who wait must hear of it
+            self._die(error)
+        finally:
+            started.set()
+
+    def _loop(self, engine: Any) -> None:
+        while not self._closing:
+            self._read_inbox(block=not self._tickets)
+            if not self._tickets or self._closing:
+                continue
+            for output in engine.step():
+                ticket = self._tickets.get(output.request_id)
+                if ticket is None:
+                    continue
+                if ticket.watch is not None:
+                    ticket.watch(output)
+                if output.finished:
+                    del self._tickets[output.request_id]
+                    ticket.deliver(output)
+
+    def _read_inbox(self, block: bool) -> None:
+        try:
+            while True:
+                self._inbox.get(block=block)()
+                block = False
+        except queue.Empty:
+            return
+
+    def _die(self, error: BaseException) -> None:
+        with self._guard:
+            self._error = error
+            letters = []
+            while not self._inbox.empty():
+                letters.append(self._inbox.get())
+        died = error if isinstance(error, EngineDied) else EngineDied(f"{type(error).__name__}: {error}")
+        for waiter in (*self._tickets.values(), *(w for letter in letters for w in getattr(letter, "waiters", ()))):
+            waiter.fail(died)
+        self._tickets.clear()
+
+    def _swap(self, engine: Any, path: str, version: int) -> float:
+        start = time.perf_counter()
+        engine.collective_rpc("load_weight_file", args=(path,))
+        self._commit(engine, version)
+        return time.perf_counter() - start
+
+    def _commit(self, engine: Any, version: int) -> None:
+        # Without this, tokens would attend to keys and values that the old weights made.
+        engine.reset_prefix_cache(reset_running_requests=True)
+        engine.set_weight_version(str(version))
+        self.version = version
+
+    # --- requests ---
+
+    def _check_room(self, prompt_ids: Sequence[int]) -> None:
+        if not 0 < len(prompt_ids) < self.max_context:
+            remedy = f"must have 1 to {self.max_context - 1} tokens; shorten the prompt or raise max_context"
+            raise BadInput("prompt", f"{len(prompt_ids)} tokens", remedy)
+
+    def _rollout_ticket(
+        self, request: GenerationRequest, key: SampleKey, seed: int, put: Callable[[Any], None]
+    ) -> _Ticket:
+        sampling = request.sampling
+        params = sampling_params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark)
+        start = time.perf_counter()
+        marked: list[tuple[int, float]] = []
+
+        def watch(output: RequestOutput) -> None:
+            answer = output.outputs[0]
+            if not marked and sampling.mark in answer.text:
+                marked.append((len(answer.token_ids), time.perf_counter() - start))
+
+        def deliver(output: RequestOutput) -> None:
+            rollout = self._rollout(request.prompt_ids, key, seed, output, time.perf_counter() - start)
+            for tokens, seconds in marked:
+                rollout = replace(rollout, answer_tokens=tokens, answer_s=seconds)
+            put(rollout)
+
+        watching = watch if sampling.mark else None
+        return _Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put, watch=watching)
+
+    def _rollout(
+        self, prompt_ids: tuple[int, ...], key: SampleKey, seed: int, output: RequestOutput, seconds: float
+    ) -> Rollout:
+        answer = output.outputs[0]
+        spans = answer.weight_versions or ()
+        flat = answer.logprobs
+        return Rollout(
+            key=key,
+            prompt_ids=prompt_ids,
+            token_ids=tuple(answer.token_ids),
+            logprobs=tuple(flat.logprobs[start] for start in flat.start_indices),
+            text=answer.text or self.tokenizer.decode(answer.token_ids),
+            finish_reason=_reason(answer.finish_reason),
+            versions=tuple(VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in spans),
+            seed=seed,
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiter:
+    fail: Callable[[BaseException], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Letter:
+    """An action in the inbox, with those to tell if it can never run."""
+
+    action: Callable[[Any], None]
+    waiters: Sequence[Any]
+    owner: VllmEngine
+
+    def __call__(self) -> None:
+        self.action(self.owner._engine)
+
+
+def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """`callback`, run in the loop that is running now, whichever thread calls it."""
+    loop = asyncio.get_running_loop()
+
+    def call(value: Any) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(callback, value)
+
+    return call
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Gives a waiter its value or exception, unless it has stopped waiting."""
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _reason(reason: str | None) -> FinishReason:
+    return reason if reason in ("stop", "length") else "abort"  # type: ignore[return-value]

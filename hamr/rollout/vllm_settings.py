@@ -1,0 +1,122 @@
+"""What vLLM is told: the environment of an engine's process, the engine's arguments, how to sample one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hamr.config.pools import DType, EngineConfig
+from hamr.errors import BadInput
+from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.protocols import SamplingConfig
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+CPU_BLOCK = 32
+CPU_TOKENS_PER_STEP = 2048
+"""Prompt tokens that one step may take in; a prompt that does not fit waits for the next."""
+
+
+def engine_env(engine: EngineConfig) -> dict[str, str]:
+    """Environment variables of a process that is to hold an engine."""
+    env = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+    }
+    if engine.num_gpus:
+        return env
+    return env | {
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(engine.threads),
+        **WAITING_ENV,
+        "TORCH_COMPILE_DISABLE": "1",
+        **ALLOCATOR_ENV,
+    }
+
+
+def engine_args(
+    model_path: str,
+    engine: EngineConfig,
+    dtype: DType,
+    max_context: int,
+    seed: int,
+    *,
+    nccl: bool = False,
+    sleeps: bool = False,
+) -> dict[str, Any]:
+    """vLLM's EngineArgs. Log-probabilities are those of the distribution that was sampled from (after temperature
+    and top-p), which at temperature 1 are the model's own."""
+    args: dict[str, Any] = {
+        "model": model_path,
+        "dtype": dtype,
+        "max_model_len": max_context,
+        "max_num_seqs": engine.max_num_seqs,
+        "enforce_eager": engine.enforce_eager,
+        "block_size": engine.block_size,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "worker_extension_cls": "hamr.rollout.vllm_worker.WorkerExtension",
+        # Between two keys a model may turn in circles too: one way to write white space.
+        "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "seed": seed,
+    }
+    if engine.num_gpus:
+        args["gpu_memory_utilization"] = engine.gpu_memory_utilization
+        args["tensor_parallel_size"] = engine.tensor_parallel_size
+        if engine.tensor_parallel_size > 1:
+            # In a placement group vLLM would choose Ray and refuse the group: an engine's GPUs are one bundle of it.
+            args["distributed_executor_backend"] = "mp"
+        if nccl:
+            args["weight_transfer_config"] = {"backend": "nccl"}
+        if sleeps:
+            args["enable_sleep_mode"] = True
+        return args
+    if engine.block_size % CPU_BLOCK:
+        raise BadInput("engine.block_size", engine.block_size, f"CPU attention takes multiples of {CPU_BLOCK}; use one")
+    return args | {
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": engine.kv_cache_mb << 20,
+        # A prompt that is prefilled in pieces makes vLLM rewind its request's random generator, which CPU generators
+        # cannot do: one seeded request cut in two would end the engine. Whole prompts only, so a step must hold one.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(CPU_TOKENS_PER_STEP, max_context),
+    }
+
+
+def sampling_params(
+    sampling: SamplingConfig,
+    seed: int | None,
+    *,
+    stop: Sequence[str],
+    logprobs: bool,
+    schema: Mapping[str, Any] | None = None,
+    mark: str = "",
+) -> SamplingParams:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_new_tokens,
+        seed=seed,
+        stop=list(stop),
+        # A rollout's text is what was said, the string that it stopped at included.
+        include_stop_str_in_output=logprobs and bool(stop),
+        # 0: the sampled token alone. The flat form spares one object per token.
+        logprobs=0 if logprobs else None,
+        flat_logprobs=logprobs,
+        # Text is decoded once at the end, unless something has to be looked for on the way.
+        detokenize=bool(stop or mark),
+        output_kind=RequestOutputKind.CUMULATIVE if mark else RequestOutputKind.FINAL_ONLY,
+        structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),
+    )

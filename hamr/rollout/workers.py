@@ -1,0 +1,298 @@
+"""Rollout workers: one vLLM engine in each Ray actor, every response handed over the moment it ends.
+
+The samples of one prompt stay on one worker, where they share its prefill; a prompt goes to the worker with the least
+unfinished work. A worker that dies is replaced, brought to the newest weights, and given again exactly those keys
+that had not arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamr.cluster.nodes import Place, at
+from hamr.cluster.resource_requests import amounts, ray_options
+from hamr.config.schema import ModelConfig, RolloutConfig
+from hamr.errors import CapacityError, EngineDied
+from hamr.garbage import collect_rarely
+from hamr.protocols import GenerationRequest
+from hamr.types import Rollout, SampleKey
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+MAX_REPLACEMENTS = 3
+"""Replacements that one `generate` may make in a row without a single response in between."""
+CONCURRENT_CALLS = 1000
+
+
+class RolloutWorker:
+    """The actor: an engine and its transport, nothing else."""
+
+    def __init__(self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int) -> None:
+        collect_rarely()
+        from hamr.rollout.vllm_engine import VllmEngine
+
+        self.engine = VllmEngine(
+            model_path,
+            config.engine,
+            model.dtype,
+            model.max_context,
+            seed,
+            nccl=config.transfer == "nccl",
+            sleeps=config.colocated,
+        )
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        async for rollout in self.engine.generate(requests):
+            yield rollout
+
+    async def load_weights(self, path: str, version: int) -> float:
+        return await self.engine.load_weights(path, version)
+
+    async def sleep(self) -> None:
+        await self.engine.sleep()
+
+    async def wake_up(self) -> None:
+        await self.engine.wake_up()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def worker_call(self, method: str, *args: Any) -> None:
+        await self.engine.worker_call(method, *args)
+
+    async def commit_version(self, version: int) -> None:
+        await self.engine.commit_version(version)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Slot:
+    """A worker's place: the actor in it may change, `life` counts them. `load` is unfinished responses."""
+
+    seed: int
+    actor: ActorHandle
+    life: int = 0
+    load: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class RolloutWorkers:
+    """All workers behind one `generate` (protocols.RolloutEngine). Needs a running Ray."""
+
+    def __init__(self, config: RolloutConfig, slots: Sequence[_Slot], spawn: Callable[[int], ActorHandle]) -> None:
+        self.config = config
+        self.replaced = 0
+        self.version = 0
+        self.last_prompt: tuple[int, ...] = ()
+        self._slots = list(slots)
+        self._spawn = spawn
+        self._newest: Path | None = None
+
+    @classmethod
+    async def start(
+        cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Place | None = None
+    ) -> RolloutWorkers:
+        """Starts `config.workers` actors and waits until their engines stand. Worker i goes into bundle i of `place`.
+
+        Raises CapacityError if the cluster cannot hold them, EngineDied if one does not come up.
+        """
+        import ray
+
+        from hamr.rollout.vllm_settings import engine_env
+
+        _check_capacity(config, ray.cluster_resources())
+        engine = config.engine
+
+        def spawn(worker_seed: int) -> ActorHandle:
+            remote = ray.remote(RolloutWorker).options(
+                **ray_options(amounts(engine)),
+                **at(place, worker_seed - seed, engine.node_labels),
+                max_concurrency=CONCURRENT_CALLS,
+                max_restarts=0,
+                runtime_env={"env_vars": engine_env(engine)},
+            )
+            return remote.remote(str(model_path), config, model, worker_seed)
+
+        slots = [_Slot(seed=seed + i, actor=spawn(seed + i)) for i in range(config.workers)]
+        workers = cls(config, slots, spawn)
+        try:
+            await workers.pids()
+        except BaseException:
+            workers.shutdown()
+            raise
+        return workers
+
+    # --- generation ---
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        """Yields every key's response exactly once, in the order in which they end.
+
+        Raises EngineDied after `deadline_s` without any response, or when replacements keep dying.
+        """
+        arrived: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
+        waiting = {key for request in requests for key in request.keys}
+        tasks = [asyncio.create_task(self._serve(slot, share, arrived)) for slot, share in self._assign(requests)]
+        try:
+            while waiting:
+                item = await self._next(arrived, len(waiting))
+                if isinstance(item, BaseException):
+                    raise item
+                if item.key in waiting:
+                    waiting.discard(item.key)
+                    self.last_prompt = item.prompt_ids
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _next(self, arrived: asyncio.Queue[Rollout | BaseException], left: int) -> Rollout | BaseException:
+        try:
+            return await asyncio.wait_for(arrived.get(), self.config.deadline_s)
+        except TimeoutError:
+            message = f"no response in {self.config.deadline_s:g} s while {left} were due; see rollout.deadline_s"
+            return EngineDied(message)
+
+    def _assign(self, requests: Sequence[GenerationRequest]) -> list[tuple[_Slot, list[GenerationRequest]]]:
+        """Each request to the least-loaded worker, counting what this call adds."""
+        shares: dict[int, list[GenerationRequest]] = {}
+        for request in requests:
+            index = min(range(len(self._slots)), key=lambda i: self._slots[i].load)
+            self._slots[index].load += len(request.keys)
+            shares.setdefault(index, []).append(request)
+        return [(self._slots[index], share) for index, share in shares.items()]
+
+    async def _serve(
+        self, slot: _Slot, requests: list[GenerationRequest], arrived: asyncio.Queue[Rollout | BaseException]
+    ) -> None:
+        """Streams one worker's share into `arrived`; if the worker dies, the rest of it goes to its replacement."""
+        from ray.exceptions import RayActorError, RayTaskError
+
+        pending = {key for request in requests for key in request.keys}
+        deaths = 0
+        try:
+            while pending:
+                life = slot.life
+                try:
+                    stream = slot.actor.generate.options(num_returns="streaming").remote(_rest(requests, pending))
+                    async for reference in stream:
+                        rollout = await reference
+                        pending.discard(rollout.key)
+                        slot.load -= 1
+                        deaths = 0
+                        arrived.put_nowait(rollout)
+                except (RayActorError, EngineDied) as error:
+                    deaths += 1
+                    if deaths > MAX_REPLACEMENTS:
+                        raise EngineDied(f"a rollout worker died {deaths} times in a row: {error}") from error
+                    await self._replace(slot, life)
+        except RayTaskError as error:  # the worker's own exception, without Ray's trace of it
+            arrived.put_nowait(error.cause)
+        except Exception as error:
+            arrived.put_nowait(error)
+        finally:
+            slot.load -= len(pending)
+
+    # --- weights ---
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        """Brings every engine to the weights in `path` (one safetensors) as policy `version`.
+
+        The file must stay until the next call: a worker that is replaced later starts from it.
+        """
+        self._newest, self.version = path, version
+        await asyncio.gather(*(self._load(slot, path, version) for slot in self._slots))
+
+    async def _load(self, slot: _Slot, path: Path, version: int) -> None:
+        from ray.exceptions import RayActorError
+
+        life = slot.life
+        try:
+            await self._in_time(slot.actor.load_weights.remote(str(path), version), "load weights")
+        except (RayActorError, EngineDied):
+            await self._replace(slot, life)
+
+    async def commit_version(self, version: int) -> None:
+        """Names the weights that every engine has just received over NCCL, and drops the old ones' KV cache."""
+        await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
+        self.version = version
+
+    async def sleep(self) -> None:
+        """All engines give their GPUs' memory away until `wake_up`."""
+        await asyncio.gather(*(self._in_time(s.actor.sleep.remote(), "fall asleep") for s in self._slots))
+
+    async def wake_up(self) -> None:
+        await asyncio.gather(*(self._in_time(s.actor.wake_up.remote(), "wake up") for s in self._slots))
+
+    # --- life and death ---
+
+    async def _replace(self, slot: _Slot, life: int) -> None:
+        """A fresh actor on the newest weights in the place of the one that was seen dead in its `life`."""
+        import ray
+
+        async with slot.lock:
+            if slot.life != life:
+                return
+            if self.config.transfer == "nccl" and self.version:
+                # Its replacement would start from version 0, outside of the trainer's NCCL group.
+                raise EngineDied("a rollout worker died under transfer=nccl; resume the run from its checkpoint")
+            # An actor whose engine thread died still holds its memory.
+            ray.kill(slot.actor)
+            slot.actor = self._spawn(slot.seed)
+            slot.life += 1
+            self.replaced += 1
+            await self._in_time(slot.actor.pid.remote(), "start")
+            if self._newest is not None:
+                await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
+
+    async def _in_time(self, reference: Awaitable[Any], doing: str) -> Any:
+        try:
+            return await asyncio.wait_for(reference, self.config.deadline_s)
+        except TimeoutError as error:
+            raise EngineDied(f"a rollout worker did not {doing} in {self.config.deadline_s:g} s") from error
+
+    async def pids(self) -> list[int]:
+        """Process ids of the workers, in order."""
+        from ray.exceptions import RayActorError
+
+        try:
+            return list(await asyncio.gather(*(self._in_time(s.actor.pid.remote(), "start") for s in self._slots)))
+        except RayActorError as error:
+            raise EngineDied(f"a rollout worker did not start: {error}") from error
+
+    @property
+    def handles(self) -> list[ActorHandle]:
+        """The actors, for the client that drives a transfer over NCCL."""
+        return [slot.actor for slot in self._slots]
+
+    def shutdown(self) -> None:
+        import ray
+
+        for slot in self._slots:
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                ray.kill(slot.actor)
+
+
+def _rest(requests: Iterable[GenerationRequest], pending: set[SampleKey]) -> list[GenerationRequest]:
+    """`requests` cut down to the keys in `pending`, seeds beside them."""
+    rest = []
+    for request in requests:
+        kept = [(key, seed) for key, seed in zip(request.keys, request.seeds, strict=True) if key in pending]
+        if kept:
+            keys, seeds = zip(*kept, strict=True)
+            rest.append(replace(request, keys=keys, seeds=seeds))
+    return rest
+
+
+def _check_capacity(config: RolloutConfig, cluster: Mapping[str, float]) -> None:
+    for resource, share in (("CPU", config.engine.num_cpus), ("GPU", config.engine.num_gpus)):
+        needed, there = config.workers * share, cluster.get(resource, 0.0)
+        if needed > there:
+            remedy = f"need {needed:g} {resource}s but the cluster has {there:g}; lower it or add nodes"
+            raise CapacityError("rollout.workers", config.workers, remedy)

@@ -1,0 +1,161 @@
+"""The reward ledger: an append-only SQLite file with one row per scored response, exactly once."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from hamr.errors import HamrError, RunFolderError
+from hamr.security.redaction import blot
+from hamr.telemetry.record_json import record_from_json, record_to_json
+from hamr.types import Failure, RewardRecord
+
+_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (
+    run TEXT NOT NULL, step INTEGER NOT NULL, prompt TEXT NOT NULL, sample INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    band TEXT NOT NULL,
+    outcome TEXT NOT NULL,           -- scored, malformed_response, judge_timeout, ...
+    total REAL,                      -- NULL where scoring failed
+    s_r REAL, s_j REAL,
+    response_tokens INTEGER NOT NULL,
+    scorer_calls INTEGER NOT NULL, scorer_tokens INTEGER NOT NULL, cost REAL NOT NULL,
+    seconds REAL NOT NULL,
+    first_version INTEGER, last_version INTEGER,
+    record TEXT NOT NULL,            -- the whole record as JSON
+    UNIQUE (run, step, prompt, sample, attempt)
+);
+CREATE VIEW IF NOT EXISTS components AS
+    SELECT run, step, prompt, sample, attempt,
+           json_extract(c.value, '$.name') AS name,
+           json_extract(c.value, '$.weight') AS weight,
+           json_extract(c.value, '$.outcome.kind') AS outcome,
+           json_extract(c.value, '$.outcome.value') AS value
+    FROM records, json_each(record, '$.components') AS c;
+"""
+
+
+class Ledger:
+    """Append-only and keyed by (run, step, prompt, sample, attempt): a record that comes twice counts once.
+
+    Others may read while it is written (SQLite's WAL). `add` is one transaction: a process killed in the
+    middle of it leaves all of its records or none. It is safe to call from several threads.
+
+    Open with `readonly=True` to look at a run, running or not.
+    """
+
+    def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
+        self.path = Path(path)
+        if readonly and not self.path.is_file():
+            raise HamrError(f"{self.path}: no such ledger")
+        uri = f"{self.path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(uri, uri=True, timeout=30.0, check_same_thread=False, isolation_level=None)
+        try:
+            self._open(readonly)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
+                raise
+            raise RunFolderError("ledger", str(self.path), "no ledger: a run writes one, and SQLite reads it") from None
+
+    def _open(self, readonly: bool) -> None:
+        if not readonly:
+            # NORMAL flushes at checkpoints only: a killed process loses nothing, a power cut at most the last steps.
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_SCHEMA)
+            if self._version() == 0:
+                self._db.execute(f"PRAGMA user_version={_VERSION}")
+        if self._version() != _VERSION:
+            self._db.close()
+            raise HamrError(f"{self.path}: a ledger of another version of hamr, or no ledger at all")
+
+    def _version(self) -> int:
+        return self._db.execute("PRAGMA user_version").fetchone()[0]
+
+    def add(self, records: Iterable[RewardRecord]) -> int:
+        """Appends what is new, all or none; returns how many rows that were. HamrError when the disk is full."""
+        rows = [_row(r) for r in records]
+        if not rows:
+            return 0
+        marks = ",".join("?" * len(rows[0]))
+        with self._lock:
+            before = self._db.total_changes
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(f"INSERT OR IGNORE INTO records VALUES ({marks})", rows)
+                self._db.execute("COMMIT")
+            except BaseException as e:
+                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                    self._db.execute("ROLLBACK")
+                if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise HamrError(f"{self.path}: no space left on the disk; free some, then resume the run") from e
+                raise
+            return self._db.total_changes - before
+
+    def discard_after(self, run: str, step: int) -> int:
+        """Takes back what `run` and its evaluations (`run/eval-...`) recorded after `step`: a run that goes on from a
+        checkpoint of that step repeats those steps, and the policy that answered there is gone. Returns how many rows
+        that were."""
+        mine = "(run = ? OR substr(run, 1, ?) = ?)"
+        within = f"{run}/"
+        with self._lock, self._db:
+            found = self._db.execute(f"DELETE FROM records WHERE {mine} AND step > ?", (run, len(within), within, step))
+            return found.rowcount
+
+    def rows(
+        self, *, run: str | None = None, step: int | None = None, since: int | None = None
+    ) -> Iterator[RewardRecord]:
+        """Records in the order of their arrival; of one run, one step, or from step `since` on, if given."""
+        wanted = [("run = ?", run), ("step = ?", step), ("step >= ?", since)]
+        used = [(clause, value) for clause, value in wanted if value is not None]
+        where = " WHERE " + " AND ".join(c for c, _ in used) if used else ""
+        cursor = self._db.execute(f"SELECT record FROM records{where} ORDER BY rowid", [v for _, v in used])
+        for (text,) in cursor:
+            yield record_from_json(text)
+
+    def count(self) -> int:
+        return self._db.execute("SELECT COUNT(*) FROM records").fetchone()[0]
+
+    def query(self, sql: str, *parameters: object) -> list[tuple]:
+        """A read-only question in SQL, over the table `records` and the view `components`."""
+        return self._db.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _row(record: RewardRecord) -> tuple:
+    key, total = record.key, record.total
+    versions = [span.version for span in record.versions]
+    return (
+        key.run,
+        key.step,
+        key.prompt,
+        key.sample,
+        key.attempt,
+        record.band,
+        total.kind,
+        None if isinstance(total, Failure) else total.value,
+        record.s_r,
+        record.s_j,
+        record.response_tokens,
+        len(record.calls),
+        sum(c.prompt_tokens + c.output_tokens for c in record.calls),
+        sum(c.cost for c in record.calls),
+        record.seconds,
+        min(versions, default=None),
+        max(versions, default=None),
+        blot(record_to_json(record)),
+    )

@@ -1,0 +1,249 @@
+"""Figures of a step: reduced once from raw values, named by the glossary, written as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import RunFolderError
+from hamr.security.redaction import blot
+from hamr.telemetry.glossary import check_names
+from hamr.telemetry.record_json import failure_kinds
+from hamr.types import Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
+
+CASCADE_BANDS = ("below", "inside", "above")
+CASCADED = (*CASCADE_BANDS, "skipped")
+
+
+# --- reducing ----------------------------------------------------------------------------------
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The q-th percentile (0..100), linear between neighbours. Raises ValueError on no values.
+
+    >>> percentile([1.0, 2.0, 3.0, 5.0], 50)
+    2.5
+    """
+    if not values:
+        raise ValueError("percentile of no values")
+    ordered = sorted(values)
+    at = (len(ordered) - 1) * q / 100
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def std(values: Sequence[float]) -> float:
+    """Population standard deviation; 0 for a single value."""
+    centre = mean(values)
+    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / len(values))
+
+
+_STATS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": mean,
+    "std": std,
+    "min": min,
+    "max": max,
+    "sum": math.fsum,
+}
+
+
+def reduce_stats(name: str, values: Iterable[float], stats: Sequence[str] = ("mean", "max")) -> dict[str, float]:
+    """`{name}/{stat}` over raw values; a percentile is called `p90`. Nothing for no values.
+
+    Call it once, where the raw values are: a mean of the means of unequal batches is the mean of nothing.
+    """
+    raw = list(values)
+    if not raw:
+        return {}
+    return {f"{name}/{s}": percentile(raw, float(s[1:])) if s[0] == "p" else float(_STATS[s](raw)) for s in stats}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """`counts[i]` values fell into [edges[i], edges[i+1]); the last bin has its right edge too.
+
+    Values outside the edges are put into the outermost bins, so that nothing vanishes.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, values: Iterable[float], *, bins: int = 20, low: float | None = None, high: float | None = None
+    ) -> Histogram:
+        """Equal bins between low and high (the extremes of the values if not given). No values: all counts 0."""
+        raw = [v for v in values if math.isfinite(v)]
+        low = min(raw, default=0.0) if low is None else low
+        high = max(raw, default=1.0) if high is None else high
+        high = high if high > low else low + 1.0
+        counts = [0] * bins
+        for v in raw:
+            counts[min(max(int((v - low) / (high - low) * bins), 0), bins - 1)] += 1
+        edges = tuple(low + (high - low) * i / bins for i in range(bins + 1))
+        return cls(edges=edges, counts=tuple(counts))
+
+
+# --- from records ------------------------------------------------------------------------------
+
+
+def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
+    """Total rewards of the responses that could be scored."""
+    return [r.total.value for r in records if not isinstance(r.total, Failure)]
+
+
+def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """reward/* of a step. Failures are left out of every mean and counted in `reward/failed_frac`.
+
+    Where all responses failed, there is no mean: only the shares are given. No records, no metrics.
+    """
+    if not records:
+        return {}
+    metrics = reduce_stats("reward/total", total_rewards(records), ("mean", "min", "max", "std", "p10", "p50", "p90"))
+    values: dict[str, list[float]] = {}
+    for record in records:
+        for c in record.components:
+            if c.value is not None:
+                values.setdefault(c.name, []).append(c.value)
+    for name, raw in values.items():
+        if name != "total":
+            metrics |= reduce_stats(f"reward/{name}", raw, ("mean", "std"))
+    kinds = Counter(r.total.kind for r in records)
+    metrics["reward/failed_frac"] = sum(isinstance(r.total, Failure) for r in records) / len(records)
+    for kind in (Scored.kind, MalformedResponse.kind, *failure_kinds()):
+        metrics[f"reward/outcome/{kind}"] = kinds[kind] / len(records)
+    return metrics
+
+
+def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """router/* of a step, as far as its records tell: where replies lay, who went to the judge, what it cost.
+
+    Shares of bands and escalation are over the replies in the cascade; a share of nothing is left out.
+    """
+    if not records:
+        return {}
+    bands: Counter[str] = Counter(r.band for r in records)
+    metrics = {
+        f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match", "verbatim")
+    }
+    cascaded = sum(bands[b] for b in CASCADED)
+    if cascaded:
+        metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded
+        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADED if bands[b] or b != "skipped"}
+    metrics["router/fallback_frac"] = sum(r.fallback is not None for r in records) / len(records)
+    metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
+    calls: dict[str, list[ScorerCall]] = {}
+    for record in records:
+        for call in record.calls:
+            calls.setdefault(call.pool, []).append(call)
+    for pool, made in calls.items():
+        metrics[f"router/tokens/{pool}"] = float(sum(c.prompt_tokens + c.output_tokens for c in made))
+        metrics[f"router/cost/{pool}"] = math.fsum(c.cost for c in made)
+        asked = sum(c.prompt_tokens for c in made)
+        if asked:
+            metrics[f"router/prefix_hit_frac/{pool}"] = sum(c.cached_tokens for c in made) / asked
+    return metrics
+
+
+def escalated(record: RewardRecord) -> bool:
+    """Whether the cascade put this reply to the judge, for whichever of its references."""
+    asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
+    return record.band in CASCADED and asked
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+class JsonlWriter:
+    """Appends one JSON object a line, without secrets of the environment, and flushes it. What a killed process left
+    torn at the end is cut off."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        cut_torn_tail(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(blot(json.dumps(row, allow_nan=False)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MetricsWriter:
+    """metrics.jsonl: {"step", "stage", "time", <metrics>}; `time` in seconds since the epoch.
+
+    A metric that is not finite is written as null, which is what JSON has for it. A resumed run writes the
+    steps after its checkpoint again: readers take the last line of a (stage, step), as `read_metrics` does.
+    """
+
+    def __init__(self, path: Path | str, *, strict: bool | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._out = JsonlWriter(path)
+        self._strict = strict
+        self._clock = clock
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        """Raises UnknownMetric in strict mode for a name that the glossary does not have."""
+        check_names(values, strict=self._strict)
+        numbers = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
+        self._out.write({"step": step, "stage": stage, "time": self._clock(), **numbers})
+
+    def close(self) -> None:
+        self._out.close()
+
+
+def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Objects of a file that may still be written: a torn last line is left out. No file, no objects. Raises
+    RunFolderError for any other line that is no object."""
+    path = Path(path)
+    if not path.exists():
+        return
+    with path.open("rb") as f:
+        for number, line in enumerate(f, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise RunFolderError(
+                    f"{path}:{number}", line[:60].decode(errors="replace"), "damaged; remove this line"
+                )
+            yield row
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
+
+    Where a name was written twice for one step (a run that was resumed), the last value stands.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in read_jsonl(path):
+        rows.setdefault((row["stage"], row["step"]), {}).update(row)
+    return list(rows.values())
+
+
+def cut_torn_tail(path: Path) -> None:
+    if not path.exists() or not path.stat().st_size:
+        return
+    with path.open("rb+") as f:
+        data = f.read()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            f.truncate(whole)
+            f.flush()
+            os.fsync(f.fileno())

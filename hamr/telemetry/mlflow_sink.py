@@ -1,0 +1,63 @@
+"""MLflow: configuration as parameters, the figures of metrics.jsonl as metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import BadInput
+from hamr.security.redaction import redact
+from hamr.telemetry.sinks import FiguresOnly, shown_as
+
+LONGEST_VALUE = 500
+"""Characters of a parameter that every MLflow store takes."""
+
+
+def check_mlflow() -> None:
+    """Raises BadInput where the library is not installed."""
+    if find_spec("mlflow") is None:
+        raise BadInput("logging.sinks", "mlflow", "is not installed; pip install 'hamr[mlflow]'")
+
+
+class MlflowSink(FiguresOnly):
+    """One MLflow run beside a run folder. Its id stands in `mlflow/id`, so that a resumed run goes on with it. Where
+    it is kept MLFLOW_TRACKING_URI says; unset, under `<run folder>/mlflow`."""
+
+    def __init__(self, folder: Path, *, experiment: str, name: str, config: Mapping[str, Any]) -> None:
+        check_mlflow()
+        import os
+
+        import mlflow
+
+        own = folder / "mlflow"
+        own.mkdir(exist_ok=True)
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            mlflow.set_tracking_uri(f"sqlite:///{own / 'runs.db'}")
+        known = own / "id"
+        before = known.read_text().strip() if known.is_file() else None
+        mlflow.set_experiment(redact(experiment))
+        self._mlflow, self._run = mlflow, mlflow.start_run(run_id=before, run_name=redact(name))
+        if before is None:
+            known.write_text(self._run.info.run_id + "\n")
+            mlflow.log_params({key: str(value)[:LONGEST_VALUE] for key, value in flat(redact(dict(config)))})
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        finite = {shown_as(stage, name): value for name, value in values.items() if math.isfinite(value)}
+        self._mlflow.log_metrics(finite, step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        self._mlflow.end_run("FAILED" if failed else "FINISHED")
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """
+    >>> flat({"a": {"b": 1}, "c": None})
+    [('a.b', 1), ('c', None)]
+    """
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        found += flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return found

@@ -1,0 +1,229 @@
+"""One recorder for everything that watches a run: files, ledger, W&B and the terminal."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from hamr.cascade.audit import AuditWindow
+from hamr.config.logging import AlarmsConfig
+from hamr.errors import Preempted
+from hamr.rewards.truth import ExactAct, metric_word
+from hamr.telemetry.console import Console
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import (
+    JsonlWriter,
+    MetricsWriter,
+    mean,
+    reward_metrics,
+    router_metrics,
+    total_rewards,
+)
+from hamr.telemetry.pace import PACE_STEPS, left_s
+from hamr.telemetry.record_json import action_to_dict
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.sinks import Sink
+from hamr.telemetry.watch import TruthWindow, alarms, flags, watch_metrics
+from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
+
+
+class RunRecorder:
+    """Implements `protocols.Recorder` over a run folder.
+
+    `records` of a step go into the ledger at once; their reward/* and router/* figures wait for the step's
+    `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
+
+    `truth`: the rule for exact acts, where the data allow one.
+    `wandb`: where figures, histograms and sampled responses go beside the folder; W&B, or several such as one.
+    `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
+    `sample_rows` of them are kept a step. Figures beyond `limits` raise alarms; `audit_frac` is the configured share of
+    audited replies.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        console: Console | None = None,
+        wandb: Sink | None = None,
+        prompts: Mapping[str, ServiceSample] | None = None,
+        sample_rows: int = 8,
+        limits: AlarmsConfig | None = None,
+        audit_frac: float = 0.0,
+        truth: ExactAct | None = None,
+        strict: bool | None = None,
+    ) -> None:
+        self.stage = ""
+        self._total = 0
+        self._console = console
+        self._wandb = wandb
+        self._prompts = prompts or {}
+        self._sample_rows = sample_rows
+        self._ledger = Ledger(folder.ledger)
+        self._metrics = MetricsWriter(folder.metrics, strict=strict)
+        self._samples = JsonlWriter(folder.samples)
+        self._pending: dict[int, dict[str, float]] = {}
+        self._standing: dict[str, float] = {}
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
+        self._limits = limits or AlarmsConfig()
+        self._audits = AuditWindow() if audit_frac else None
+        self._truth, self._truths = truth, TruthWindow()
+
+    def begin(self, stage: str, total: int) -> None:
+        """What follows belongs to `stage` (sft, rl), which has `total` steps."""
+        self.stage, self._total = stage, total
+        self._pending.clear()
+        self._seconds.clear()
+
+    def rewind(self, run: str, step: int) -> None:
+        """The run goes on after `step`: what was recorded of later steps is taken back from the ledger."""
+        self._ledger.discard_after(run, step)
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Figures that stand beside those of every step from now on; a later value of the same name counts."""
+        self._standing.update(values)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
+        merged = {**self._standing, **self._pending.pop(step, {}), **values}
+        if "timing/step/total" in merged:
+            self._seconds.append(merged["timing/step/total"])
+        if (left := left_s(list(self._seconds), step, self._total)) is not None:
+            merged["progress/left_s"] = left
+        raised = alarms(merged, self._limits)
+        merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
+        self._metrics.write(step, self.stage, merged)
+        if self._wandb:
+            self._wandb.metrics(step, self.stage, merged)
+        if self._console:
+            self._console.step(step, self._total, merged)
+            for line in raised.values():
+                self._console.note(line)
+
+    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
+        """Every response of the step, dropped groups included; call once a step, so that means are of the whole."""
+        self._ledger.add(records)
+        audits = self._audits.add(records) if self._audits else {}
+        self._pending[step] = {
+            **reward_metrics(records),
+            **router_metrics(records),
+            **watch_metrics(records),
+            **audits,
+            **self._exact_acts(records),
+        }
+        if self._wandb:
+            self._wandb.records(step, records)
+        self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
+
+    def _exact_acts(self, records: Sequence[RewardRecord]) -> dict[str, float]:
+        """truth/* of a step; nothing where there is no rule."""
+        known = [(r, self._prompts[r.key.prompt]) for r in records if r.key.prompt in self._prompts]
+        if self._truth is None or not known:
+            return {}
+        by_act = self._truth.by_act([r.action for r, _ in known], [sample for _, sample in known])
+        share = sum(map(sum, by_act.values())) / len(known)
+        metrics = {"truth/exact_act": share}
+        metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
+        if rewards := total_rewards(records):
+            metrics["truth/drop"] = self._truths.add(mean(rewards), share)
+        return metrics
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            self._samples.write({"step": step, "stage": self.stage, **row})
+        if self._wandb:
+            self._wandb.samples(step, rows)
+
+    def evaluation(
+        self, name: str, step: int, values: Mapping[str, float], records: Sequence[RewardRecord] = ()
+    ) -> None:
+        """Held-out figures (`eval/<stage>/*`) and the records behind them, apart from those of training.
+
+        The row of metrics.jsonl has `eval-<name>` as its stage.
+        """
+        self._ledger.add(records)
+        self._metrics.write(step, f"eval-{name}", values)
+        if self._wandb:
+            self._wandb.metrics(step, f"eval-{name}", values)
+        if self._console:
+            self._console.evaluation(name, values)
+        for row in pick_samples(records, self._prompts, self._sample_rows, seed=step):
+            self._samples.write({"step": step, "stage": f"eval-{name}", **row})
+
+    def close(self, *, failed: bool = False) -> None:
+        self._metrics.close()
+        self._samples.close()
+        self._ledger.close()
+        if self._wandb:
+            self._wandb.close(failed=failed)
+
+    def __enter__(self) -> RunRecorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close(failed=kind is not None and not issubclass(kind, Preempted))
+
+
+def pick_samples(
+    records: Sequence[RewardRecord], prompts: Mapping[str, ServiceSample], n: int, *, seed: int
+) -> list[dict[str, Any]]:
+    """Up to n responses with their reward breakdown: the best, the worst, a failure if any, the rest at random.
+
+    The draw depends on the seed alone; the rows keep the order of the records.
+    """
+    if len(records) <= n:
+        chosen = set(range(len(records)))
+    else:
+        scored = [(r.total.value, i) for i, r in enumerate(records) if not isinstance(r.total, Failure)]
+        failed = [i for i, r in enumerate(records) if isinstance(r.total, Failure)]
+        wanted = [max(scored)[1], min(scored)[1]] if scored else []
+        wanted += failed[:1]
+        chosen = set(wanted[:n])
+        rest = [i for i in range(len(records)) if i not in chosen]
+        chosen |= set(random.Random(seed).sample(rest, n - len(chosen)))
+    return [sample_row(records[i], prompts.get(records[i].key.prompt)) for i in sorted(chosen)]
+
+
+def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, Any]:
+    """One response and what made its reward, flat, with JSON values only; null where scoring failed."""
+    row: dict[str, Any] = {"prompt": record.key.prompt, "sample": record.key.sample}
+    if sample is not None:
+        said = [t for t in sample.history if t.role != "agent"]
+        row["customer"] = said[-1].content if said else ""
+        if sample.references:
+            row["reference"] = show_action(sample.references[_closest(record)].action)
+    row |= {
+        "response": record.response,
+        "action": action_to_dict(record.action),
+        "band": record.band,
+        "s_r": record.s_r,
+        "s_j": record.s_j,
+        "outcome": record.total.kind,
+        "total": None if isinstance(record.total, Failure) else record.total.value,
+    }
+    for c in record.components:
+        row[f"reward/{c.name}"] = c.value
+    return row
+
+
+def show_response(record: RewardRecord) -> str:
+    """What a response did; its raw text where it was no action."""
+    return record.response if record.action is None else show_action(record.action)
+
+
+def show_action(action: Action) -> str:
+    """An action as a person reads it: the words said, or `tool(name=value)`."""
+    if isinstance(action, ToolCall):
+        return f"{action.name}({', '.join(f'{k}={json.dumps(v)}' for k, v in action.parameters.items())})"
+    return action.content
+
+
+def _closest(record: RewardRecord) -> int:
+    """Index of the reference that scored best; the first if none was asked about."""
+    asked = [(s.s_j if s.s_j is not None else s.s_r, s.reference) for s in record.reference_scores]
+    known = [(score, -index) for score, index in asked if score is not None]
+    return -max(known)[1] if known else 0

@@ -1,0 +1,224 @@
+"""The folder of a run: where everything that a run leaves behind stands, and who may write there.
+
+config.yaml  metrics.jsonl  ledger.sqlite  samples.jsonl  summary.json  report.html
+plots/*.png  checkpoints/step_<n>/  wandb/  run.lock
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from hamr.errors import RunFolderError
+from hamr.security.processes import started
+from hamr.security.redaction import redact
+
+_LOCK = "run.lock"
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time.
+
+    `create` and `resume` take the lock; `open` only reads (a report, a status) and takes none. Leave with
+    `close()` or as a context manager; a process that dies without it leaves a stale lock, which the next
+    one takes over.
+    """
+
+    def __init__(self, path: Path, *, locked: bool) -> None:
+        self.path = path
+        self._locked = locked
+
+    @classmethod
+    def create(cls, path: Path | str, config_yaml: str) -> RunFolder:
+        """A fresh folder with `config.yaml` (secrets out) in it.
+
+        Raises RunFolderError if the folder has anything in it, is in use, or cannot be made.
+        """
+        path = Path(path).absolute()
+        cls.refuse_if_used(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _take_lock(path)
+            folder = cls(path, locked=True)
+            try:
+                # Once more under the lock: another run may have come and gone since the first look.
+                cls.refuse_if_used(path)
+                folder.plots.mkdir()
+                folder.checkpoints.mkdir()
+                write_atomic(folder.config, _redacted_yaml(config_yaml))
+            except BaseException:
+                folder.close()
+                raise
+        except OSError as e:
+            raise RunFolderError(
+                "experiment.run_dir", str(path), f"cannot be made ({e.strerror}); give a folder that can be written"
+            ) from e
+        return folder
+
+    @staticmethod
+    def refuse_if_used(path: Path | str) -> None:
+        """Raises RunFolderError if a new run cannot have this folder; makes nothing, so it can be asked early."""
+        path = Path(path).absolute()
+        if path.exists() and not path.is_dir():
+            raise RunFolderError("experiment.run_dir", str(path), "is a file; give a folder")
+        if path.is_dir() and any(p.name != _LOCK for p in path.iterdir()):
+            raise RunFolderError(
+                "experiment.run_dir",
+                str(path),
+                f"exists and is not empty; give another folder, or go on with that run by resume={path}",
+            )
+
+    @classmethod
+    def resume(cls, path: Path | str) -> RunFolder:
+        """The folder of an earlier run, to write on. Raises RunFolderError if it is none or in use."""
+        folder = cls.open(path)
+        try:
+            _take_lock(folder.path)
+            folder._locked = True
+            folder.plots.mkdir(exist_ok=True)
+            folder.checkpoints.mkdir(exist_ok=True)
+        except OSError as e:
+            raise RunFolderError("resume", str(path), f"cannot be written ({e.strerror}); check who owns it") from e
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """The folder of an earlier run, to read. Raises RunFolderError if it is none."""
+        path = Path(path).absolute()
+        if not (path / "config.yaml").is_file():
+            remedy = "has no config.yaml, so it is no run folder; give the folder that the run printed"
+            raise RunFolderError("resume", str(path), remedy if path.exists() else "no such folder; check the path")
+        return cls(path, locked=False)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.sqlite"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def plots(self) -> Path:
+        return self.path / "plots"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def wandb(self) -> Path:
+        return self.path / "wandb"
+
+    def close(self) -> None:
+        """Gives the lock back; a second call does nothing."""
+        if self._locked:
+            self._locked = False
+            with _lock_file(self.path) as f:
+                if _owner(f) == _me():
+                    _write(f, "")
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Writes aside and renames, so that a reader sees the old file or the new one, never half of it."""
+    aside = path.with_name(f".{path.name}.tmp")
+    with aside.open("w", encoding="utf-8") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    aside.replace(path)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The raw values of a run folder's config.yaml. Raises RunFolderError for one that is damaged."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())[:120]
+        raise RunFolderError("config", str(path), f"damaged, not YAML ({said}); give another run folder") from None
+    if not isinstance(raw, dict):
+        raise RunFolderError("config", str(path), "damaged, holds no configuration; give another run folder")
+    return raw
+
+
+def _redacted_yaml(text: str) -> str:
+    return yaml.safe_dump(redact(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=120)
+
+
+# --- the lock ----------------------------------------------------------------------------------
+# The file names its owner. A kernel lock guards only the few microseconds in which it is read and
+# rewritten: held for the whole run, it would be inherited by forked children and outlive the run.
+
+
+def _me() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started(os.getpid())}
+
+
+@contextmanager
+def _lock_file(folder: Path) -> Iterator[int]:
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _owner(fd: int) -> dict[str, Any] | None:
+    """Who is named in the file, or None if nobody is (also for a torn write: its author is dead)."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        return json.loads(os.read(fd, 4096))
+    except ValueError:
+        return None
+
+
+def _write(fd: int, text: str) -> None:
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.write(fd, text.encode())
+
+
+def _take_lock(folder: Path) -> None:
+    with _lock_file(folder) as fd:
+        owner, me = _owner(fd), _me()
+        if owner is not None:
+            elsewhere = owner["host"] != me["host"]
+            if elsewhere or started(owner["pid"]) == owner["started"]:
+                where = f" on {owner['host']}" if elsewhere else ""
+                remedy = f"is in use by process {owner['pid']}{where}; wait for it or give another folder"
+                if elsewhere:
+                    remedy += f" (if that process is gone, remove {folder / _LOCK})"
+                raise RunFolderError("experiment.run_dir", str(folder), remedy)
+        _write(fd, json.dumps(me))

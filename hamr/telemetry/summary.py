@@ -1,0 +1,92 @@
+"""summary.json: what was trained, how good it was before and after, how long it took, on what."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from hamr.errors import HamrError
+from hamr.security.redaction import redact
+from hamr.telemetry.run_folder import RunFolder, write_atomic
+
+STAGES = ("base", "sft", "rl")
+
+
+class StageSummary(TypedDict, total=False):
+    """Held-out figures of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
+
+    `tool_exact_match` is None where the split has no tool decisions; `by_act` is the accuracy per kind of
+    decision, where any reply counts if one is due. `exact_act` has the facts in it and tells replies apart;
+    `exact_by_act` has it per act, with `n` and its interval (`low`, `high`).
+    """
+
+    n: int
+    action_accuracy: float
+    tool_exact_match: float | None
+    format_error_rate: float
+    failed_frac: float
+    reward: dict[str, float]
+    by_act: dict[str, float]
+    exact_act: float | None
+    exact_by_act: dict[str, dict[str, float]]
+
+
+class ScorerSummary(TypedDict, total=False):
+    """Does a scorer carry signal? AUC per set of labelled pairs (`held_out`, `labelled_pairs`), 0.5 is chance.
+
+    `pairs` were asked, `failed` of them had no score. `raw_auc` is that of the model before any fine-tuning, asked
+    for its verdict at once; None where no fine-tuning was asked for.
+    """
+
+    auc: dict[str, float]
+    word_overlap_auc: dict[str, float]
+    pairs: dict[str, int]
+    failed: dict[str, int]
+    raw_auc: float | None
+    finetuned: bool
+
+
+class Summary(TypedDict, total=False):
+    """Everything in summary.json. `dialogues`: SAGE's figures by stage, with their step. `scorer_gate`: role -> in how
+    many contexts a wrong reply beat the right ones before RL, and which. `timing`: seconds per phase of the run; memory
+    in GB over all processes."""
+
+    name: str
+    stages: dict[str, StageSummary]
+    dialogues: dict[str, dict[str, float]]
+    scorers: dict[str, ScorerSummary]
+    scorer_gate: dict[str, dict[str, Any]]
+    timing: dict[str, float]
+    steps: int
+    seed: int
+    dropped_prompts: dict[str, int]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    memory_gb_peak: float
+
+
+def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Path:
+    """Writes summary.json, whole or not at all, without secrets; numbers that are not finite become null."""
+    write_atomic(folder.summary, json.dumps(_finite(redact(summary)), indent=2) + "\n")
+    return folder.summary
+
+
+def read_summary(folder: RunFolder) -> Summary:
+    """The summary, or an empty one where the run has not come to its end. Raises HamrError if it is damaged."""
+    if not folder.summary.is_file():
+        return {}
+    try:
+        return json.loads(folder.summary.read_text())
+    except ValueError as e:
+        raise HamrError(f"{folder.summary}: is no JSON ({e}); was it edited?") from e
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

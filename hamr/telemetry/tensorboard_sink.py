@@ -1,0 +1,36 @@
+"""TensorBoard: the figures of metrics.jsonl as scalars, under `<run folder>/tensorboard`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from hamr.errors import BadInput
+from hamr.telemetry.sinks import FiguresOnly, shown_as
+
+
+def check_tensorboard() -> None:
+    """Raises BadInput where the library is not installed: torch's writer needs it."""
+    if find_spec("tensorboard") is None:
+        raise BadInput("logging.sinks", "tensorboard", "is not installed; pip install 'hamr[tensorboard]'")
+
+
+class TensorboardSink(FiguresOnly):
+    """A resumed run writes on in the same folder; TensorBoard joins the parts by step."""
+
+    def __init__(self, folder: Path) -> None:
+        check_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"))
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            if math.isfinite(value):
+                self._writer.add_scalar(shown_as(stage, name), value, global_step=step)
+        self._writer.flush()
+
+    def close(self, *, failed: bool = False) -> None:
+        self._writer.close()

@@ -1,0 +1,224 @@
+"""Weights & Biases: the same keys as metrics.jsonl, reward histograms, a table of sampled responses.
+
+The only importer of wandb. What wandb gathers on its own (program, arguments, code, git, environment, host)
+is turned off, so that only what is handed to this class reaches its files or its server. A W&B that hangs or dies
+costs a run its W&B record and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from hamr.errors import BadInput
+from hamr.security.redaction import redact
+from hamr.telemetry.metrics import Histogram, total_rewards
+from hamr.types import RewardRecord
+
+Mode = Literal["offline", "online", "disabled"]
+log = logging.getLogger(__name__)
+
+CLOSE_S = {"offline": 60.0, "online": 600.0}
+"""Longest wait for W&B to write, or to send, what it still holds when the run ends."""
+WAITING_CALLS = 10_000
+MOST_ERRORS = 3
+
+
+def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
+    """Raises BadInput if `online` is asked for without a key in the environment. Call before Ray starts."""
+    env = os.environ if environ is None else environ
+    if mode == "online" and not env.get("WANDB_API_KEY"):
+        raise BadInput("logging.wandb.mode", mode, "needs a key; set WANDB_API_KEY in the environment, or mode=offline")
+
+
+class WandbSink:
+    """One W&B run beside a run folder; its id stands in `wandb/id`, so that a resumed run goes on with it.
+
+    `folder` is the run folder; wandb writes under `folder/wandb/`. Offline runs are sent later by
+    `wandb sync <folder>/wandb/offline-run-*`. Disabled, every call does nothing and wandb is not imported.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        mode: Mode = "offline",
+        project: str = "hamr",
+        entity: str | None = None,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        job_type: str | None = None,
+        tags: Sequence[str] = (),
+        artifacts: bool = False,
+    ) -> None:
+        check_wandb(mode)
+        self._kept = folder if artifacts else None
+        self._run: Any = None
+        self.id: str | None = None
+        if mode == "disabled":
+            return
+        import wandb
+
+        self._wandb = wandb
+        self._close_s = CLOSE_S[mode]
+        self._courier = _Courier()
+        self.id = _run_id(folder / "wandb" / "id")
+        settings = wandb.Settings(
+            mode=mode,
+            silent=True,
+            console="off",
+            disable_code=True,
+            save_code=False,
+            disable_git=True,
+            disable_job_creation=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
+        self._run = wandb.init(
+            dir=str(folder),
+            id=self.id,
+            # Offline there is no server to ask; the id alone ties the parts together when they are synced.
+            resume="allow" if mode == "online" else None,
+            project=redact(project),
+            entity=entity,
+            name=redact(name),
+            group=redact(group),
+            job_type=redact(job_type),
+            tags=redact(list(tags)) or None,
+            config=redact(dict(config or {})),
+            settings=settings,
+        )
+        # Stages count their steps anew, and W&B's own counter must grow: so `step` is a column, not the counter.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        if self._run:
+            self._log({"step": step, "stage": stage, **values})
+
+    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
+        """Histogram of the step's total rewards; nothing if none could be scored."""
+        rewards = total_rewards(records)
+        if self._run and rewards:
+            h = Histogram.of(rewards)
+            pair = (list(h.counts), list(h.edges))
+            self._log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
+
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A table of sampled responses; its columns are the keys of the rows in the order of appearance."""
+        if self._run and rows:
+            columns = list(dict.fromkeys(k for row in rows for k in row))
+            data = [[_cell(row.get(c)) for c in columns] for row in map(redact, rows)]
+            self._log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
+
+    def _keep(self, run: Any, kind: str, path: Path) -> None:
+        artifact = self._wandb.Artifact(f"{kind}-{self.id}", type=kind)
+        if path.is_dir():
+            artifact.add_dir(str(path))
+        else:
+            artifact.add_file(str(path))
+        run.log_artifact(artifact)
+
+    def _log(self, row: dict[str, Any]) -> None:
+        run = self._run
+        self._courier.take(lambda: run.log(row))
+
+    def close(self, *, failed: bool = False) -> None:
+        """Waits until W&B has what it was given, at most `CLOSE_S`. With `artifacts`, the ledger and the newest
+        checkpoint go first."""
+        run, self._run = self._run, None
+        if run:
+            for kind, path in kept(self._kept) if self._kept else ():
+                self._courier.take(partial(self._keep, run, kind, path))
+            self._courier.take(lambda: run.finish(exit_code=int(failed)))
+            self._courier.close(self._close_s)
+
+
+def kept(folder: Path) -> list[tuple[str, Path]]:
+    """(kind, path) of what a run folder has to keep: the ledger and the checkpoint of the highest step."""
+    steps = [p for p in (folder / "checkpoints").glob("step_*") if p.name.removeprefix("step_").isdigit()]
+    newest = max(steps, key=lambda p: int(p.name.removeprefix("step_")), default=None)
+    found = [("ledger", folder / "ledger.sqlite"), *([("checkpoint", newest)] if newest else [])]
+    return [(kind, path) for kind, path in found if path.exists()]
+
+
+class _Courier:
+    """Makes calls in order in a thread of its own: who hands them over neither waits for them nor hears their errors.
+    After MOST_ERRORS errors in a row all further calls are dropped."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING_CALLS)
+        self._broken = False
+        self._thread = threading.Thread(target=self._deliver, daemon=True, name="wandb")
+        self._thread.start()
+
+    def take(self, call: Callable[[], None]) -> None:
+        if self._broken:
+            return
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._give_up("it has not answered for long")
+
+    def close(self, timeout_s: float) -> None:
+        with contextlib.suppress(queue.Full):
+            self._calls.put_nowait(None)
+        self._thread.join(1.0 if self._broken else timeout_s)
+        if self._thread.is_alive():
+            self._give_up(f"it did not finish in {timeout_s:g} s")
+            _end_service()  # else it would keep this process from ending
+
+    def _deliver(self) -> None:
+        errors = 0
+        while (call := self._calls.get()) is not None:
+            if self._broken:
+                continue
+            try:
+                call()
+                errors = 0
+            except Exception as error:
+                errors += 1
+                log.debug("W&B refused a call", exc_info=True)
+                if errors == MOST_ERRORS:
+                    self._give_up(f"{type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        log.warning("W&B gets nothing more of this run (%s); metrics.jsonl has everything", reason)
+
+
+def _end_service() -> None:
+    """Kills W&B's own process, a child of this one."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name().startswith("wandb"):
+                child.kill()
+
+
+def _cell(value: Any) -> Any:
+    # A W&B column has one type; numbers stay numbers, all else is text.
+    return value if isinstance(value, int | float) or value is None else str(value)
+
+
+def _run_id(path: Path) -> str:
+    if path.is_file():
+        return path.read_text().strip()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = secrets.token_hex(4)
+    path.write_text(new + "\n")
+    return new

@@ -1,0 +1,293 @@
+"""The trainer group: N Ray actors that form one DeepSpeed world, behind protocols.Trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import socket
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hamr import signals
+from hamr.cluster.nodes import Place, asked, at
+from hamr.cluster.resource_requests import amounts, ray_options
+from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from hamr.errors import EngineDied, HamrError
+from hamr.garbage import collect_rarely
+from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.models.weights import check_shared_room, sweep_stale, weight_file
+from hamr.protocols import Metrics
+from hamr.types import TrainBatch, TrainGroup
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+    from hamr.models.weights import NcclAddress
+
+GRACE_S = 5.0
+"""After one rank's error, how long to wait for the others': a rank that lost its peer complains of a closed
+connection, and the peer's death, which is the reason, may be reported a moment later."""
+
+REMOVE_S = 10.0
+"""Longest wait for rank 0's host to remove a file; what stays is swept by the next run there."""
+REMOVE_STOPPED_S = 2.0
+"""The same, when a signal ends the run."""
+
+
+class TrainerRank:
+    """The actor: a rank of the world and its transport, nothing else."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        collect_rarely()
+        self.rank, self.world = rank, world
+        self.trainer: Any = None
+
+    def meeting_point(self) -> tuple[str, int]:
+        """Where others can meet this rank: its host, at a port that is free now."""
+        import ray
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    def set_up(self, config: TrainerConfig, algorithm: AlgorithmConfig, model_path: Path, **settings: Any) -> int:
+        """Builds this rank's trainer; returns the process id."""
+        from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
+
+        self.trainer = DeepSpeedTrainer(config, algorithm, model_path, rank=self.rank, world=self.world, **settings)
+        return os.getpid()
+
+    def share_weights(self, directory: Path, wanted: int) -> tuple[Path, str]:
+        """A file for this process's weights in this host's shared memory, and the node's id. What dead runs left there
+        is swept first."""
+        import ray
+
+        sweep_stale(directory)
+        check_shared_room(directory, wanted)
+        path = weight_file(directory, uuid.uuid4().hex[:8])
+        atexit.register(path.unlink, missing_ok=True)
+        return path, ray.get_runtime_context().get_node_id()
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Runs a method of the trainer. All ranks run it; rank 0 alone sends the result back."""
+        result = getattr(self.trainer, method)(*args, **kwargs)
+        return result if self.rank == 0 else None
+
+
+class TrainerGroup:
+    """All ranks as one trainer (protocols.Trainer). Needs a running Ray.
+
+    Every wait ends after `config.deadline_s` at the latest. An error of a rank surfaces as itself; a rank that died
+    raises EngineDied, and so does every call after that: a world without one of its ranks cannot go on.
+    """
+
+    def __init__(self, config: TrainerConfig, model: ModelConfig, actors: Sequence[ActorHandle]) -> None:
+        self.config = config
+        self.pids: tuple[int, ...] = ()
+        self._shared: tuple[Path, str] | None = None
+        self._model = model
+        self._actors = list(actors)
+
+    @classmethod
+    async def start(
+        cls,
+        config: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        model: ModelConfig,
+        model_path: Path,
+        total_steps: int,
+        seed: int,
+        temperature: float,
+        place: Place | None = None,
+    ) -> TrainerGroup:
+        """Starts `config.ranks` actors and waits until the model is loaded in all of them.
+
+        `temperature` is that of the rollouts: the loss sees the distribution that was sampled from. Rank i goes into
+        bundle i of `place`.
+        """
+        import ray
+
+        def spawn(rank: int) -> ActorHandle:
+            remote = ray.remote(TrainerRank).options(
+                **ray_options(amounts(config)),
+                **at(place, rank, config.node_labels),
+                max_restarts=0,
+                runtime_env={"env_vars": trainer_env(config)},
+            )
+            return remote.remote(rank, config.ranks)
+
+        group = cls(config, model, [spawn(rank) for rank in range(config.ranks)])
+        try:
+            host, port = await group.meeting_point()
+            settings = dict(
+                total_steps=total_steps, seed=seed, temperature=temperature, init_method=f"tcp://{host}:{port}"
+            )
+            group.pids = tuple(
+                await group._wait(
+                    [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors]
+                )
+            )
+        except BaseException:
+            await group.shutdown()
+            raise
+        return group
+
+    # --- protocols.Trainer ---
+
+    async def train(self, batch: TrainBatch) -> Metrics:
+        """The optimiser steps of one batch; metrics of the whole world (see DeepSpeedTrainer.train)."""
+        import ray
+
+        return await self._all("train", ray.put(batch))
+
+    async def save(self, folder: Path) -> None:
+        """`folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
+        await self._all("save", Path(folder).absolute())
+
+    async def save_policy(self, folder: Path) -> None:
+        """`folder/policy` alone: enough for a stage to start from with a fresh optimiser."""
+        await self._all("save_policy", Path(folder).absolute())
+
+    async def load(self, folder: Path) -> None:
+        """Goes on exactly where `save` was called; right after `start` or `reset`."""
+        await self._all("load", Path(folder).absolute())
+
+    # --- beyond the protocol ---
+
+    async def release_memory(self) -> None:
+        """Every rank gives its GPU what its allocator keeps for later."""
+        await self._all("release_memory")
+
+    async def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
+        """log p of every completion token, by group, sequence and token."""
+        import ray
+
+        return await self._all("logprobs", ray.put(list(groups)), temperature=temperature)
+
+    async def write_weights(self, path: Path) -> None:
+        """Every weight in the engines' type as one safetensors file, the tied head included."""
+        await self._all("write_weights", Path(path).absolute(), self._model.dtype)
+
+    async def share_weights(self, directory: Path, wanted: int) -> Path:
+        """A file for `write_weights` in the shared memory of rank 0's host. Raises BadInput where less than `wanted`
+        bytes are free there."""
+        self._shared = await self._first("share_weights", directory, wanted)
+        return self._shared[0]
+
+    async def remove_weights(self) -> None:
+        """Removes that file from rank 0's host, whether the rank still lives or not."""
+        if self._shared is not None:
+            (path, node), self._shared = self._shared, None
+            limit = REMOVE_S if signals.received() is None else REMOVE_STOPPED_S
+            await asyncio.to_thread(asked, [node], limit, _unlink, path)
+
+    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
+        """A new stage from the model in `model_path`, in the same processes.
+
+        Raises ValueError if `config` asks for another number of ranks or another backend.
+        """
+        for key in ("ranks", "backend"):
+            old, new = getattr(self.config, key), getattr(config, key)
+            if old != new:
+                raise ValueError(f"trainer.{key} cannot change from {old} to {new} in a running group")
+        await self._all("reset", Path(model_path), config=config, total_steps=total_steps)
+        self.config = config
+
+    async def meeting_point(self) -> tuple[str, int]:
+        """Host of rank 0 and a port that is free there now."""
+        return await self._first("meeting_point")
+
+    async def open_transfer(self, address: NcclAddress, client: Any) -> None:
+        """Joins the rollout engines for broadcasts over NCCL."""
+        await self._all("open_transfer", address, client)
+
+    async def send_weights(self) -> None:
+        """One broadcast of all weights to the engines."""
+        await self._all("send_weights")
+
+    async def shutdown(self) -> None:
+        """Ends the actors; those already dead are no error. Safe to call twice."""
+        import ray
+
+        while self._actors:
+            ray.kill(self._actors.pop())
+
+    # --- waiting ---
+
+    async def _all(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return _rank_0s(await self._wait([a.call.remote(method, *args, **kwargs) for a in self._actors]))
+
+    async def _first(self, method: str, *args: Any) -> Any:
+        """A method of the actor that is rank 0, not of its trainer."""
+        return _rank_0s(await self._wait([getattr(a, method).remote(*args) for a in self._actors[:1]]))
+
+    async def _wait(self, refs: Sequence[Any]) -> list[Any]:
+        """One result per rank, or the error that explains the others."""
+        if not refs:
+            return []
+        tasks = [asyncio.ensure_future(_result(ref)) for ref in refs]
+        try:
+            done, pending = await asyncio.wait(
+                tasks, timeout=self.config.deadline_s, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if pending and any(t.exception() for t in done):
+                await asyncio.wait(pending, timeout=GRACE_S)
+            errors = {r: e for r, t in enumerate(tasks) if t.done() and (e := t.exception())}
+            if errors:
+                raise _explaining(errors)
+            late = [rank for rank, t in enumerate(tasks) if not t.done()]
+            if late:
+                raise EngineDied(
+                    f"trainer rank {late[0]} did not answer in {self.config.deadline_s:g} s; see trainer.deadline_s"
+                )
+            return [t.result() for t in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _rank_0s(results: Sequence[Any]) -> Any:
+    if not results:
+        raise EngineDied("the trainer group was shut down")
+    return results[0]
+
+
+async def _result(ref: Any) -> Any:
+    return await ref
+
+
+def _explaining(errors: dict[int, BaseException]) -> BaseException:
+    """Of several ranks' errors the one to show: a death, then an error of ours, then the lowest rank's."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    dead = [rank for rank, e in errors.items() if isinstance(e, RayActorError)]
+    if dead:
+        died = EngineDied(f"trainer rank {dead[0]} died; its log is in Ray's session folder")
+        died.__cause__ = errors[dead[0]]
+        return died
+    own = [e.cause if isinstance(e, RayTaskError) else e for e in errors.values()]
+    return next((e for e in own if isinstance(e, HamrError)), own[0])
+
+
+def trainer_env(config: TrainerConfig) -> dict[str, str]:
+    """Environment of a trainer's process: its own thread count, waiting threads that sleep, nothing from the net."""
+    env = {
+        "OMP_NUM_THREADS": str(config.threads),
+        **WAITING_ENV,
+        "TOKENIZERS_PARALLELISM": "false",
+        "DS_BUILD_OPS": "0",
+    }
+    if config.backend == "gloo":
+        env |= {"DS_ACCELERATOR": "cpu", **ALLOCATOR_ENV}
+    for name in ("HF_HUB_OFFLINE", "HF_HOME", "HAMR_CACHE"):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    return env

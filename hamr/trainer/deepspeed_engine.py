@@ -1,0 +1,161 @@
+"""A DeepSpeed engine around the policy: ZeRO 0 to 3, float32 master weights and gradient accumulation."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hamr.algorithms.packing import Layout
+from hamr.config.schema import TrainerConfig
+from hamr.trainer.policy_kernels import use_cpu_kernels
+from hamr.trainer.policy_model import PolicyModel, load_policy
+
+BUCKET_ELEMENTS = 50_000_000
+"""Gradients are reduced in buckets of so many numbers: large enough for a network, small beside the model."""
+
+
+def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -> None:
+    """Forms the process group of this stage of the process' life; once per process.
+
+    DeepSpeed's shared-memory all-reduce is turned off: it is compiled at first use, waits by spinning (which starves
+    the other rank where ranks share cores) and leaves its buffers in /dev/shm when a rank is killed.
+    """
+    gpu = config.backend == "nccl"
+    # Ray shows a rank its own GPU only, as number 0.
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0" if gpu else str(rank))
+    os.environ.setdefault("LOCAL_SIZE", str(world))
+    import torch
+    import torch.distributed as dist
+
+    if not gpu:
+        torch.set_num_threads(config.threads)
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    dist.init_process_group(
+        config.backend,
+        init_method=init_method,
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=config.deadline_s),
+    )
+    deepspeed.init_distributed(dist_backend=config.backend, auto_mpi_discovery=False, verbose=False)
+
+
+def device_of(config: TrainerConfig) -> str:
+    return "cuda:0" if config.backend == "nccl" else "cpu"
+
+
+def autocast_only(config: TrainerConfig) -> bool:
+    """Stage 0 has no optimiser with float32 master weights around bfloat16 ones: the weights themselves stay float32
+    and the computation is cast."""
+    return config.zero_stage == 0 and config.dtype == "bfloat16"
+
+
+def weight_dtype(config: TrainerConfig) -> Any:
+    import torch
+
+    return torch.float32 if config.dtype == "float32" or autocast_only(config) else torch.bfloat16
+
+
+def engine_config(config: TrainerConfig) -> dict[str, Any]:
+    """DeepSpeed's settings. The micro-batches of a step are counted by the trainer, not by DeepSpeed."""
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": config.grad_clip,
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+        "zero_optimization": {
+            "stage": config.zero_stage,
+            "overlap_comm": config.backend == "nccl",
+            "reduce_bucket_size": BUCKET_ELEMENTS,
+        },
+    }
+    if autocast_only(config):
+        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    elif config.dtype == "bfloat16":
+        settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    if config.backend == "gloo" and config.ranks > 1:
+        settings["communication_data_type"] = "fp32"
+    return settings
+
+
+def load_model(path: Path, config: TrainerConfig, temperature: float, settings: dict[str, Any]) -> PolicyModel:
+    """The policy on its device; under ZeRO-3 each rank only ever holds its part of it."""
+    layout: Layout = config.attention
+    arguments: dict[str, Any] = dict(
+        dtype=weight_dtype(config),
+        layout=layout,
+        temperature=temperature,
+        lora=config.lora,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    if config.zero_stage < 3:
+        return _on_device(load_policy(path, **arguments), device_of(config))
+    from transformers.integrations import HfDeepSpeedConfig
+
+    # As long as this object lives, from_pretrained partitions what it loads.
+    partition = HfDeepSpeedConfig(settings)
+    model = load_policy(path, **arguments)
+    del partition
+    return model
+
+
+def _on_device(model: PolicyModel, device: str) -> PolicyModel:
+    import torch
+
+    if device == "cpu":
+        use_cpu_kernels(model)
+    return model.to(torch.device(device))
+
+
+RATE_SCALE = "rate_scale"
+"""Key of a parameter group whose learning rate is a multiple of the scheduled one."""
+
+
+def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any]) -> Any:
+    """The engine with a fused AdamW over what is trainable; vectors (norms, biases) are not decayed."""
+    import deepspeed
+    import torch
+
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    embedded = {id(p) for name, p in model.named_parameters() if name.endswith("embed_tokens.weight")}
+    scaled = embedded if config.embedding_rate != 1.0 else set()
+    matrices = [p for p in trainable if dimensions(p) > 1 and id(p) not in scaled]
+    vectors = [p for p in trainable if dimensions(p) <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+        {
+            "params": [p for p in trainable if id(p) in scaled],
+            "weight_decay": config.weight_decay,
+            RATE_SCALE: config.embedding_rate,
+        },
+    ]
+    optimizer = torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True
+    )
+    from hamr.trainer.state_files import StateFiles
+
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
+    engine.checkpoint_engine = StateFiles()
+    return engine
+
+
+def whole(parameters: list[Any], config: TrainerConfig) -> AbstractContextManager[Any]:
+    """Inside, every rank holds these parameters as a whole; collective under ZeRO-3."""
+    if config.zero_stage < 3:
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)
+
+
+def dimensions(parameter: Any) -> int:
+    """Of the whole parameter, also where ZeRO-3 holds only a flat part of it."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))

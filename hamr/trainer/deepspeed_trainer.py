@@ -1,0 +1,420 @@
+"""One rank of the trainer: a batch in, optimiser steps and metrics out. Knows DeepSpeed, not Ray.
+
+The batch is cut into micro-batches by tokens and every loss is divided by what the WHOLE batch counts, over all ranks
+and micro-batches; so the step is the same however the batch was cut.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hamr.algorithms.losses import LossTerms, policy_loss, sft_loss
+from hamr.algorithms.packing import Microbatch, pack, split_minibatches
+from hamr.algorithms.schedule import learning_rate
+from hamr.config.schema import AlgorithmConfig, TrainerConfig
+from hamr.errors import TrainingDiverged
+from hamr.models.cpu_env import hand_back_freed_memory
+from hamr.trainer import deepspeed_engine as backend
+from hamr.trainer.deepspeed_checkpoint import Progress, load_state, save_state
+from hamr.trainer.deepspeed_weights import (
+    full_weights,
+    overwrite_weight_file,
+    read_weight_file,
+    side_files,
+    weight_metadata,
+    write_model_folder,
+)
+from hamr.trainer.policy_batch import PolicyBatch, build_batch
+from hamr.trainer.policy_model import PolicyModel
+from hamr.types import TrainBatch, TrainGroup
+
+WATCHED = 4
+"""Matrices by which the update is compared with the weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """One micro-batch of this rank. The log-probabilities are fixed before the first optimiser step on it."""
+
+    batch: PolicyBatch
+    proximal_N: Tensor | None = None
+    reference_N: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """This rank's share of one optimiser step, and what the whole step counts, over all ranks."""
+
+    work: tuple[_Work, ...]
+    tokens: int
+    sequences: int
+    per_sequence: bool
+
+
+class DeepSpeedTrainer:
+    """A rank of a DeepSpeed world. Every method is collective: all ranks call it with the same arguments.
+
+    `progress` counts the optimiser steps of the present stage: the schedule goes by it.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        algorithm: AlgorithmConfig,
+        model_path: Path,
+        *,
+        total_steps: int,
+        rank: int = 0,
+        world: int = 1,
+        seed: int = 0,
+        temperature: float = 1.0,
+        init_method: str = "tcp://127.0.0.1:29571",
+    ) -> None:
+        self.algorithm, self.rank, self.world, self.seed = algorithm, rank, world, seed
+        self.temperature = temperature
+        self.engine: Any = None
+        self._sender: Any = None
+        if not dist.is_initialized():
+            backend.join_world(config, rank, world, init_method)
+        self.reset(model_path, config=config, total_steps=total_steps)
+
+    @property
+    def model(self) -> PolicyModel:
+        return self.engine.module
+
+    # --- stages ---
+
+    def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
+        """A new stage from the model in `model_path`: fresh optimiser, schedule, counters and random state.
+
+        That model becomes the reference policy where `algorithm.kl` asks for one.
+        """
+        self._release()
+        self.config, self.total_steps = config, total_steps
+        self.device = backend.device_of(config)
+        self.files = side_files(Path(model_path))
+        self.progress = Progress()
+        # The same on every rank, so that a fresh adapter is; then different, so that dropout is.
+        torch.manual_seed(self.seed)
+        settings = backend.engine_config(config)
+        self.reference = self._frozen_copy(Path(model_path))
+        model = backend.load_model(Path(model_path), config, self.temperature, settings)
+        self.engine = backend.build_engine(model, config, settings)
+        self.engine.train()
+        hand_back_freed_memory()  # what loading took
+        torch.manual_seed(self.seed + self.rank)
+
+    @property
+    def _measures_kl(self) -> bool:
+        return bool(self.algorithm.kl.coef or self.algorithm.kl.measure)
+
+    def _frozen_copy(self, model_path: Path) -> PolicyModel | None:
+        """The reference policy, whole on every rank; behind an adapter the base model already is it."""
+        if not self._measures_kl or self.config.lora is not None:
+            return None
+        plain = self.config.model_copy(update={"zero_stage": min(self.config.zero_stage, 2)})
+        model = backend.load_model(model_path, plain, self.temperature, {})
+        return model.eval().requires_grad_(False)
+
+    def _release(self) -> None:
+        """Frees the former stage's memory before the next one takes its own; it stays with the process, whose next
+        stage would have to get it again page by page."""
+        if self.engine is not None:
+            self.engine.destroy()
+        self.engine = self.reference = None
+        gc.collect()
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+        self._release()
+        dist.destroy_process_group()
+
+    # --- training ---
+
+    def train(self, batch: TrainBatch) -> dict[str, float]:
+        """`epochs` x `minibatches` optimiser steps on a policy batch, one on a supervised batch.
+
+        Returns metrics of the whole world under `policy/` or `sft/`. Raises ValueError for an empty batch and
+        TrainingDiverged after `max_bad_steps` steps in a row whose gradient norm was not finite.
+        """
+        if not batch.groups:
+            raise ValueError("a batch needs at least one group")
+        start = time.perf_counter()
+        policy = batch.loss == "policy"
+        epochs = self.algorithm.epochs if policy else 1
+        parts = split_minibatches(batch.groups, self.algorithm.minibatches) if policy else (batch.groups,)
+        steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
+        sums: dict[str, float] = {}
+        norms: list[float] = []
+        before = self._watched_weights()
+        seconds = {"forward_backward": 0.0, "optimizer": 0.0}
+        seconds["forward_backward"] += time.perf_counter() - start
+        rate = 0.0
+        for _ in range(epochs):
+            for step in steps:
+                rate = self._set_learning_rate()
+                begun = time.perf_counter()
+                for name, value in self._forward_backward(step, policy).items():
+                    sums[name] = sums.get(name, 0.0) + value
+                done = time.perf_counter()
+                norms.append(self._optimizer_step())
+                seconds["forward_backward"] += done - begun
+                seconds["optimizer"] += time.perf_counter() - done
+        area = "policy" if policy else "sft"
+        metrics = _means(area, self._over_ranks(sums), norms)
+        metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
+        metrics[f"{area}/update_ratio"] = _moved(before, self._watched_weights())
+        metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
+        return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
+
+    def _watched_weights(self) -> list[Tensor]:
+        """Copies of a few matrices spread over the depth."""
+        matrices = [p for p in self.model.parameters() if p.requires_grad and backend.dimensions(p) > 1]
+        chosen = matrices[:: max(1, len(matrices) // WATCHED)][:WATCHED]
+        with backend.whole(chosen, self.config):
+            return [p.detach().float().clone() for p in chosen]
+
+    def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
+        """This rank's micro-batches of one optimiser step, with the log-probabilities that a loss compares with."""
+        work = []
+        for batch in self._batches(groups):
+            fixed = {}
+            if proximal:
+                fixed["proximal_N"] = self._logprobs(batch)
+            if whole.loss == "policy" and self._measures_kl:
+                fixed["reference_N"] = self._reference_logprobs(batch)
+            work.append(_Work(batch=batch, **fixed))
+        return _Step(
+            work=tuple(work),
+            tokens=TrainBatch(groups=tuple(groups)).tokens,
+            sequences=sum(len(g.sequences) for g in groups),
+            per_sequence=whole.aggregation == "sequence_mean",
+        )
+
+    def _plan(self, groups: Sequence[TrainGroup]) -> tuple[tuple[Microbatch, ...], ...]:
+        budget = self.config.tokens_per_microbatch
+        return pack(groups, budget=budget, ranks=self.world, layout=self.model.layout)
+
+    def _batches(self, groups: Sequence[TrainGroup]) -> Iterator[PolicyBatch]:
+        for microbatch in self._plan(groups)[self.rank]:
+            yield build_batch(groups, microbatch, self.model.layout, self.device)
+
+    def _forward_backward(self, step: _Step, policy: bool) -> dict[str, float]:
+        """Gradients of the whole step; sums over this rank's tokens."""
+        sums: dict[str, Tensor] = {}
+        for i, work in enumerate(step.work):
+            self.engine.set_gradient_accumulation_boundary(i == len(step.work) - 1)
+            terms = self._loss(work, step, policy)
+            # DeepSpeed averages over ranks; the loss is already divided by the whole batch's count.
+            self.engine.backward(terms.loss * self.world)
+            for name, value in terms.sums.items():
+                sums[name] = sums.get(name, 0.0) + value.double()
+        return {name: float(value) for name, value in sums.items()}
+
+    def _loss(self, work: _Work, step: _Step, policy: bool) -> LossTerms:
+        a, b = self.algorithm, work.batch
+        logprobs, entropies = self.engine(b)
+        normaliser = self._normaliser(b, step)
+        if not policy:
+            return sft_loss(logprobs, b.mask_N, normaliser=normaliser)
+        return policy_loss(
+            logprobs,
+            work.proximal_N,
+            b.advantages_N,
+            b.mask_N,
+            clip_low=a.clip_low,
+            clip_high=a.clip_high,
+            normaliser=normaliser,
+            behaviour_logprobs=b.behaviour_N,
+            importance_cap=a.importance_cap,
+            entropies=entropies,
+            entropy_coef=a.entropy_coef,
+            reference_logprobs=work.reference_N,
+            kl_coef=a.kl.coef,
+            kl_estimator=a.kl.estimator,
+        )
+
+    def _normaliser(self, batch: PolicyBatch, step: _Step) -> Tensor | float:
+        """What each token's loss is divided by: tokens of the step, or its sequence's tokens x the step's sequences."""
+        if not step.per_sequence:
+            return float(max(step.tokens, 1))
+        counted = torch.zeros(len(batch.lengths), device=batch.mask_N.device)
+        counted.index_add_(0, batch.owner_N, batch.mask_N.float())
+        return counted.clamp(min=1.0)[batch.owner_N] * step.sequences
+
+    def _set_learning_rate(self) -> float:
+        c = self.config
+        rate = learning_rate(
+            self.progress.step,
+            peak=c.learning_rate,
+            total_steps=self.total_steps,
+            schedule=c.schedule,
+            warmup_frac=c.warmup_frac,
+            minimum=c.min_learning_rate,
+        )
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = rate * group.get(backend.RATE_SCALE, 1.0)
+        return rate
+
+    def _optimizer_step(self) -> float:
+        """One update, or none if the gradient norm is not finite. Returns the norm before clipping."""
+        norm = self._plain_step() if self.config.zero_stage == 0 else self._zero_step()
+        self.progress = self.progress.after(applied=math.isfinite(norm))
+        if self.progress.bad_in_a_row >= self.config.max_bad_steps:
+            raise TrainingDiverged(
+                f"{self.progress.bad_in_a_row} optimiser steps in a row had a gradient norm that is not finite; lower "
+                f"trainer.learning_rate={self.config.learning_rate:g} or go on from an earlier checkpoint"
+            )
+        return norm
+
+    def _zero_step(self) -> float:
+        self.engine.step()
+        if not self.engine.was_step_applied():
+            return math.inf
+        return float(self.engine.get_global_grad_norm())
+
+    def _plain_step(self) -> float:
+        """Without ZeRO, DeepSpeed would clip by a norm that is not finite and step: look first."""
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
+        if math.isfinite(norm):
+            self.engine.step()
+        else:
+            self.engine.zero_grad()
+            self.engine.optimizer.zero_grad()
+        return norm
+
+    def _over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
+        if self.world == 1:
+            return sums
+        names = sorted(sums)
+        values = torch.tensor([sums[n] for n in names], dtype=torch.float64, device=self.device)
+        dist.all_reduce(values)
+        return dict(zip(names, values.tolist(), strict=True))
+
+    def release_memory(self) -> None:
+        """Gives the GPU what this process's allocator keeps of it for later. A CPU is nobody's to give back."""
+        if self.device == "cpu":
+            return
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    # --- log-probabilities ---
+
+    def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
+        """log p of every completion token, by group, sequence and token; the same on every rank."""
+        self.model.head.temperature, usual = temperature, self.model.head.temperature
+        found: list[tuple[int, int, tuple[float, ...]]] = []
+        try:
+            for microbatch in self._plan(groups)[self.rank]:
+                batch = build_batch(groups, microbatch, self.model.layout, self.device)
+                values = self._logprobs(batch).tolist()
+                for piece in microbatch:
+                    for i in piece.sequences:
+                        count = len(groups[piece.group].sequences[i].token_ids)
+                        found.append((piece.group, i, tuple(values[:count])))
+                        del values[:count]
+        finally:
+            self.model.head.temperature = usual
+        result: list[list[tuple[float, ...]]] = [[()] * len(g.sequences) for g in groups]
+        for group, i, row in self._from_all(found):
+            result[group][i] = row
+        return result
+
+    def _from_all(self, found: list[Any]) -> list[Any]:
+        if self.world == 1:
+            return found
+        everywhere: list[Any] = [None] * self.world
+        dist.all_gather_object(everywhere, found)
+        return [item for part in everywhere for item in part]
+
+    @torch.no_grad()
+    def _logprobs(self, batch: PolicyBatch) -> Tensor:
+        self.engine.eval()
+        logprobs, _ = self.engine(batch)
+        self.engine.train()
+        return logprobs
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: PolicyBatch) -> Tensor:
+        if self.reference is None:
+            with self.model.without_adapter():
+                return self._logprobs(batch)
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=backend.autocast_only(self.config)):
+            logprobs, _ = self.reference(batch)
+        return logprobs
+
+    # --- weights and checkpoints ---
+
+    def write_weights(self, path: Path, dtype: str | None = None) -> None:
+        """Every weight, the tied head included, adapters merged, as one safetensors file, over one that is there."""
+        chosen = getattr(torch, dtype or self.config.dtype)
+        overwrite_weight_file(self.model, Path(path), chosen, self.rank)
+
+    def open_transfer(self, address: Any, client: Any) -> None:
+        """Joins the engines for a broadcast (NCCL). Blocks until every engine has joined."""
+        from hamr.models.weights import NcclSender
+
+        dtype = getattr(torch, self.config.dtype)
+        self._sender = NcclSender(
+            address,
+            self.rank,
+            client,
+            lambda: weight_metadata(self.model, dtype),
+            lambda: full_weights(self.model, dtype),
+        )
+
+    def send_weights(self) -> None:
+        self._sender.send()
+
+    def save(self, folder: Path) -> None:
+        """`folder/policy`: the model as a Hugging Face folder; `folder/trainer`: what exact resumption needs."""
+        folder = Path(folder)
+        self.save_policy(folder)
+        if self.reference is not None:
+            # A resumed run starts from another model than this stage did; its reference must not change with it.
+            dtype = backend.weight_dtype(self.config)
+            write_model_folder(self.reference, folder / "reference", dtype, self.rank, self.files)
+        save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
+
+    def save_policy(self, folder: Path) -> None:
+        """`folder/policy` alone: enough for a stage to start from."""
+        dtype = getattr(torch, self.config.dtype)
+        write_model_folder(self.model, Path(folder) / "policy", dtype, self.rank, self.files)
+
+    def load(self, folder: Path) -> None:
+        """Goes on exactly where `save` was called. Call it right after construction or `reset`.
+
+        Raises RunFolderError if there is no such state, or another number of ranks or ZeRO stage wrote it.
+        """
+        folder = Path(folder)
+        self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
+        if self.reference is not None:
+            read_weight_file(self.reference, folder / "reference" / "model.safetensors")
+
+
+def _moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+    """Norm of the change over the norm of the weights."""
+    change = math.fsum(float((new - old).square().sum()) for old, new in zip(before, after, strict=True))
+    return math.sqrt(change / max(math.fsum(float(old.square().sum()) for old in before), 1e-30))
+
+
+def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:
+    """Means over the tokens of all steps together; loss and (finite) gradient norm are means over the steps."""
+    counted = max(sums.pop("tokens"), 1.0)
+    means = {f"{area}/loss": sums.pop("loss") / len(norms)}
+    means |= {f"{area}/{name}": value / counted for name, value in sums.items()}
+    finite = [n for n in norms if math.isfinite(n)]
+    if finite:
+        means[f"{area}/grad_norm"] = math.fsum(finite) / len(finite)
+    return means

@@ -1,0 +1,102 @@
+"""Attention over a packed row: what sequences have in common stands there once, and they attend to it.
+
+The row is cut into blocks. A block is a number of stretches of tokens, side by side, that all continue the same prefix
+(one or two stretches earlier in the row): each token attends to the prefix and causally within its own stretch. Prompts
+that begin alike are a block behind their common beginning, a group's completions a block behind its prompt. So each
+token sees exactly what it sees when its sequence stands alone, and log-probabilities and gradients are those of the
+plain padded batch.
+
+Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width, B stretches of a block,
+L the longest of them, P tokens of its prefix, S = P + L.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hamr.trainer.policy_blocks import Block
+from hamr.trainer.policy_tiles import TiledAttention, tiling
+
+NAME = "hamr_shared_prompt"
+"""Under this name the function is registered with transformers."""
+
+DENSE_SCORES = 48 << 20
+"""On the CPU, up to so many scores of a row are kept as dense matrices: matmuls on bfloat16 tiles and one softmax take
+a third of the time of the flash kernel's backward pass. Above it memory matters more."""
+
+
+def shared_prompt_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    hamr_blocks: tuple[Block, ...] | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
+
+    `hamr_blocks` tile the row in order, but for filling at its end (which attends to nothing), and travel through the
+    model's keyword arguments. Raises TypeError without them: a model that drops unknown arguments would otherwise
+    attend across customers.
+    """
+    if hamr_blocks is None:
+        raise TypeError("the model's attention dropped `hamr_blocks`; set trainer.attention=padded for this model")
+    scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
+        query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
+    tokens, heads = query.shape[2], query.shape[1]
+    with torch.autocast(device, enabled=False):
+        if device == "cpu" and heads * sum(b.scores for b in hamr_blocks) <= DENSE_SCORES:
+            plan = tiling(hamr_blocks, tokens, heads, key.shape[1], query.dtype)
+            return TiledAttention.apply(query[0], key[0], value[0], plan, scale)[None], None
+        filling = tokens - hamr_blocks[-1].own.stop
+        q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1)[: tokens - filling] for x in (query, key, value))
+        out_THD = torch.cat([_library_attention(q_THD, k_TKD, v_TKD, b, scale) for b in hamr_blocks])
+        return F.pad(out_THD, (0, 0, 0, 0, 0, filling))[None], None
+
+
+def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, scale: float) -> Tensor:
+    """One block through torch's own kernels -> [own tokens, H, D]."""
+    length, keys = b.size[1], b.size[1] + b.size[2]
+
+    def with_prefix(x_TKD: Tensor) -> Tensor:
+        before = [x_TKD[begin:end].expand(len(b.lengths), -1, -1, -1) for begin, end in b.prefix]
+        return torch.cat([*before, _padded(x_TKD, b)], dim=1).transpose(1, 2)
+
+    mask = None if length == keys else _visible(length, keys, q_THD.device)
+    out_BHLD = F.scaled_dot_product_attention(
+        _padded(q_THD, b).transpose(1, 2),
+        with_prefix(k_TKD),
+        with_prefix(v_TKD),
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+    )
+    return _unpadded(out_BHLD.transpose(1, 2), b)
+
+
+def _padded(x_THD: Tensor, b: Block) -> Tensor:
+    """The block's own tokens -> [B, L, H, D]."""
+    own = x_THD[b.own] if b.pad is None else x_THD[b.own].index_select(0, b.pad)
+    return own.unflatten(0, b.size[:2])
+
+
+def _unpadded(x_BLHD: Tensor, b: Block) -> Tensor:
+    """The inverse of `_padded` -> [own tokens, H, D]."""
+    flat = x_BLHD.flatten(0, 1)
+    return flat if b.real is None else flat.index_select(0, b.real)
+
+
+def _visible(length: int, keys: int, device: torch.device) -> Tensor:
+    return torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)

@@ -1,0 +1,205 @@
+"""One micro-batch as tensors: which tokens go through the model, where log-probabilities are read, what they are for.
+
+A completion's last token is never an input: nothing is predicted from it. Its first token is predicted from the last
+token of the prompt, so in the shared layout one hidden state of the prompt serves all completions of the group.
+
+Shape legend: B rows, T tokens of a row (B = 1 where sequences are packed), N completion tokens of the micro-batch,
+in the order of the pieces, their sequences, their tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hamr.algorithms.packing import Layout, Microbatch, shared_prefixes
+from hamr.trainer.policy_blocks import Block, block
+from hamr.types import TrainGroup, TrainSequence
+
+ALIKE = 0.6
+"""Stretches at least this long, as a share of the longest, are padded together."""
+
+FEW_ROWS = 64
+"""On a CPU a row is filled to a multiple of this: matrix kernels are compiled anew for every shape, some milliseconds
+each, a tenth of a short step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyBatch:
+    """`read_N` are positions in the flattened [B * T] row(s) whose hidden state predicts `targets_N`.
+
+    `owner_N` is the index of the sequence (in the micro-batch) that a token belongs to, `lengths` how many tokens each
+    has. `behaviour_N` holds the engine's log-probabilities, or None if any sequence lacks them. `mask_N` is all False
+    in the stand-in for an empty micro-batch.
+    """
+
+    input_ids_BT: Tensor
+    position_ids_BT: Tensor
+    attention_mask_BT: Tensor | None
+    blocks: tuple[Block, ...] | None
+    read_N: Tensor
+    targets_N: Tensor
+    owner_N: Tensor
+    advantages_N: Tensor
+    mask_N: Tensor
+    behaviour_N: Tensor | None
+    lengths: tuple[int, ...]
+
+
+_EMPTY = TrainGroup(prompt_ids=(0,), sequences=(TrainSequence(token_ids=(0,), mask=(False,), old_logprobs=(0.0,)),))
+
+
+def build_batch(
+    groups: Sequence[TrainGroup], microbatch: Microbatch, layout: Layout, device: torch.device | str = "cpu"
+) -> PolicyBatch:
+    """Tensors of the pieces of `groups` in `microbatch`.
+
+    An empty micro-batch becomes one masked token, since a rank without work must still take part in the collective
+    operations. Raises ValueError for an empty prompt or completion, or for log-probabilities or a mask of another
+    length than the tokens.
+    """
+    chosen = [(groups[p.group].prompt_ids, [groups[p.group].sequences[i] for i in p.sequences]) for p in microbatch]
+    if not chosen:
+        chosen = [(_EMPTY.prompt_ids, list(_EMPTY.sequences))]
+    for prompt, sequences in chosen:
+        for s in sequences:
+            _check(prompt, s)
+    shape = {"shared_prompt": _shared, "packed": _packed, "padded": _padded}[layout]
+    flat = [s for _, sequences in chosen for s in sequences]
+    lengths = tuple(len(s.token_ids) for s in flat)
+    with_behaviour = any(s.old_logprobs for s in flat)
+    unknown = (math.nan,)
+    columns = dict(
+        targets_N=torch.tensor([t for s in flat for t in s.token_ids]),
+        owner_N=torch.repeat_interleave(torch.arange(len(flat)), torch.tensor(lengths)),
+        advantages_N=torch.tensor([s.advantage for s in flat], dtype=torch.float32).repeat_interleave(
+            torch.tensor(lengths)
+        ),
+        mask_N=torch.tensor([m for s in flat for m in (s.mask or (True,) * len(s.token_ids))]),
+        behaviour_N=torch.tensor([x for s in flat for x in s.old_logprobs or unknown * len(s.token_ids)])
+        if with_behaviour
+        else None,
+        **shape(chosen, device),
+    )
+    on_device = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in columns.items()}
+    return PolicyBatch(lengths=lengths, **on_device)  # type: ignore[arg-type]
+
+
+def _check(prompt: tuple[int, ...], sequence: TrainSequence) -> None:
+    count = len(sequence.token_ids)
+    if not prompt or not count:
+        raise ValueError(f"prompt of {len(prompt)} and completion of {count} tokens: both need at least one")
+    for name, values in (("old_logprobs", sequence.old_logprobs), ("mask", sequence.mask)):
+        if values and len(values) != count:
+            raise ValueError(f"{name} has {len(values)} entries for {count} tokens")
+
+
+_Chosen = Sequence[tuple[tuple[int, ...], list[TrainSequence]]]
+
+
+@dataclass
+class _Row:
+    """One row in the making: tokens, their positions, and the blocks that say who attends to whom."""
+
+    device: torch.device | str
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, prefix: Sequence[tuple[int, int]], stretches: Sequence[Sequence[int]]) -> list[int]:
+        """Appends stretches that continue `prefix`, in as many blocks as their lengths want; returns their starts.
+
+        Stretches much shorter than others get a block of their own: a block is padded to its longest.
+        """
+        before = sum(end - begin for begin, end in prefix)
+        starts = [0] * len(stretches)
+        by_length = sorted((i for i, s in enumerate(stretches) if s), key=lambda i: -len(stretches[i]))
+        while by_length:
+            longest = len(stretches[by_length[0]])
+            alike = [i for i in by_length if len(stretches[i]) >= ALIKE * longest]
+            by_length = by_length[len(alike) :]
+            alike.sort()
+            lengths = [len(stretches[i]) for i in alike]
+            self.blocks.append(block(prefix, len(self.ids), lengths, self.device))
+            for i in alike:
+                starts[i] = len(self.ids)
+                self.ids += stretches[i]
+                self.positions += range(before, before + len(stretches[i]))
+        return starts
+
+    def columns(self, read: list[int]) -> dict[str, object]:
+        if torch.device(self.device).type == "cpu":
+            filling = -len(self.ids) % FEW_ROWS
+            self.ids += [0] * filling
+            self.positions += [0] * filling
+        return dict(
+            input_ids_BT=torch.tensor([self.ids]),
+            position_ids_BT=torch.tensor([self.positions]),
+            attention_mask_BT=None,
+            blocks=tuple(self.blocks),
+            read_N=torch.tensor(read),
+        )
+
+
+def _shared(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row: what prompts have in common once, each prompt's rest once, its completions' inputs behind it.
+
+    A completion that is alone behind its prompt is one stretch with it. `read_N` and all that goes with it keep the
+    given order.
+    """
+    row = _Row(device)
+    read: dict[int, list[int]] = {}
+    families = shared_prefixes([prompt for prompt, _ in chosen])
+    apart = [i for common, members in families for i in members if not common]
+    for common, members in [*((c, m) for c, m in families if c), *([(0, sorted(apart))] if apart else [])]:
+        root: list[tuple[int, int]] = []
+        if common:
+            [start] = row.add((), [chosen[members[0]][0][:common]])
+            root = [(start, start + common)]
+        alone = {i for i in members if len(chosen[i][1]) == 1}
+        rests = [chosen[i][0][common:] for i in members]
+        inputs = [[s.token_ids[:-1] for s in chosen[i][1]] for i in members]
+        starts = row.add(
+            root, [rest + (own[0] if i in alone else ()) for i, rest, own in zip(members, rests, inputs, strict=True)]
+        )
+        for i, start, rest, own in zip(members, starts, rests, inputs, strict=True):
+            end = start + len(rest)
+            behind = [end] if i in alone else row.add([*root, (start, end)], own)
+            read[i] = [
+                at for s, tokens in zip(behind, own, strict=True) for at in (end - 1, *range(s, s + len(tokens)))
+            ]
+    return row.columns([at for i in range(len(chosen)) for at in read[i]])
+
+
+def _packed(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row: each sequence behind its own copy of the prompt."""
+    row = _Row(device)
+    both = [(len(prompt), prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
+    starts = row.add((), [tokens for _, tokens in both])
+    return row.columns(
+        [at for s, (prompt, tokens) in zip(starts, both, strict=True) for at in range(s + prompt - 1, s + len(tokens))]
+    )
+
+
+def _padded(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+    """One row per sequence, padded on the right: the plain oracle that every model can run."""
+    rows = [(prompt, prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
+    width = max(len(row) for _, row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    read: list[int] = []
+    for i, (prompt, row) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = 1
+        read += range(i * width + len(prompt) - 1, i * width + len(row))
+    return dict(
+        input_ids_BT=ids,
+        position_ids_BT=torch.arange(width).expand(len(rows), -1),
+        attention_mask_BT=mask,
+        blocks=None,
+        read_N=torch.tensor(read),
+    )

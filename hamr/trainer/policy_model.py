@@ -1,0 +1,153 @@
+"""The policy as a module that turns a micro-batch into log-probabilities of the completion tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hamr.algorithms.packing import Layout
+from hamr.config.lora import LoraConfig
+from hamr.errors import ConfigError
+from hamr.trainer.policy_attention import NAME, shared_prompt_attention
+from hamr.trainer.policy_batch import FEW_ROWS, PolicyBatch
+from hamr.trainer.policy_head import token_logprobs
+
+log = logging.getLogger(__name__)
+
+
+class PolicyModel(nn.Module):
+    """A causal language model of transformers, its head taken apart so that logits exist only where a loss needs them.
+
+    `forward(batch)` gives (log-probabilities [N], entropies [N]) in float32, nats, at `temperature`. `layout` is the
+    one that the model can do, which may be another than the one that was asked for (a warning says so).
+    """
+
+    def __init__(self, causal_lm: nn.Module, *, layout: Layout, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        self.temperature = temperature
+        self.head = _Head(causal_lm.get_output_embeddings(), temperature)  # type: ignore[operator]
+        self.layout = _use_attention(_base(causal_lm), layout)
+
+    def forward(self, batch: PolicyBatch) -> tuple[Tensor, Tensor]:
+        kwargs: dict[str, Any] = {} if batch.blocks is None else {"hamr_blocks": batch.blocks}
+        hidden_BTE = _backbone(_base(self.causal_lm))(
+            input_ids=batch.input_ids_BT,
+            attention_mask=batch.attention_mask_BT,
+            position_ids=batch.position_ids_BT,
+            use_cache=False,
+            **kwargs,
+        ).last_hidden_state
+        # On a CPU each new number of rows would have a kernel compiled for it.
+        count = len(batch.targets_N)
+        more = -count % FEW_ROWS if hidden_BTE.device.type == "cpu" else 0
+        read, targets = F.pad(batch.read_N, (0, more)), F.pad(batch.targets_N, (0, more))
+        logprobs, entropies = self.head(hidden_BTE.flatten(0, 1)[read], targets)
+        return logprobs[:count], entropies[:count]
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """The base model behind a LoRA adapter: the reference policy at no further memory."""
+        with self.causal_lm.disable_adapter():  # type: ignore[operator]
+            yield
+
+
+class _Head(nn.Module):
+    """Shares the language model's head; a module of its own, so that ZeRO-3 gathers its weight at the right time."""
+
+    def __init__(self, linear: nn.Linear, temperature: float) -> None:
+        super().__init__()
+        self.weight, self.bias, self.temperature = linear.weight, linear.bias, temperature
+
+    def forward(self, hidden_NE: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias, device = self.weight, self.bias, hidden_NE.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            hidden_NE, weight = hidden_NE.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        with torch.autocast(device, enabled=False):
+            return token_logprobs(hidden_NE, weight, bias, targets_N, self.temperature)
+
+
+def load_policy(
+    path: Path,
+    *,
+    dtype: torch.dtype,
+    layout: Layout,
+    temperature: float = 1.0,
+    lora: LoraConfig | None = None,
+    gradient_checkpointing: bool = False,
+) -> PolicyModel:
+    """The model in folder `path`, with a fresh LoRA adapter if one is asked for.
+
+    Raises ConfigError for a model whose head is more than one linear layer: its logits could not be told apart from
+    plain ones, and would be wrong without a sign.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    _check_head(model, path)
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if lora is not None:
+        from peft import LoraConfig as PeftLora
+        from peft import get_peft_model
+
+        if gradient_checkpointing:
+            model.enable_input_require_grads()
+        adapter = PeftLora(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), bias="none")
+        model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
+    return PolicyModel(model, layout=layout, temperature=temperature)
+
+
+def _base(causal_lm: nn.Module) -> Any:
+    """The transformers model, adapter or not (LoRA layers live inside it)."""
+    return causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm  # type: ignore[operator]
+
+
+def _backbone(model: Any) -> nn.Module:
+    """The model without its head."""
+    return getattr(model, model.base_model_prefix)
+
+
+def _check_head(model: Any, path: Path) -> None:
+    scaled = [k for k in ("final_logit_softcapping", "logits_scaling", "logit_scale") if getattr(model.config, k, None)]
+    if scaled or not isinstance(model.get_output_embeddings(), nn.Linear):
+        found = scaled or [type(model.get_output_embeddings()).__name__]
+        raise ConfigError("model.path", str(path), f"its head is not one plain linear layer ({found[0]}); use another")
+
+
+def _use_attention(model: Any, layout: Layout) -> Layout:
+    """Registers and selects the attention of `layout`; falls back to `padded`, with one warning, where it cannot."""
+    if layout == "padded":
+        return layout
+    reason = _no_blocks(model)
+    if reason:
+        log.warning("trainer.attention=%s is not possible (%s); using 'padded', which is slower", layout, reason)
+        return "padded"
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, shared_prompt_attention)
+    model.set_attn_implementation(NAME)
+    return layout
+
+
+def _no_blocks(model: Any) -> str | None:
+    """Why the model's attention cannot be replaced, or None."""
+    config = model.config
+    if not getattr(model, "_supports_attention_backend", False):
+        return f"{type(model).__name__} has its own attention"
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if layers != {"full_attention"} or (getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")):
+        return f"its layers are {sorted(layers)}, sliding_window={getattr(config, 'sliding_window', None)}"
+    for key in ("attn_logit_softcapping", "attention_dropout"):
+        if getattr(config, key, None):
+            return f"it has {key}={getattr(config, key)}"
+    return None

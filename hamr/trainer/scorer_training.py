@@ -1,0 +1,192 @@
+"""Fine-tunes a small scorer: next-token loss on what it should say, and on nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hamr.config.pools import ScorerTrainingConfig
+from hamr.models.bundled import truncated_copy
+from hamr.types import TrainGroup, TrainSequence
+
+if TYPE_CHECKING:
+    import torch
+
+    from hamr.trainer.policy_model import PolicyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerExample:
+    """A rendered question and what the scorer should say to it, as token ids.
+
+    `target_ids` has `behind` tokens behind the verdict's, learnt as reasoning is. `verdict` maps label tokens to the
+    probability that each should get there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a
+    third label. Examples of one `family` (those about one reference) begin alike, and what they begin with is computed
+    once. Reasoning that is not `sound` is heard but not learnt: the verdict has to be right all the same.
+    """
+
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+    verdict: tuple[tuple[int, float], ...]
+    family: str = ""
+    sound: bool = True
+    behind: int = 0
+
+
+def finetune(
+    base: Path,
+    out: Path,
+    examples: Sequence[ScorerExample],
+    config: ScorerTrainingConfig,
+    *,
+    seed: int,
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> None:
+    """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
+
+    All weights are trained, or all but the embeddings, or an adapter that is merged at the end. Computation is in
+    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay. Written aside and
+    renamed, so that `out` is whole or absent.
+    """
+    import torch
+
+    from hamr.trainer.policy_kernels import use_cpu_kernels
+    from hamr.trainer.policy_model import load_policy
+
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(seed)
+    scratch = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(scratch, ignore_errors=True)
+    layers = config.layers
+    if layers is None:
+        shutil.copytree(base, scratch)
+    else:
+        truncated_copy(base, layers, scratch)
+    model = load_policy(scratch, dtype=getattr(torch, config.dtype), layout="shared_prompt", lora=config.lora).train()
+    use_cpu_kernels(model)
+    if config.lora is None:
+        model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    masters = [weight.detach().float() for weight in weights]
+    optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)
+    batches = [b for epoch in range(config.epochs) for b in family_batches(examples, config.batch_size, seed + epoch)]
+    warmup = max(1, int(len(batches) * config.warmup_frac))
+    for step, batch in enumerate(batches):
+        left = (len(batches) - step) / max(1, len(batches) - warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
+        loss = batch_loss(model, batch)
+        loss.backward()
+        for master, weight in zip(masters, weights, strict=True):
+            master.grad, weight.grad = weight.grad.float(), None  # type: ignore[union-attr]
+        torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for master, weight in zip(masters, weights, strict=True):
+                weight.copy_(master)
+        if not math.isfinite(loss.item()):
+            raise FloatingPointError(
+                f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
+            )
+        progress(step + 1, len(batches), loss.item())
+    whole = model.causal_lm if config.lora is None else model.causal_lm.merge_and_unload()
+    whole.save_pretrained(scratch)
+    scratch.rename(out)
+
+
+def verdict_scores(
+    folder: Path,
+    prompts: Sequence[tuple[int, ...]],
+    values: Mapping[int, float],
+    *,
+    dtype: str,
+    threads: int,
+    batch_size: int = 16,
+) -> list[float]:
+    """What the model at `folder` says to each prompt, asked for its verdict at once: the mean of `values` (label token
+    to its worth) under the next token's probabilities, renormalised over the labels."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    worth = torch.tensor(list(values.values()))
+    scores: list[float] = []
+    with torch.inference_mode():
+        for start in range(0, len(prompts), batch_size):
+            batch = prompts[start : start + batch_size]
+            ids = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
+            for i, prompt in enumerate(batch):
+                ids[i, : len(prompt)] = torch.tensor(prompt)
+            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            last = model.lm_head(hidden[torch.arange(len(batch)), torch.tensor([len(p) - 1 for p in batch])])
+            scores += (last.float()[:, list(values)].softmax(-1) @ worth).tolist()
+    return scores
+
+
+def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> list[list[ScorerExample]]:
+    """Batches of about `size` in random order, every example once, families together.
+
+    A family is cut only where it alone is larger than a batch.
+    """
+    families = _by_family(examples)
+    parts = [members[i : i + size] for members in families for i in range(0, len(members), size)]
+    random.Random(seed).shuffle(parts)
+    batches: list[list[ScorerExample]] = []
+    for part in parts:
+        if batches and len(batches[-1]) + len(part) <= size:
+            batches[-1] += part
+        else:
+            batches.append(list(part))
+    return batches
+
+
+def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
+    """Mean over examples of (mean cross-entropy of what is learnt around the verdict) + (cross-entropy at the verdict).
+
+    The verdict weighs as much as all the reasoning before it: it is one token, and it is the score.
+    """
+    import torch
+
+    from hamr.algorithms.packing import Piece
+    from hamr.trainer.policy_batch import build_batch
+
+    groups = [_group(members) for members in _by_family(batch)]
+    pieces = tuple(Piece(group=i, sequences=tuple(range(len(g.sequences)))) for i, g in enumerate(groups))
+    laid_out = build_batch(groups, pieces, model.layout)
+    read: list[tuple[int, int, float]] = []  # completion token, what should stand there, its weight
+    end = 0
+    for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
+        end += length
+        start, at = end - len(e.target_ids), len(e.target_ids) - 1 - e.behind
+        learnt = [j for j in range(len(e.target_ids)) if j > at or (j < at and e.sound)]
+        read += [(start + j, e.target_ids[j], 1.0 / len(learnt)) for j in learnt]
+        read += [(start + at, token, probability) for token, probability in e.verdict]
+    rows, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
+    logprobs, _ = model(dataclasses.replace(laid_out, read_N=laid_out.read_N[rows], targets_N=targets))
+    return -(logprobs * weights).sum() / len(batch)
+
+
+def _by_family(examples: Sequence[ScorerExample]) -> list[list[ScorerExample]]:
+    """Members of a family together, in the given order; without a family each is its own."""
+    families: dict[str, list[ScorerExample]] = {}
+    for i, e in enumerate(examples):
+        families.setdefault(e.family or f" {i}", []).append(e)
+    return list(families.values())
+
+
+def _group(members: Sequence[ScorerExample]) -> TrainGroup:
+    """A family as a prompt (what all its questions begin with) and completions (the rest, and what should be said)."""
+    shortest = min(len(e.prompt_ids) for e in members)
+    common = next((i for i in range(shortest) if len({e.prompt_ids[i] for e in members}) > 1), shortest)
+    return TrainGroup(
+        prompt_ids=members[0].prompt_ids[:common],
+        sequences=tuple(TrainSequence(token_ids=e.prompt_ids[common:] + e.target_ids) for e in members),
+    )

@@ -1,0 +1,167 @@
+"""Weight transfer from the trainers to the rollout workers, behind protocols.WeightSync.
+
+`SharedMemorySync` passes one safetensors file through `/dev/shm`: trainers and engines of one host, any device.
+`NcclSync` broadcasts between hosts through vLLM's own transfer API. Both drop the engines' prefix cache, and both can
+compare what trainer and engine think of the same tokens afterwards: the one check that notices a stale weight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hamr.models.weights import NcclAddress, engine_init, logprob_gap, nccl_address
+from hamr.protocols import GenerationRequest, Metrics, SamplingConfig
+from hamr.types import SampleKey, TrainGroup, TrainSequence
+
+if TYPE_CHECKING:
+    from hamr.rollout.workers import RolloutWorkers
+
+PROBE_PROMPT = 128
+PROBE_SAMPLES = 4
+PROBE_TOKENS = 8
+"""The comparison is of weights: a prompt of a few hundred more tokens would cost a second and show nothing more."""
+SHARED_MEMORY = "/dev/shm"
+
+
+class TracedTrainers(Protocol):
+    """Trainers that can say what they think of tokens: log-probabilities by group, sequence and token."""
+
+    async def logprobs(self, groups: Sequence[TrainGroup]) -> Sequence[Sequence[Sequence[float]]]: ...
+
+
+class FileTrainers(TracedTrainers, Protocol):
+    """Trainers that can write their weights, every key included (`lm_head.weight` too), as one safetensors file, over
+    one that is already there. The file is theirs: named, and removed, on the host where they write it."""
+
+    async def share_weights(self, directory: Path, wanted: int) -> Path: ...
+
+    async def write_weights(self, path: Path) -> None: ...
+
+    async def remove_weights(self) -> None: ...
+
+
+class NcclTrainers(TracedTrainers, Protocol):
+    """Trainers whose ranks each hold a hamr.models.weights.NcclSender."""
+
+    async def meeting_point(self) -> tuple[str, int]: ...
+
+    async def open_transfer(self, address: NcclAddress, client: RolloutClient) -> None: ...
+
+    async def send_weights(self) -> None: ...
+
+
+class SharedMemorySync:
+    """One safetensors file through the shared memory of the trainers' host, written over at each sync.
+
+    It stays until `close`, since a worker that has to be replaced starts from it; a worker that read it just then is
+    brought to the new weights by the same sync. Files of runs that died are swept at the start. This process touches
+    none of them: it may be on another node.
+    """
+
+    def __init__(self, trainers: FileTrainers, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
+        self._trainers, self._rollout, self._directory = trainers, rollout, Path(directory)
+        self._path: Path | None = None
+
+    async def open(self, wanted: int = 0) -> Path:
+        """Where the weights will pass. Raises BadInput where less than `wanted` bytes are free there."""
+        self._path = await self._trainers.share_weights(self._directory, wanted)
+        return self._path
+
+    async def sync(self, version: int) -> Metrics:
+        """`timing/sync/write` and `timing/sync/load` in seconds, and `rollout/logprob_diff/*` if it is asked for."""
+        path = self._path or await self.open()
+        start = time.perf_counter()
+        await self._trainers.write_weights(path)
+        written = time.perf_counter()
+        await self._rollout.load_weights(path, version)
+        return {
+            "timing/sync/write": written - start,
+            "timing/sync/load": time.perf_counter() - written,
+            **await _compare(self._trainers, self._rollout, version),
+        }
+
+    async def close(self) -> None:
+        """Removes what is left in shared memory. To be called when nobody writes any more."""
+        await self._trainers.remove_weights()
+
+
+class NcclSync:
+    """A broadcast from trainer rank 0 to every engine. GPUs only; `open` joins both sides once."""
+
+    def __init__(self, trainers: NcclTrainers, rollout: RolloutWorkers) -> None:
+        self._trainers, self._rollout = trainers, rollout
+        self._opened = False
+
+    async def open(self) -> None:
+        tensor_parallel = self._rollout.config.engine.tensor_parallel_size
+        # Rank 0 listens, so the host and the port are its own: this process may be on another node.
+        meeting_point = await self._trainers.meeting_point()
+        address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
+        await self._trainers.open_transfer(address, RolloutClient(self._rollout.handles, tensor_parallel))
+        self._opened = True
+
+    async def sync(self, version: int) -> Metrics:
+        if not self._opened:
+            await self.open()
+        start = time.perf_counter()
+        await self._trainers.send_weights()
+        sent = time.perf_counter()
+        await self._rollout.commit_version(version)
+        return {
+            "timing/sync/write": sent - start,
+            "timing/sync/load": time.perf_counter() - sent,
+            **await _compare(self._trainers, self._rollout, version),
+        }
+
+
+class RolloutClient:
+    """What vLLM's sending side calls to drive the engines (its VLLMWeightSyncClient). Lives in trainer rank 0."""
+
+    def __init__(self, handles: Sequence[Any], tensor_parallel_size: int) -> None:
+        self._handles = list(handles)
+        self._tensor_parallel_size = tensor_parallel_size
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        per_engine = [engine_init(init_info, i, self._tensor_parallel_size) for i in range(len(self._handles))]
+        self._all("init_weight_transfer_engine", [(info,) for info in per_engine])
+
+    def start_weight_update(self) -> None:
+        self._all("start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self._all("update_weights", [(update_info,)] * len(self._handles))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._all("finish_weight_update")
+
+    def _all(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> None:
+        import ray
+
+        per_handle = args or [()] * len(self._handles)
+        ray.get([h.worker_call.remote(method, *a) for h, a in zip(self._handles, per_handle, strict=True)])
+
+
+async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: int) -> Metrics:
+    """`rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
+
+    The prompt is the end of that of the last response that the workers handed out. Nothing where
+    `rollout.check_logprobs` is off or nothing was generated yet.
+    """
+    if not rollout.config.check_logprobs or not rollout.last_prompt:
+        return {}
+    prompt = rollout.last_prompt[-PROBE_PROMPT:]
+    request = GenerationRequest(
+        prompt_ids=prompt,
+        keys=tuple(SampleKey(run="logprob-check", step=version, prompt="", sample=i) for i in range(PROBE_SAMPLES)),
+        seeds=tuple(range(PROBE_SAMPLES)),
+        sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_new_tokens=PROBE_TOKENS),
+    )
+    responses = [response async for response in rollout.generate([request])]
+    group = TrainGroup(prompt_ids=prompt, sequences=tuple(TrainSequence(token_ids=r.token_ids) for r in responses))
+    [said] = await trainers.logprobs([group])
+    engine = [logprob for response in responses for logprob in response.logprobs]
+    gap = logprob_gap(engine, [float(logprob) for sequence in said for logprob in sequence])
+    return {"rollout/logprob_diff/mean": gap.mean, "rollout/logprob_diff/max": gap.max}

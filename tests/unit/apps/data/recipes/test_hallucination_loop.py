@@ -1,0 +1,164 @@
+"""Data for a hallucination judge: who decides what, what waits for people, and how their labels come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.apps.data.recipes.hallucination_loop import read_labels
+from hamr.cli import main as hamr
+from hamr.data.samples import to_json, write_rows
+from hamr.errors import DataError
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample
+
+POOLS = ["+pools.other={role: grader}", "experiment=smoke"]
+
+
+def row(*responses: str) -> dict[str, Any]:
+    sample = ServiceSample(
+        id="s", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="Yes.")),)
+    )
+    return {**to_json(sample), "responses": list(responses)}
+
+
+def verdict(label: str) -> str:
+    return json.dumps({"reason": f"it is {label}", "judgment": label})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The judge flags what says "invented"; the second model what says "doubtful"."""
+
+    def asking(name: str) -> Any:
+        async def ask(question: Question) -> Answer:
+            flagged = {"judge": "invented", "other": "doubtful"}[name] in question.variables["response"]
+            return Answer(text=verdict("factual" if flagged else "none"))
+
+        return ask
+
+    def pools(config: Any, names: Any, work: Any, **_: Any) -> Any:
+        return asyncio.run(work({name: asking(name) for name in names}))
+
+    monkeypatch.setattr("hamr.apps.data.recipe_job.with_pools", pools)
+    write_rows(tmp_path / "r.jsonl", [row("fine", "doubtful", "invented"), row("invented too")])
+    return tmp_path
+
+
+def build(folder: Path, *more: str) -> int:
+    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'out'}", "judge=judge", "second=other", *more]
+    return hamr(["data", "hallucination", *given, *POOLS])
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_second_model_confirms_and_people_decide_the_rest(folder: Path, capsys: Any) -> None:
+    assert build(folder) == 0
+    out = folder / "out"
+    assert "dropped: the second model does not confirm" in " ".join(capsys.readouterr().out.split())
+    assert [(r["response"], r["label"]) for r in rows_of(out / "simple.jsonl")] == [("fine", "none")]
+    review = rows_of(out / "review.jsonl")
+    assert [(r["id"], r["response"], r["label"]) for r in review] == [
+        ("1/s/2", "invented", None), ("2/s/0", "invented too", None),
+    ]  # fmt: skip
+    assert review[0]["predicted"] == {"label": "factual", "reason": "it is factual"}
+    assert not (out / "hard.jsonl").exists()
+
+    review[0].update(label="misuse", reason="The policy says otherwise.")
+    write_rows(folder / "labels.jsonl", review)
+    again = (f"labels={folder / 'labels.jsonl'}", "overwrite=true")
+    assert build(folder, *again) == 0
+    assert [(r["response"], r["label"], r["reason"]) for r in rows_of(out / "confirmed.jsonl")] == [
+        ("invented", "misuse", "The policy says otherwise.")
+    ]
+    assert [r["id"] for r in rows_of(out / "review.jsonl")] == ["2/s/0"]
+
+    review[1].update(label="none")
+    write_rows(folder / "labels.jsonl", review)
+    assert build(folder, *again) == 0
+    assert [(r["response"], r["label"]) for r in rows_of(out / "hard.jsonl")] == [("invented too", "none")]
+    assert not (out / "review.jsonl").exists()
+
+
+def test_a_later_file_of_labels_needs_the_new_ones_alone(folder: Path) -> None:
+    out, labels = folder / "out", folder / "labels.jsonl"
+    again = (f"labels={labels}", "overwrite=true")
+    assert build(folder) == 0
+    for _ in range(2):  # what is still open, one more of them labelled
+        first, *rest = rows_of(out / "review.jsonl")
+        write_rows(labels, [{**first, "label": "misuse", "reason": "as read"}, *rest])
+        assert build(folder, *again) == 0
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
+    # Of another response under the same name nothing is known.
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented anew"), row("invented too")])
+    assert build(folder, "overwrite=true") == 0
+    assert [r["response"] for r in rows_of(out / "review.jsonl")] == ["invented anew"]
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented too"]
+
+
+def test_labels_stay_with_their_responses_when_the_input_changes(folder: Path, capsys: Any) -> None:
+    out, labels = folder / "out", folder / "labels.jsonl"
+    assert build(folder) == 0
+    done = [{**row, "label": "misuse", "reason": f"of {row['response']}"} for row in rows_of(out / "review.jsonl")]
+    write_rows(labels, done)
+    assert build(folder, f"labels={labels}", "overwrite=true") == 0
+    # A line before them moves all; one of the responses is gone for now.
+    write_rows(folder / "r.jsonl", [row("invented now"), row("fine", "invented")])
+    capsys.readouterr()
+    assert build(folder, "overwrite=true") == 0
+    assert [(r["response"], r["reason"]) for r in rows_of(out / "confirmed.jsonl")] == [("invented", "of invented")]
+    assert [r["response"] for r in rows_of(out / "review.jsonl")] == ["invented now"]
+    assert "1 labels are of responses that the input does not have" in capsys.readouterr().out
+    write_rows(folder / "new.jsonl", [{"id": "1/s/0", "response": "invented now", "label": "none"}])
+    assert build(folder, f"labels={folder / 'new.jsonl'}", "overwrite=true") == 0
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented"), row("invented too")])
+    assert build(folder, "overwrite=true") == 0
+    assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
+
+
+def test_labels_of_another_input_are_refused(folder: Path, capsys: Any) -> None:
+    assert build(folder) == 0
+    review = rows_of(folder / "out" / "review.jsonl")
+    write_rows(folder / "labels.jsonl", [{**row, "label": "none"} for row in review])
+    write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented anew"), row("invented too")])
+    assert build(folder, f"labels={folder / 'labels.jsonl'}", "overwrite=true") == 2
+    error = capsys.readouterr().err
+    assert "labels.jsonl:1: id: '1/s/2': is another response in the input" in error
+    assert error.count("\n") == 1
+    assert not (folder / "out" / "labelled.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "said"),
+    [
+        ({"id": "x", "label": "bad"}, "must be one of none, misuse, factual, relevance, logical, or null"),
+        ({"id": "x", "label": "factual"}, "needs a reason"),
+        ({"id": "x"}, "with id and label"),
+        ("x", "with id and label"),
+    ],
+)
+def test_a_faulty_label_is_named(labelled: Any, said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        read_labels([("f:1", labelled)])
+    assert said in str(refused.value)
+    assert read_labels([("f:1", {"id": "x", "label": None})]) == {}
+
+
+def test_bad_input_is_one_line(folder: Path, capsys: Any) -> None:
+    write_rows(folder / "labels.jsonl", [{"id": "9/s/0", "label": "none"}])
+    for more, said in (
+        (["second=judge"], "would confirm itself"),
+        (["second=no"], "no such pool"),
+        (["judge="], "give judge="),
+        ([f"labels={folder / 'out' / 'review.jsonl'}"], "the labels lost; give a copy"),
+        ([f"labels={folder / 'labels.jsonl'}"], "is the id of no response"),
+    ):
+        assert build(folder, *more) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1

@@ -1,0 +1,252 @@
+"""Rubrics by rejection sampling, on a scripted teacher and a scripted judge; and the job around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.apps.data.build_rubrics import recipe_of
+from hamr.apps.data.command import main
+from hamr.apps.data.recipes.rubrics import (
+    Responses,
+    RubricRecipe,
+    Rubrics,
+    contrasts,
+    make_rubric,
+    rubric_items,
+    with_made,
+    with_rubric,
+)
+from hamr.apps.data.recipes.runner import Pools, run_recipe
+from hamr.apps.data.recipes.teachers import Teacher as Teacher_
+from hamr.apps.data.recipes.teachers import Teachers
+from hamr.data.progress import Progress, summary
+from hamr.data.samples import read_samples, write_samples
+from hamr.errors import BadInput, DataError
+from hamr.rewards.rubric import RubricItem, sample_rubric
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
+
+RECIPE = RubricRecipe(candidates=2, fewest_items=2, most_items=4)
+
+
+def sample(name: str = "s1", said: str = "The fee is 12 euros.", **privileged: Any) -> ServiceSample:
+    return ServiceSample(
+        id=name, ticket={}, policy="Name the fee.", tools=(), history=(),
+        references=(Reference(action=Reply(content=said)),), privileged=privileged,
+    )  # fmt: skip
+
+
+def rubric(*items: tuple[str, float]) -> str:
+    written = [{"title": title, "description": f"{title}.", "weight": weight} for title, weight in items]
+    return "What differs is the fee. " + json.dumps({"reason": "r", "rubric": written})
+
+
+SHARP = rubric(("Names 12", 5), ("Invents", -2))
+BLUNT = rubric(("Polite", 3), ("Rude", -1))
+
+
+class Teacher:
+    """Says one text per attempt; keeps what it was asked."""
+
+    def __init__(self, *said: str | Answer) -> None:
+        self.said, self.asked = said, []
+
+    async def __call__(self, question: Question) -> Answer:
+        self.asked.append(question)
+        text = self.said[question.attempt % len(self.said)]
+        return text if isinstance(text, Answer) else Answer(text=text)
+
+
+class Judge:
+    """Finds "Names 12" only where 12 is named; every other behaviour is there and no error is."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    async def __call__(self, question: Question) -> Answer:
+        self.asked.append(question)
+        named = "12" in question.variables["response"]
+        there = {True: "met", False: "unmet"}
+        checks = {
+            e["name"]: "clear" if e["kind"] == "error" else there[named or e["title"] != "Names 12"]
+            for e in question.each
+        }
+        return Answer(text=json.dumps({"reason": "r", "checks": checks}))
+
+
+async def test_the_set_that_tells_the_references_from_the_worse_is_kept() -> None:
+    responses = Responses(good=("The fee is 12 euros.",), worse=("Done!", "It is free."))
+    for order in ((BLUNT, SHARP), (SHARP, BLUNT)):
+        teacher, judge = Teacher(*order), Judge()
+        result = await make_rubric(sample(), responses, RECIPE, teacher, judge)
+        assert [item.title for item in result.items] == ["Names 12", "Invents"]
+        # Good: all of 7 points of weight. Worse: only the error that is not there, 2 of 7.
+        assert result.separation == pytest.approx(1 - 2 / 7)
+        assert result.rejected == ("separates too little",)
+        assert [q.attempt for q in teacher.asked] == [0, 1]
+        assert len(judge.asked) == 6, "two candidates, three responses each"
+        shown = {entry["response"] for entry in teacher.asked[0].each}
+        assert shown == {"The fee is 12 euros.", "Done!", "It is free."}
+        WrittenPrompt.load(teacher.asked[0].prompt).render(teacher.asked[0].variables, teacher.asked[0].each)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "passing"),
+    [
+        ("I would rather not.", "no items could be read", False),
+        (rubric(("One", 5)), "not 2 to 4 items", False),
+        (rubric(("One", 5), ("Two", 6), ("Three", -3)), "not 2 to 4 items", False),
+        (rubric(*((f"T{i}", 1) for i in range(5))), "not 2 to 4 items", False),
+        (rubric(("One", 5), ("one", 4)), "two items have one title", False),
+        (rubric(("One", -1), ("Two", -2)), "no wanted behaviour", False),
+        (rubric(("Half", 2.5), ("Whole", 2)), "not 2 to 4 items", False),
+        (BLUNT, "separates too little", False),
+        (Answer(failure="unparsable", detail="cut off"), "teacher: unparsable", False),
+        (Answer(failure="timeout"), "teacher: timeout", True),
+        (Answer(failure="unavailable"), "teacher: unavailable", True),
+    ],
+)
+async def test_what_is_rejected_says_why(said: str | Answer, reason: str, passing: bool) -> None:
+    responses = Responses(good=("12",), worse=("no",))
+    result = await make_rubric(sample(), responses, RECIPE, Teacher(said), Judge())
+    assert (result.items, result.separation) == ((), None)
+    assert (result.reason, result.rejected, result.passing) == (reason, (reason, reason), passing)
+
+
+@pytest.mark.parametrize("said", ["prose", '{"reason": "r", "checks": {"I1": "met"}}', '{"reason": "r", "chec'])
+async def test_a_candidate_that_the_judge_cannot_apply_is_rejected(said: str) -> None:
+    responses = Responses(good=("12",), worse=("no",))
+    result = await make_rubric(sample(), responses, RECIPE, Teacher(SHARP), Teacher(said))
+    assert (result.items, result.reason) == ((), "judge: unparsable")
+
+
+async def test_without_a_worse_response_nobody_is_asked() -> None:
+    teacher = Teacher(SHARP)
+    result = await make_rubric(sample(), Responses(good=("a",), worse=()), RECIPE, teacher, Judge())
+    assert result.reason.startswith("no worse response")
+    assert teacher.asked == []
+
+
+def test_worse_responses_are_the_given_ones_then_others_references() -> None:
+    call = ServiceSample(
+        id="c", ticket={}, policy="", tools=(), history=(), references=(Reference(action=ToolCall(name="pay")),)
+    )
+    same = sample("other")
+    found = contrasts(sample(negatives=["Go away.", " "]), [call, same], RECIPE)
+    assert found.good == ("The fee is 12 euros.",)
+    assert found.worse == ("Go away.", '<tool_call>{"name": "pay", "arguments": {}}</tool_call>')
+    assert found == contrasts(sample(negatives=["Go away.", " "]), [call, same], RECIPE)
+    assert contrasts(sample(), [same], RECIPE).worse == (), "another's reference that is this one's too is not worse"
+
+
+def test_a_sample_is_not_its_own_worse_response_and_others_are_not_copied_for_it() -> None:
+    class Counted(list[ServiceSample]):
+        read = 0
+
+        def __getitem__(self, place: Any) -> Any:
+            self.read += 1
+            return super().__getitem__(place)
+
+        def __iter__(self) -> Any:
+            for place in range(len(self)):
+                yield self[place]
+
+    samples = Counted(sample(f"s{i}", f"Fee {i}.") for i in range(200))
+    found = rubric_items(samples, RECIPE, "m")
+    assert samples.read < 200 * 20, "a pass over all for each would be 40,000"
+    for item, one in zip(found, samples, strict=True):
+        responses = item.content[1]
+        others = [other for other in samples if other.id != one.id]
+        assert responses == contrasts(one, others, RECIPE), "the same draws as among the others alone"
+        assert len(responses.worse) == RECIPE.worse
+
+
+def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
+    items = (
+        RubricItem(title="Names 12", description="d", weight=5.0),
+        RubricItem(title="x", description="", weight=-2.0),
+    )
+    write_samples(tmp_path / "s.jsonl", [with_rubric(sample(summary="kept"), items)])
+    (again,) = read_samples(tmp_path / "s.jsonl")
+    assert sample_rubric(again) == items
+    assert again.privileged["summary"] == "kept"
+
+
+# --- the job -----------------------------------------------------------------------------------
+
+
+async def run(folder: Path, samples: Sequence[ServiceSample], teacher: Any, recipe: RubricRecipe = RECIPE) -> Progress:
+    """What the job does between reading and writing."""
+    items = rubric_items(samples, recipe, "vllm:m/vllm:m")
+    progress = Progress.of(folder / "p.jsonl", items)
+    pools = Pools(teachers=Teachers({"t": Teacher_(ask=teacher)}), judge=Judge())
+    await run_recipe(items, Rubrics(recipe), pools, progress, at_once=4, tell=lambda line: None)
+    return progress
+
+
+async def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    samples = (sample("a"), sample("b", "Good bye."), sample("c", "It is 12."))
+
+    async def half(question: Question) -> Answer:
+        return Answer(failure="unavailable") if question.affinity == "c" else Answer(text=SHARP)
+
+    first = await run(tmp_path, samples, half)
+    assert {name: bool(made.kept) for name, made in first.done.items()} == {"a": True, "b": False, "c": False}
+    teacher = Teacher(SHARP)
+    again = await run(tmp_path, samples, teacher)
+    assert {q.affinity for q in teacher.asked} == {"c"}, (
+        "what failed in passing is tried again, what was dropped is not"
+    )
+    assert again.done["a"] == first.done["a"]
+    finished = [with_made(s, again.done[s.id]) for s in samples]
+    assert [bool(sample_rubric(s)) for s in finished] == [True, False, True]
+    other = Teacher(SHARP)
+    await run(tmp_path, samples, other, RubricRecipe(candidates=3, fewest_items=2))
+    assert {q.affinity for q in other.asked} == {"a", "b", "c"}, "another recipe is another result"
+
+
+async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> None:
+    made = await run(tmp_path, (sample("a"), sample("b", "Good bye.")), Teacher(SHARP, BLUNT))
+    rows = dict(summary(made.done.values()))
+    assert rows["kept"] == 1
+    assert rows["dropped: separates too little"] == 1
+    assert rows["candidates rejected: separates too little"] == 3
+    assert [text["step"] for text in made.whole("a").texts] == ["rubric", "separation", "separation"] * 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["output=o.jsonl"], "give input="),
+        (["input={ok}"], "give output="),
+        (["input={ok}", "output={ok}"], "overwrite=true"),
+        (["input={ok}", "output=o.jsonl", "experiment=smoke"], "of: judge, reranker"),
+        (["input={ok}", "output=o.jsonl", "teacher=nobody", "experiment=smoke"], "there are: judge, reranker"),
+        (["input={ok}", "output=o.jsonl", "teacher=reranker", "experiment=smoke"], "cannot write"),
+        (["input={ok}", "output=o.jsonl", "teacher=judge", "judge=no", "experiment=smoke"], "no such pool"),
+        (["input={ok}", "output=o.jsonl", "candidates=none"], "must be a number"),
+        (["input={ok}", "output=o.jsonl", "candidates=0"], "1 or more"),
+        (["input={ok}", "output=o.jsonl", "min_separation=2"], "between -1 and 1"),
+        (["input={ok}", "output=o.jsonl", "language=fr"], "en or zh"),
+        (["input=/none.jsonl", "output=o.jsonl"], "no such file"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_samples(tmp_path / "ok.jsonl", [sample()])
+    with pytest.raises((BadInput, DataError)) as refused:
+        main(["rubrics", *(arg.format(ok=tmp_path / "ok.jsonl") for arg in args)])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_the_default_recipe_is_the_paper_s() -> None:
+    recipe = recipe_of({})
+    assert (recipe.fewest_items, recipe.most_items) == (8, 16)
+    assert recipe_of({"language": "zh", "candidates": "6"}).candidates == 6

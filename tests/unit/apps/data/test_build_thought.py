@@ -1,0 +1,172 @@
+"""`hamr data thought` around scripted pools: both steps, renderings, taking up, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.cli import main as hamr
+from hamr.data.samples import write_samples
+from hamr.data.sft_items import read_items
+from hamr.types import Answer, Question
+from tests.unit.apps.data.recipes.thoughts import CALL, SAID, Crew, chain, learnt, quality, sample
+
+SMOKE = "experiment=smoke"
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crew], list[list[str]]]:
+    """Stands in for the pools; gives the list of what pools were started."""
+
+    def use(crew: Crew) -> list[list[str]]:
+        started: list[list[str]] = []
+
+        def pools(config: Any, names: Any, work: Any, **_: Any) -> Any:
+            started.append(list(names))
+            return asyncio.run(work(dict.fromkeys(names, crew)))
+
+        monkeypatch.setattr("hamr.apps.data.recipe_job.with_pools", pools)
+        return started
+
+    return use
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    path = tmp_path / "samples.jsonl"
+    write_samples(path, [sample("a"), sample("b", CALL), sample("c")])
+    return path
+
+
+def thought(samples: Path, step: str, *more: str) -> int:
+    files = [f"input={samples}", f"output={samples.with_name(step)}.jsonl"]
+    return hamr(["data", "thought", f"step={step}", *files, "teacher=judge", SMOKE, *more])
+
+
+def kinds(samples: Path, step: str) -> list[tuple[str, str]]:
+    return [(item.sample.id, item.kind) for item in read_items(samples.with_name(f"{step}.jsonl"))]
+
+
+def test_experts_become_the_zero_think_set(samples: Path, scripted: Any, capsys: Any) -> None:
+    scripted(Crew(thought_extract=lambda q: "no tags" if q.affinity == "c" else chain()))
+    assert thought(samples, "extract") == 0
+    shown = capsys.readouterr().out
+    for words in ("thoughts: extract: 3 items", "dropped: tags", "to be repaired: tags", "chain's quality, mean"):
+        assert words in shown
+    assert "dialogue quality" not in shown
+    assert kinds(samples, "extract") == [("a", "decision_dra"), ("b", "decision_dra")], "pre-CoT, as in Table 7"
+    first, _ = read_items(samples.with_name("extract.jsonl"))
+    assert first.text == f"<think>{learnt()}</think><answer>{SAID['en']}</answer>"
+    records = [json.loads(line) for line in samples.with_name("extract.jsonl.records.jsonl").read_text().splitlines()]
+    assert [(r["id"], r["reason"]) for r in records] == [("a", ""), ("b", ""), ("c", "tags")]
+    assert [text["step"] for text in records[2]["texts"]] == ["extract", "repair"]
+
+
+def test_migrated_thoughts_come_in_both_orders_and_again_in_one_without_asking(
+    samples: Path, scripted: Any, capsys: Any
+) -> None:
+    crew = Crew(dialogue=lambda q: quality(2 if q.affinity == "b" else 4), thought_refine="")
+    scripted(crew)
+    assert thought(samples, "migrate", "candidates=2") == 0
+    shown = capsys.readouterr().out
+    for words in ("dropped: judge: dialogue_quality", "refined: teacher: nothing", "4.00", "SFT items, hybrid-CoT"):
+        assert words in shown
+    both = [("a", "decision_dra"), ("a", "decision_post"), ("c", "decision_dra"), ("c", "decision_post")]
+    assert kinds(samples, "migrate") == both
+    assert len(crew.questions("thought_chain")) == 2 * 3
+    nobody = scripted(Crew())
+    assert thought(samples, "migrate", "candidates=2", "render=post") == 2
+    assert "overwrite=true" in capsys.readouterr().err
+    assert thought(samples, "migrate", "candidates=2", "render=post", "overwrite=true") == 0
+    assert nobody == [], "another rendering of what is there already"
+    assert kinds(samples, "migrate") == [("a", "decision_post"), ("c", "decision_post")]
+    again = scripted(Crew())
+    assert thought(samples, "migrate", "candidates=2", "min_quality=2", "overwrite=true") == 0
+    assert again, "another threshold is another recipe"
+
+
+def test_the_same_command_goes_on(samples: Path, scripted: Any, capsys: Any) -> None:
+    def away(question: Question) -> Any:
+        return Answer(failure="unavailable") if question.affinity == "c" else chain()
+
+    scripted(Crew(thought_chain=away))
+    assert thought(samples, "migrate") == 0
+    assert "in passing, to be tried again" in capsys.readouterr().out
+    crew = Crew()
+    scripted(crew)
+    assert thought(samples, "migrate", "overwrite=true") == 0
+    assert {q.affinity for _, q in crew.asked} == {"c"}
+    assert len(kinds(samples, "migrate")) == 6
+
+
+def test_zero_think_is_a_pool_of_its_own(samples: Path, scripted: Any) -> None:
+    crew = Crew(zero_think=f"<think>{learnt()}</think><answer>x</answer>")
+    started = scripted(crew)
+    pool = "+pools.zt={role: grader, prompt: '', model: tiny}"
+    assert thought(samples, "migrate", "zero_think=zt", pool) == 0
+    assert started == [["judge", "zt"]]
+    assert crew.questions("zero_think") and not crew.questions("thought_chain")
+
+
+def test_where_nobody_answers_nothing_is_written(samples: Path, scripted: Any, capsys: Any) -> None:
+    scripted(Crew(thought_extract=[Answer(failure="unavailable")]))
+    assert thought(samples, "extract") == 1
+    assert "no item got an answer" in capsys.readouterr().err
+    assert not samples.with_name("extract.jsonl").exists()
+
+
+def test_where_nothing_is_kept_the_table_says_why(samples: Path, scripted: Any, capsys: Any) -> None:
+    scripted(Crew(thought_extract="no tags"))
+    assert thought(samples, "extract") == 0
+    shown = capsys.readouterr().out
+    assert "dropped: tags" in shown and "mean" not in shown
+    assert samples.with_name("extract.jsonl").read_text() == ""
+
+
+IO = ["input={s}", "output=o.jsonl"]
+BOTH = ["step=migrate", *IO, "teacher=judge"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "give step=<extract or migrate>"),
+        (["step=extract"], "give input="),
+        (["step=extract", "input={s}"], "give output="),
+        (["step=distil", *IO], "must be extract or migrate"),
+        (["step=extract", *IO], "give teacher=<pool>"),
+        (["step=extract", *IO, "teacher=reranker"], "cannot write"),
+        (["step=extract", *IO, "teacher=judge", "candidates=3"], "goes with step=migrate"),
+        (["step=extract", *IO, "teacher=judge", "zero_think=judge"], "goes with step=migrate"),
+        (["step=extract", "input=/none.jsonl", "output=o.jsonl", "teacher=judge"], "no such file"),
+        ([*BOTH, "zero_think=no"], "zero_think: 'no': no such pool"),
+        ([*BOTH, "judge=no"], "no such pool"),
+        ([*BOTH, "render=both"], "must be pre or post or hybrid"),
+        ([*BOTH, "language=fr"], "en or zh"),
+        ([*BOTH, "min_cot=6"], "a grade from 1 to 5"),
+        ([*BOTH, "min_quality=0"], "a grade from 1 to 5"),
+        ([*BOTH, "min_quality=x"], "must be a number"),
+        ([*BOTH, "candidates=0"], "1 or more"),
+        ([*BOTH, "refine=-1"], "0 or more"),
+        ([*BOTH, "temperature=3"], "between 0 and 2"),
+        ([*BOTH, "temperature=nan"], "between 0 and 2"),
+        ([*BOTH, "temperature=0"], "makes all candidates alike"),
+        ([*BOTH, "max_new_tokens=0"], "1 or more"),
+        ([*BOTH, "at_once=0"], "1 or more"),
+        ([*BOTH, "candidats=2"], "candidats"),
+    ],
+)
+def test_bad_input_is_one_line(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, args: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hamr(["data", "thought", *(arg.format(s=samples) for arg in args), SMOKE]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "o.jsonl").exists()

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hamr.apps.evaluate.policies import with_policies
+from hamr.cli import main
+from hamr.config.load import dump_config, load_config
+from hamr.errors import BadInput, HamrError
+from hamr.types import Answer, Question, ScorerCall
+
+POOLS = ["pools=tiny", "pools.second={role: grader, model: tiny, dtype: float32}"]
+CASE = {
+    "ticket": {},
+    "policy": "Be kind.",
+    "tools": [],
+    "references": [{"action": "reply", "content": "Hi."}],
+    "kind": "rag",
+    "evidence": [{"answer": "Hi."}],
+}
+
+
+def item(name, **changes):
+    return {"id": name, "history": [{"role": "customer", "content": f"I am {name}."}], **CASE, **changes}
+
+
+def file_of(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ITEMS = [item("a"), item("b"), item("r", subset="risk"), item("h", subset="hallucination")]
+
+
+class Pools:
+    """Pools whose answers follow from the question; a policy says who it is."""
+
+    def __init__(self, monkeypatch, **faults):
+        self.faults, self.asked, self.started = faults, [], []
+        monkeypatch.setattr("hamr.apps.evaluate.olabench.run.with_pools", self.with_pools)
+
+    def with_pools(self, config, names, work, *, run):
+        self.started.append(list(dict.fromkeys(names)))
+        return asyncio.run(work({name: self.ask_of(name) for name in names}))
+
+    def ask_of(self, name):
+        async def ask(question: Question) -> Answer:
+            kind = "answer" if question.messages else question.prompt.partition(".")[0]
+            self.asked.append((name, kind))
+            fault = self.faults.get(kind)
+            if isinstance(fault, Exception):
+                raise fault
+            if fault is not None:
+                return Answer(failure=fault, detail="scripted")
+            call = ScorerCall(
+                pool=name, model="m", prompt_version="", replica="",
+                queue_s=0.0, service_s=0.5, prompt_tokens=9, output_tokens=4,
+            )  # fmt: skip
+            return Answer(text=self.said(name, kind, question), call=call)
+
+        return ask
+
+    def said(self, name, kind, question):
+        if kind == "answer":
+            return f"Hello from {name}."
+        if kind == "risk":
+            return '{"reason": "so", "types": ["role"], "risk": "yes"}'
+        if kind == "hallucination":
+            label = "misuse" if "wrong" in question.variables["response"] else "none"
+            return f'{{"reason": "so", "judgment": "{label}"}}'
+        if kind.endswith("_compared"):
+            grades = {entry["name"]: 5 if "judge" in entry["response"] else 3 for entry in question.each}
+            return json.dumps({"reason": "so", "scores": grades})
+        return '{"reason": "so", "score": 4}'
+
+
+def evaluate(tmp_path, *args, policy="second"):
+    data = [f"data={tmp_path / 'items.jsonl'}", f"policy={policy}"] if policy else []
+    given = ["judge=judge", *data, f"output={tmp_path / 'out'}", "resamples=20", *args]
+    return main(["evaluate", "benchmark=olabench", *given, *POOLS])
+
+
+def summary(tmp_path):
+    return json.loads((tmp_path / "out" / "summary.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
+    pools = Pools(monkeypatch)
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    assert evaluate(tmp_path) == 0
+    found = summary(tmp_path)["policies"]["second"]["all"]
+    assert {name: figure["mean"] for name, figure in found["grades"].items()} == {"dialogue": 4, "policy": 4, "tool": 4}
+    # Every risk item is of type role, no hallucination: 100 * mean(.8, .8, .8, 0, 1).
+    assert found["overall"]["mean"] == pytest.approx(68.0)
+    assert found["latency"]["seconds"]["mean"] == 0.5 and found["latency"]["response_tokens"]["mean"] == 4
+    kinds = [kind for _, kind in pools.asked]
+    assert kinds[:4] == ["answer"] * 4
+    assert sorted(kinds[4:]) == sorted(["dialogue", "policy", "tool"] * 2 + ["risk", "hallucination"])
+    rows = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    assert [(r["id"], r["response"], sorted(r["judgements"])) for r in rows][2] == ("r", "Hello from second.", ["risk"])
+    shown = capsys.readouterr().out
+    assert "68.0" in shown and max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "second scores 68.0 of 100 on 4 items." in report and report.count("data:image/png;base64,") == 3
+    assert "http://" not in report and "https://" not in report
+    # Once more: nobody is asked, and no pool is started.
+    assert evaluate(tmp_path) == 0 and len(pools.started) == 1
+
+
+def test_policies_are_compared_and_files_are_not_asked(tmp_path, monkeypatch):
+    pools = Pools(monkeypatch)
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    mine = file_of(tmp_path / "mine.jsonl", *({"id": row["id"], "response": "A judge said so."} for row in ITEMS))
+    assert evaluate(tmp_path, policy=f"second,{mine}") == 0
+    found = summary(tmp_path)
+    grades = {name: groups["all"]["grades"]["policy"]["mean"] for name, groups in found["policies"].items()}
+    assert grades == {"second": 3, "mine": 5} and found["judges"]["policy"]["compared"] == 2
+    assert [kind for _, kind in pools.asked].count("answer") == 4
+    assert [kind for _, kind in pools.asked].count("policy_compared") == 2
+    assert found["policies"]["mine"]["all"]["latency"]["seconds"]["mean"] is None
+
+
+def test_every_judge_on_every_item_where_data_has_no_subsets(tmp_path, monkeypatch):
+    Pools(monkeypatch)
+    file_of(tmp_path / "items.jsonl", *ITEMS[:2])
+    assert evaluate(tmp_path, "judged=all") == 0
+    assert summary(tmp_path)["policies"]["second"]["all"]["overall"]["mean"] == pytest.approx(68.0)
+
+
+def test_judges_are_graded_on_labelled_files(tmp_path, monkeypatch, capsys):
+    pools = Pools(monkeypatch)
+    said = [("All is wrong.", "misuse"), ("All is well.", "none"), ("All is well.", "factual")]
+    rows = [
+        {**item(f"l{i}"), "response": text, "labels": {"hallucination": label}} for i, (text, label) in enumerate(said)
+    ]
+    labels = file_of(tmp_path / "labels.jsonl", *rows)
+    assert evaluate(tmp_path, f"labels={labels}", policy="") == 0
+    found = summary(tmp_path)["grading"][str(labels)]["hallucination"]
+    assert found["accuracy"]["mean"] == pytest.approx(2 / 3)
+    assert (found["types"]["misuse"]["precision"]["mean"], found["types"]["factual"]["recall"]["mean"]) == (1.0, 0.0)
+    assert pools.started == [["judge"]] and {kind for _, kind in pools.asked} == {"hallucination"}
+    shown = capsys.readouterr().out
+    assert "hallucination: misuse" in shown and "66.7" in shown
+    assert "Right verdicts on labels.jsonl: hallucination 67 %." in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path, monkeypatch, capsys):
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    Pools(monkeypatch, risk="unavailable")
+    assert evaluate(tmp_path) == 0
+    found = summary(tmp_path)
+    assert found["policies"]["second"]["all"]["risk"]["rate"]["mean"] is None
+    assert found["policies"]["second"]["all"]["overall"]["mean"] is None
+    assert found["judges"]["risk"]["missing"] == {"judge_unavailable": 1}
+    assert "1 by judges" in capsys.readouterr().out
+    back = Pools(monkeypatch)
+    assert evaluate(tmp_path) == 0
+    assert back.asked == [("judge", "risk")]
+    assert summary(tmp_path)["policies"]["second"]["all"]["overall"]["mean"] == pytest.approx(68.0)
+
+
+def test_a_policy_that_is_away_fails_the_command(tmp_path, monkeypatch, capsys):
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    Pools(monkeypatch, answer="timeout")
+    assert evaluate(tmp_path) == 1
+    assert "second answered nothing" in capsys.readouterr().err
+    back = Pools(monkeypatch)
+    assert evaluate(tmp_path) == 0 and len(back.asked) == 4 + 8
+
+
+def test_an_end_in_the_middle_loses_nothing(tmp_path, monkeypatch):
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    Pools(monkeypatch, hallucination=HamrError("the cluster is gone"))
+    assert evaluate(tmp_path) == 1
+    back = Pools(monkeypatch)
+    assert evaluate(tmp_path) == 0
+    kinds = [kind for _, kind in back.asked]
+    assert "answer" not in kinds and "hallucination" in kinds
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["policy=nobody"], "policy: 'nobody': no such pool, run folder or file of responses"),
+        (["policy=reranker"], "policy: 'reranker': is a reranker and cannot write"),
+        (["policy=second,second"], "policy: 'second,second': names one twice"),
+        (["policy=", "labels=x.jsonl"], "policy: None: missing; data is given"),
+        (["data="], "data: None: missing; policy is given"),
+        (["policy="], "give policy=<pool, run folder or responses.jsonl>"),
+        (["output="], "output: None: missing"),
+        (["judge=nobody"], "judge: 'nobody': no such pool"),
+        (["judge=", "rewards.tool.pool=reranker"], "rewards.tool.pool: 'reranker': is a reranker"),
+        (["cot=both"], "cot: 'both': input should be 'none', 'pre' or 'post'"),
+        (["limits=3"], "unknown option; did you mean 'limit'?"),
+        (["data=NOPOLICY"], "items.jsonl:1: policy: '': is empty"),
+        (["data=NOEVIDENCE"], "items.jsonl:1: evidence: []: missing"),
+        (["policy=SHORT.jsonl"], "'r': has no response to this item; it has 2, wanted are 4"),
+        (["policy=ODD.jsonl"], "ODD.jsonl:1: "),
+        (["labels=nowhere.jsonl"], "nowhere.jsonl"),
+        (["policy=FOLDER"], "has no config.yaml, so it is no run folder"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
+    pools = Pools(monkeypatch)
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    for name, change in (("NOPOLICY", {"policy": ""}), ("NOEVIDENCE", {"evidence": []})):
+        (tmp_path / name).mkdir()
+        file_of(tmp_path / name / "items.jsonl", item("a", **change))
+    file_of(tmp_path / "SHORT.jsonl", *({"id": name, "response": "Hi."} for name in "ab"))
+    file_of(tmp_path / "ODD.jsonl", {"id": "a"})
+    (tmp_path / "FOLDER").mkdir()
+    for name in ("NOPOLICY", "NOEVIDENCE", "SHORT", "ODD", "FOLDER"):
+        args = [arg.replace(f"={name}", f"={tmp_path / name}") for arg in args]
+    given = {
+        "data": str(tmp_path / "items.jsonl"),
+        "policy": "second",
+        "judge": "judge",
+        "output": str(tmp_path / "out"),
+    }
+    given |= dict(arg.split("=", 1) for arg in args)
+    call = ["evaluate", "benchmark=olabench", *(f"{key}={value}" for key, value in given.items()), *POOLS]
+    assert main(call) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error and pools.started == []
+
+
+def test_a_run_folder_is_a_pool_of_its_newest_checkpoint(tmp_path):
+    config = load_config(["experiment=smoke"])
+    run = tmp_path / "my-run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(dump_config(config))
+
+    async def write(folder):
+        (folder / "policy").mkdir()
+        (folder / "policy" / "config.json").write_text("{}")
+
+    from hamr.trainer.checkpoints import Checkpoints
+
+    with pytest.raises(BadInput, match="has no whole checkpoint"):
+        with_policies(config, "policy", [str(run)], "none")
+    for step in (1, 2):
+        asyncio.run(Checkpoints(run / "checkpoints").save(step, write, {}))
+    made, asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none")
+    assert asked == {"run-my-run": "run-my-run", "judge": "judge"}
+    pool = made.pools["run-my-run"]
+    assert pool.model == str(run / "checkpoints" / "step_2" / "policy")
+    with pytest.raises(BadInput, match="cot: 'post': .* learned model.response_format=plain; set cot=none"):
+        with_policies(config, "policy", [str(run)], "post")
+    assert (pool.role, pool.dtype, pool.max_context) == ("grader", "float32", config.model.max_context)

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from hamr.apps.evaluate.sage.request import read_request
+from hamr.cli import main
+from hamr.config.resources import resource
+from hamr.procedures import scenario_names
+from hamr.types import Answer
+
+ARGS = {
+    "benchmark": "sage",
+    "scenario": "telecom_package",
+    "agent": "scripted:perfect",
+    "simulator": "scripted:patient",
+    "judges": "scripted:gold",
+    "per_path": "1",
+    "cover": "routes",
+    "resamples": "20",
+}
+
+
+def evaluate(tmp_path, **changes):
+    given = {**ARGS, "output": str(tmp_path / "out"), **changes}
+    return main(["evaluate", *(f"{key}={value}" for key, value in given.items() if value is not None)])
+
+
+def metrics(tmp_path):
+    return json.loads((tmp_path / "out" / "metrics.json").read_text())
+
+
+def rows(tmp_path, name):
+    return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_the_command_writes_all_it_promises(tmp_path, capsys):
+    agents = "scripted:perfect,scripted:wrong_action,scripted:chatty"
+    judges = "scripted:gold,scripted:strict,scripted:contrary"
+    assert evaluate(tmp_path, agent=agents, judges=judges) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"scripted:perfect +92\.0 +100\.0 +60\.0 +0\.0 +12\.0", shown)
+    assert re.search(r"scripted:wrong_action +76\.0 +80\.0 +60\.0", shown)
+    assert re.search(r"scripted:wrong_action +100\.0 +100\.0 +0\.0 +0\.0", shown)
+    assert re.search(r"1 2 4 5 7 TransHuman", shown)
+    assert max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
+    found = metrics(tmp_path)
+    average = found["agents"]["scripted:perfect"]["average"]["logic"]
+    assert average == {"mean": pytest.approx(100.0), "low": pytest.approx(100.0), "high": pytest.approx(100.0)}
+    assert found["agents"]["scripted:wrong_action"]["judges"]["scripted:strict"]["chat"] == pytest.approx(30.0)
+    assert found["votes"]["tie_rule"] == "first"
+    assert len(rows(tmp_path, "traces.jsonl")) == 3 * sum(
+        row["by_intent"] + row["by_path"] for row in found["coverage"]["telecom_package"]
+    )
+    assert {row["agent"] for row in rows(tmp_path, "assessments.jsonl")} == set(agents.split(","))
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "scripted:wrong_action" in report and "<b>scripted:perfect</b>" in report
+    # The graph of each agent, the turns, the levels of two (nothing of the third is known), dimensions, three maps.
+    assert report.count("data:image/png;base64,") >= 3 + 1 + 2 + 3
+    assert "http://" not in report and "https://" not in report
+
+
+@pytest.mark.slow
+def test_the_same_command_asks_nobody_again_and_others_may_join(tmp_path):
+    evaluate(tmp_path)
+    before = (tmp_path / "out" / "traces.jsonl").read_bytes()
+    evaluate(tmp_path)
+    assert (tmp_path / "out" / "traces.jsonl").read_bytes() == before
+    evaluate(tmp_path, agent="scripted:perfect,scripted:silent")
+    after = (tmp_path / "out" / "traces.jsonl").read_bytes()
+    assert after.startswith(before) and len(after) > len(before)
+
+
+@pytest.mark.slow
+def test_what_is_made_of_the_votes_may_change_without_asking_anybody(tmp_path):
+    evaluate(tmp_path, agent="scripted:wrong_branch")
+    intersection = metrics(tmp_path)["agents"]["scripted:wrong_branch"]["average"]["path"]["mean"]
+    evaluate(tmp_path, agent="scripted:wrong_branch", path="prefix")
+    assert metrics(tmp_path)["agents"]["scripted:wrong_branch"]["average"]["path"]["mean"] < intersection
+
+
+@pytest.mark.slow
+def test_dialogues_can_be_judged_again_by_others(tmp_path, capsys):
+    evaluate(tmp_path)
+    assert evaluate(tmp_path, judges="scripted:strict") == 2
+    assert "rejudge=true" in capsys.readouterr().err
+    traces = (tmp_path / "out" / "traces.jsonl").read_bytes()
+    again = ["evaluate", "benchmark=sage", f"output={tmp_path / 'out'}", "rejudge=true", "judges=scripted:strict"]
+    assert main(again) == 0
+    assert (tmp_path / "out" / "traces.jsonl").read_bytes() == traces
+    assert (tmp_path / "out" / "judgements.old.jsonl").is_file()
+    assert metrics(tmp_path)["agents"]["scripted:perfect"]["average"]["chat"]["mean"] == pytest.approx(30.0)
+    assert evaluate(tmp_path, judges="scripted:strict") == 0
+
+
+def test_the_same_judge_twice_is_two_judges(tmp_path):
+    evaluate(tmp_path, judges="scripted:gold,scripted:gold,scripted:gold", limit="2")
+    assert [vote["judge"] for vote in rows(tmp_path, "judgements.jsonl")[0]["votes"]] == [
+        "scripted:gold",
+        "scripted:gold#2",
+        "scripted:gold#3",
+    ]
+
+
+def test_a_simulator_that_ends_at_once_is_counted(tmp_path):
+    assert evaluate(tmp_path, simulator="scripted:hasty") == 0
+    entry = metrics(tmp_path)["agents"]["scripted:perfect"]["scenarios"]["telecom_package"]
+    assert set(entry["dialogues"]) == {"user_ended_at_once"}
+    assert entry["figures"]["logic"]["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"benchmark": "sago"}, "did you mean 'sage'"),
+        ({"benchmark": None}, "give benchmark=<name>"),
+        ({"scenario": "telecom_pakage"}, "did you mean 'telecom_package'"),
+        ({"scenario": "./none.yaml"}, "none.yaml"),
+        ({"agent": "scripted:perfekt"}, "did you mean 'scripted:perfect'"),
+        ({"agent": "jugde"}, "did you mean 'judge'"),
+        ({"agent": "reranker"}, "cannot write"),
+        ({"agent": "scripted:perfect,scripted:perfect"}, "names one twice"),
+        ({"simulator": "scripted:patien"}, "did you mean 'scripted:patient'"),
+        ({"judges": None}, "judges: None: missing"),
+        ({"output": ""}, "give output=<folder>"),
+        ({"tie": "smalest"}, "did you mean 'smallest'"),
+        ({"max_turns": "0"}, "max_turns: '0'"),
+        ({"per_pat": "3"}, "did you mean 'per_path'"),
+        ({"rejudge": "true"}, "holds no evaluation"),
+        ({"rejudge": "yes"}, "true or false"),
+        ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_change(tmp_path, capsys, changes, said):
+    assert evaluate(tmp_path, **changes) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
+    text = resource("conf", "scenarios/telecom_package.yaml").read_text(encoding="utf-8")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text.replace("name: telecom_package", "name: my_package"), encoding="utf-8")
+    assert evaluate(tmp_path, scenario=str(mine)) == 0
+    figures = metrics(tmp_path)["agents"]["scripted:perfect"]["scenarios"]["my_package"]["figures"]
+    assert figures["logic"]["mean"] == pytest.approx(100.0)
+    # Other contents under the same name are another evaluation.
+    mine.write_text(mine.read_text(encoding="utf-8").replace("TransHuman", "HandOver"), encoding="utf-8")
+    assert evaluate(tmp_path, scenario=str(mine)) == 2
+
+
+@pytest.mark.slow
+def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, monkeypatch):
+    async def away(question):
+        return Answer(failure="unavailable", detail="no such endpoint")
+
+    monkeypatch.setattr("hamr.apps.evaluate.sage.run.scripted", lambda *given: away)
+    assert evaluate(tmp_path, attempts="1") == 1
+    assert "no dialogue with scripted:perfect was finished" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert evaluate(tmp_path, attempts="1") == 0
+
+
+def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
+    assert evaluate(tmp_path, scenario="telecom_package,telecom_package") == 2
+    assert "both called telecom_package" in capsys.readouterr().err
+
+
+def test_all_names_every_scenario(tmp_path):
+    given = {**ARGS, "scenario": "all", "output": str(tmp_path / "out")}
+    request = read_request([f"{key}={value}" for key, value in given.items() if key != "benchmark"])
+    assert set(request.scenarios) == set(scenario_names())
+
+
+def test_judges_who_never_answer_are_no_success(tmp_path, capsys, monkeypatch):
+    async def gone(question):
+        return Answer(failure="unavailable", detail="connection refused")
+
+    def with_pools(config, names, work, *, run):
+        asyncio.run(work(dict.fromkeys(names, gone)))
+
+    monkeypatch.setattr("hamr.apps.evaluate.sage.run.with_pools", with_pools)
+    assert evaluate(tmp_path, judges="talk", pools="sage_small", attempts="1") == 1
+    assert "no judge gave a vote on any of" in capsys.readouterr().err
+    assert metrics(tmp_path)["agents"]["scripted:perfect"]["average"]["judges_right"]["mean"] is None

@@ -1,0 +1,462 @@
+"""`hamr train pipeline=...`: what is checked first, what is run, what a stop leaves, and the report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.pipeline.plan import Plan, Stage, read_command
+from hamr.apps.pipeline.report import write_pipeline_report
+from hamr.apps.pipeline.run import main, prepared
+from hamr.apps.report.command import main as report
+from hamr.apps.train.command import is_pipeline_command
+from hamr.config.resources import resource
+from hamr.errors import BadInput, Preempted, RunFolderError
+
+SHIPPED = sorted(file.stem for file in resource("conf", "pipeline").glob("*.yaml"))
+
+TEXT = """\
+name: mine
+inputs: {experts: dialogues}
+stages:
+  - name: talk
+    job: data sage
+    args: [data.sage.train=8, thoughts=pre]
+  - name: sft
+    job: sft
+    args: [experiment=sft_small, "sft.sets=[{path: @talk.items}, {path: @inputs.experts}]"]
+  - name: rl
+    job: train
+    args: [experiment=smoke, model.path=@sft.policy, data.type=jsonl, data.train=@talk.train]
+  - name: best
+    job: data sampled
+    args: [input=@talk.train, ledger=@rl.run, min_total=0.5]
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[str]:
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    (tmp_path / "experts.jsonl").write_text("{}\n")
+    return [f"pipeline={tmp_path}/mine.yaml", f"inputs.experts={tmp_path}/experts.jsonl",
+            f"experiment.run_dir={tmp_path}/run"]  # fmt: skip
+
+
+def options(args: Sequence[str]) -> dict[str, str]:
+    return dict(arg.split("=", 1) for arg in args if "=" in arg)
+
+
+class Runs:
+    """Stands in for the processes: writes what each job would leave, unless told otherwise."""
+
+    def __init__(self, behave: Callable[[list[str], Path], int | None] = lambda args, folder: None) -> None:
+        self.seen: list[list[str]] = []
+        self.behave = behave
+
+    def __call__(self, args: Sequence[str]) -> int:
+        self.seen.append(list(args))
+        own = options(args)
+        place = Path(own.get("resume") or own.get("experiment.run_dir") or own["output"])
+        code = self.behave(list(args), place)
+        return self.leave(list(args), place) if code is None else code
+
+    def leave(self, args: list[str], place: Path) -> int:
+        if args[0] in ("train", "sft"):
+            for step in (0, 4):
+                (place / f"checkpoints/step_{step}/policy").mkdir(parents=True)
+                (place / f"checkpoints/step_{step}/zero").mkdir()
+                (place / f"checkpoints/step_{step}/state.json").write_text("{}")
+            (place / "config.yaml").touch()
+            (place / "summary.json").write_text(json.dumps(SUMMARIES[args[0]]))
+        elif args[1] == "sage":
+            place.mkdir(exist_ok=True)
+            (place / "train.jsonl").write_text('{"id": "a"}\n')
+        else:
+            place.write_text("{}\n{}\n")
+            place.with_name(f"{place.name}.counts.jsonl").write_text('{"what": "dropped: a duplicate", "count": 3}\n')
+        return 0
+
+
+SUMMARIES = {
+    "sft": {
+        "steps": 4,
+        "sft": {
+            "sets": {"items": {"train": 8}},
+            "validations": [{"step": s, "sets": {"items": {"loss": loss}}} for s, loss in ((0, 2.5), (4, 1.25))],
+        },
+    },
+    "train": {
+        "steps": 4,
+        "stages": {
+            when: {
+                "n": 8, "action_accuracy": share, "reward": {"total": share}, "tool_exact_match": None,
+                "by_format": {"post_cot": {"n": 3.0, "action_accuracy": share, "answer_tokens": 12.5}},
+            }
+            for when, share in (("base", 0.25), ("rl", 0.75))
+        },
+    },
+}  # fmt: skip
+
+
+# --- what ships --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_pipeline_is_whole(name: str, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    source = read_command([f"pipeline={name}"]).source
+    inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in source.pipeline.inputs]
+    plan = read_command([f"pipeline={name}", *inputs]).plan()
+    assert source.pipeline.name == name
+    assert {s.name for s in plan.stages if s.job in ("train", "sft")} <= set(plan.configs)
+    if name.endswith("_small"):
+        assert not inputs
+        assert all(c.trainer.num_gpus == c.rollout.engine.num_gpus == 0 for c in plan.configs.values())
+
+
+def test_held_out_samples_have_further_references_too(tmp_path: Path) -> None:
+    """The first paper's Table 3; with one reference a sample, Multi-ECS is Single-ECS."""
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    command = read_command(["pipeline=hrm"])
+    inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in command.source.pipeline.inputs]
+    plan = read_command(["pipeline=hrm", *inputs, f"experiment.run_dir={tmp_path}/run"]).plan()
+    data = plan.configs["rl"].data
+    made = [Path(str(path)).parent.name.partition("-")[2] for path in (data.train, data.validation, data.test)]
+    assert made == ["multigt", "multigt_validation", "multigt_test"]
+
+
+def test_the_second_paper_s_stages_have_the_values_of_its_tables() -> None:
+    command = read_command(["pipeline=olamind"])
+    empty = str(command.source.file)
+    plan = read_command(
+        ["pipeline=olamind", *(f"inputs.{n}={empty}" for n in ("experts", "cases", "train", "validation", "test"))]
+    ).plan()
+    configs = plan.configs
+    for name, rate in (("zero_think", 3e-5), ("cold_start", 3e-5), ("re_cold_start", 2e-5)):
+        c = configs[name]
+        assert (c.sft.batch_size, c.sft.epochs, c.trainer.learning_rate, c.trainer.warmup_frac) == (128, 1, rate, 0.05)
+    assert configs["zero_think"].sft.kinds == ("decision_dra",)
+    assert configs["cold_start"].sft.kinds == configs["re_cold_start"].sft.kinds == ("decision_dra", "decision_post")
+    assert configs["re_cold_start"].model.path == configs["cold_start"].model.path == "Qwen/Qwen3-4B"
+    for name, kl, asked in (("stage_1", 1e-4, "think_answer"), ("stage_2", 1e-3, "hybrid")):
+        c = configs[name]
+        assert (c.algorithm.name, c.algorithm.kl.coef, c.model.response_format) == ("grpo", kl, asked)
+        assert (c.experiment.prompts_per_step, c.rollout.samples_per_prompt, c.algorithm.minibatches) == (256, 16, 1)
+        assert (c.rollout.top_p, c.rollout.temperature, c.rollout.max_new_tokens) == (0.95, 1.0, 1024)
+        assert (c.trainer.learning_rate, c.trainer.warmup_frac) == (1e-6, 0.2)
+    assert set(configs["stage_1"].rewards.judged) == {"dialogue", "policy", "tool", "rubric"}
+    assert configs["stage_2"].rewards.hallucination.weight == 3.0
+    order = [stage.name for stage in plan.stages if stage.name not in ("extract", "migrate", "rubrics")]
+    assert order == ["zero_think", "cold_start", "stage_1", "sampled", "re_cold_start", "stage_2"]
+    taken = {stage.name: {name for name, _ in stage.takes} for stage in plan.stages}
+    assert "cold_start" in taken["stage_1"] and taken["sampled"] == {"rubrics", "stage_1"}
+    assert taken["re_cold_start"] == {"sampled"} and "re_cold_start" in taken["stage_2"]
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+def test_commands_are_what_a_user_would_type(given: list[str], tmp_path: Path) -> None:
+    plan = read_command([*given, "stages.rl.experiment.steps=3", "logging.console=false"]).plan()
+    talk, sft, rl, best = (stage.command(plan.paths(planned=True)) for stage in plan.stages)
+    run = tmp_path / "run"
+    assert talk == ["data", "sage", "data.sage.train=8", "thoughts=pre", f"output={run}/1-talk"]
+    sets = f"sft.sets=[{{path: {run}/1-talk/items.jsonl}}, {{path: {tmp_path}/experts.jsonl}}]"
+    assert sft == ["sft", "experiment=sft_small", sets, "logging.console=false", f"experiment.run_dir={run}/2-sft"]
+    assert f"model.path={run}/2-sft/checkpoints/step_<last>/policy" in rl and "experiment.steps=3" in rl
+    assert best == ["data", "sampled", f"input={run}/1-talk/train.jsonl", f"ledger={run}/3-rl", "min_total=0.5",
+                    f"output={run}/4-best/output.jsonl"]  # fmt: skip
+    assert plan.configs["rl"].experiment.steps == 3
+
+
+def test_a_path_that_hydra_would_read_otherwise_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "a, b").mkdir()
+    experts = tmp_path / "a, b" / "x.jsonl"
+    experts.write_text("{}\n")
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    args = [f"pipeline={tmp_path}/mine.yaml", f"inputs.experts={experts}", f"experiment.run_dir={tmp_path}/a, b/run"]
+    config = read_command(args).plan().configs["sft"]
+    assert config.sft.sets[1].path == str(experts)
+
+
+def test_a_dry_run_prints_the_commands_and_makes_nothing(given: list[str], tmp_path: Path, capsys) -> None:
+    def never(args: Sequence[str]) -> int:
+        raise AssertionError(args)
+
+    assert main([*given, "dry_run=true"], never) == 0
+    said = capsys.readouterr().out
+    assert f"hamr data sage data.sage.train=8 thoughts=pre {shlex.quote(f'output={tmp_path}/run/1-talk')}" in said
+    assert "3. rl (takes sft.policy, talk.train)" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("experiment=smoke", "experiment=smok", "mine.yaml:12: stages.rl: experiment: 'smok': no such choice"),
+        ("experiment=smoke", "trainer.learning_rat=1", "mine.yaml:12: stages.rl: trainer.learning_rat: unknown key"),
+        ("min_total=0.5", "min_totl=0.5", "mine.yaml:15: stages.best: "),
+        ("min_total=0.5", "min_total=much", "stages.best: min_total: 'much': must be a number"),
+        ("min_total=0.5", "output=x", "stages.best: output is set by the pipeline"),
+        ("experiment=smoke", "experiment.run_dir=x", "stages.rl: experiment.run_dir is set by the pipeline"),
+        ("thoughts=pre", "thoughtz=pre", "mine.yaml:6: stages.talk: "),
+        ("@talk.items", "@talk.item", "@talk.item: no such output; there are (nearest first): items"),
+        ("model.path=@sft.policy", "model.path=@best.file", "a cycle: rl takes from best takes from rl"),
+    ],
+)
+def test_any_mistake_in_any_stage_starts_none(given: list[str], tmp_path: Path, old: str, new: str, says: str) -> None:
+    (tmp_path / "mine.yaml").write_text(TEXT.replace(old, new))
+    runs = Runs()
+    with pytest.raises(BadInput) as caught:
+        main(given, runs)
+    assert says in str(caught.value) and "\n" not in str(caught.value) and "hamr-plan" not in str(caught.value)
+    assert runs.seen == [] and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ("dta=bench, policy=judge", "dta"),
+        ("data=bench, policy=judge, judge=nobody", "nobody"),
+        ("data=bench", "policy"),
+        ("data=bench, policy=judge, rewards.risk.weigth=1", "weigth"),
+    ],
+)
+def test_an_evaluation_at_the_end_is_checked_first(given: list[str], tmp_path: Path, args: str, says: str) -> None:
+    last = f"  - name: bench\n    job: evaluate\n    args: [benchmark=olabench, {args}]\n"
+    (tmp_path / "mine.yaml").write_text(TEXT + last)
+    runs = Runs()
+    with pytest.raises(BadInput, match=r"mine\.yaml:1[68]: stages\.bench.*" + says):
+        main(given, runs)
+    assert runs.seen == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["stages.rll.experiment.steps=3"], "no such stage; there are (nearest first): rl"),
+        (["stages.rl"], "write stages.<stage>"),
+        (["inputs.other=x"], "no such input; there are: experts"),
+        (["inputs.experts=/not/there"], "no such file or folder; it is dialogues"),
+        (["dry_run=maybe"], "must be true or false"),
+        (["quickstart"], "unknown; a pipeline takes"),
+        (["stages.rl.rewards.consistency.mode=hrad"], "stages.rl: rewards.consistency.mode: 'hrad'"),
+    ],
+)
+def test_what_the_command_line_gets_wrong(given: list[str], more: list[str], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        main([*given, *more], Runs())
+    assert says in str(caught.value)
+
+
+def test_a_missing_input_says_what_it_is(given: list[str]) -> None:
+    with pytest.raises(BadInput, match=r"inputs.experts: None: missing; give inputs.experts=<dialogues>"):
+        main([arg for arg in given if not arg.startswith("inputs")], Runs())
+
+
+def test_which_commands_are_about_pipelines(given: list[str], tmp_path: Path) -> None:
+    assert is_pipeline_command(given)
+    assert not is_pipeline_command(["experiment=smoke"])
+    assert not is_pipeline_command([f"resume={tmp_path}"])
+    main(given, Runs())
+    assert is_pipeline_command([f"resume={tmp_path}/run"])
+
+
+# --- the run -----------------------------------------------------------------------------------
+
+
+def test_all_stages_run_in_order_and_only_policies_stay(given: list[str], tmp_path: Path) -> None:
+    runs = Runs()
+    assert main(given, runs) == 0
+    run = tmp_path / "run"
+    assert [args[:1] if args[0] != "data" else args[:2] for args in runs.seen] == [
+        ["data", "sage"], ["sft"], ["train"], ["data", "sampled"]
+    ]  # fmt: skip
+    assert f"model.path={run}/2-sft/checkpoints/step_4/policy" in runs.seen[2]
+    assert [str(p.relative_to(run)) for p in sorted(run.glob("2-sft/checkpoints/*/*"))] == [
+        "2-sft/checkpoints/step_4/policy", "2-sft/checkpoints/step_4/state.json"
+    ]  # fmt: skip
+    again = Runs()
+    assert main([f"resume={run}"], again) == 0
+    assert again.seen == [], "everything had finished"
+    with pytest.raises(BadInput, match="exists and is not empty"):
+        main(given, Runs())
+    with pytest.raises(BadInput, match="keeps its stages"):
+        main([f"resume={run}", "experiment.seed=3"], Runs())
+
+
+def test_everything_stays_where_that_is_asked_for(given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TEXT + "keep: all\n")
+    main(given, Runs())
+    assert len(list((tmp_path / "run").glob("2-sft/checkpoints/*/zero"))) == 2
+
+
+def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str], tmp_path: Path, capsys) -> None:
+    def fail(args: list[str], place: Path) -> int | None:
+        if args[0] != "train":
+            return None
+        place.mkdir(parents=True)
+        (place / "config.yaml").touch()
+        return 1
+
+    run = tmp_path / "run"
+    assert main(given, Runs(fail)) == 1
+    assert f"go on with: hamr train resume={run}" in capsys.readouterr().err
+    runs = Runs()
+    assert main([f"resume={run}"], runs) == 0
+    assert runs.seen[0] == ["train", f"resume={run}/3-rl"], "a run that has begun goes on by its own means"
+    assert [args[:2] for args in runs.seen[1:]] == [["data", "sampled"]]
+    assert PipelineLog(run).of("rl").attempts == 2
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_is_to_go_on_keeps_all_of_its_checkpoints(given: list[str], tmp_path: Path, code: int) -> None:
+    """Its optimiser's state is in them; only a finished run is trimmed to its policy."""
+
+    def cut(args: list[str], place: Path) -> int | None:
+        if args[0] != "train":
+            return None
+        Runs().leave(args, place)
+        (place / "summary.json").unlink()
+        return code
+
+    if code:
+        assert main(given, Runs(cut)) == code
+    else:
+        with pytest.raises(Preempted):
+            main(given, Runs(cut))
+    assert len(list((tmp_path / "run").glob("3-rl/checkpoints/step_*/zero"))) == 2
+
+
+@pytest.mark.slow
+def test_a_pipeline_runs_once_at_a_time(given: list[str], tmp_path: Path) -> None:
+    def twice(args: list[str], place: Path) -> int | None:
+        with pytest.raises(RunFolderError, match="in use by another process"):
+            main([f"resume={tmp_path}/run"], Runs())
+        return None
+
+    assert main(given, Runs(twice)) == 0
+
+
+def test_an_evaluation_goes_on_in_its_folder(tmp_path: Path) -> None:
+    """It takes up what is there by itself, and has no `overwrite`."""
+    stage = Stage(number=1, name="test", job="evaluate", args=("benchmark=sage",), folder=tmp_path / "1-test")
+    plan = Plan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
+    first = prepared(stage, plan)
+    (stage.folder / "traces.jsonl").write_text("{}\n")
+    assert prepared(stage, plan) == first == ["evaluate", "benchmark=sage", f"output={stage.folder}"]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
+    given: list[str], tmp_path: Path, begun
+) -> None:
+    """Whatever it left: a log without the end of its stage, a torn line, a folder half made, a recipe half done."""
+
+    class Killed(Exception):
+        pass
+
+    def die(args: list[str], place: Path) -> int | None:
+        if args[0] == "sft":
+            (place / "plots").mkdir(parents=True)
+            if begun:
+                (place / "config.yaml").touch()
+            raise Killed
+        return None
+
+    run = tmp_path / "run"
+    with pytest.raises(Killed):
+        main(given, Runs(die))
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"stage": "sft", "ev')
+    runs = Runs()
+    assert main([f"resume={run}"], runs) == 0
+    first = runs.seen[0]
+    assert first == ["sft", f"resume={run}/2-sft"] if begun else first[:2] == ["sft", "experiment=sft_small"]
+    assert (run / "2-sft/plots").exists() == begun, "a run makes its folder itself, and takes no other's"
+    assert len(runs.seen) == 3
+
+
+def test_a_recipe_that_was_cut_off_may_replace_what_it_left(given: list[str], tmp_path: Path) -> None:
+    def cut(args: list[str], place: Path) -> int | None:
+        if args[:2] != ["data", "sampled"]:
+            return None
+        place.write_text("{}\n")
+        return 1
+
+    assert main(given, Runs(cut)) == 1
+    runs = Runs()
+    assert main([f"resume={tmp_path}/run"], runs) == 0
+    assert [args[-1] for args in runs.seen] == ["overwrite=true"]
+
+
+def test_a_run_that_was_told_to_end_has_not_finished(given: list[str], tmp_path: Path) -> None:
+    def stop(args: list[str], place: Path) -> int | None:
+        if args[0] != "train":
+            return None
+        place.mkdir(parents=True)
+        return 0
+
+    with pytest.raises(Preempted, match=r"stage 3 of 4, rl was stopped before its end; go on with: hamr train resume="):
+        main(given, Runs(stop))
+    assert PipelineLog(tmp_path / "run").of("rl").state == "stopped"
+
+
+def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str], tmp_path: Path) -> None:
+    def term(args: list[str], place: Path) -> int | None:
+        raise SystemExit(143)
+
+    with pytest.raises(Preempted, match="stopped by SIGTERM in stage 1 of 4, talk; go on with"):
+        main(given, Runs(term))
+    assert PipelineLog(tmp_path / "run").of("talk").state == "stopped"
+
+
+def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path) -> None:
+    assert main(given, Runs(lambda args, place: -9)) == 137
+    assert PipelineLog(tmp_path / "run").of("talk").state == "failed"
+
+
+def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
+    plan = read_command(given).plan()
+    plan.create()
+    kept = Plan.kept(tmp_path / "run")
+    assert (kept.name, kept.stages, kept.inputs, kept.keep) == (plan.name, plan.stages, plan.inputs, plan.keep)
+    (tmp_path / "run" / "pipeline.json").write_text("{}")
+    with pytest.raises(BadInput, match="cannot be read"):
+        Plan.kept(tmp_path / "run")
+
+
+# --- the report --------------------------------------------------------------------------------
+
+
+def test_the_report_has_every_stage_and_the_figures_across_them(given: list[str], tmp_path: Path) -> None:
+    main(given, Runs())
+    html = (tmp_path / "run" / "report.html").read_text()
+    assert "4 of 4 stages finished. The share of right actions went from 25% where rl began to 75% where rl" in html
+    for said in (
+        "a policy after 4 steps",
+        "25.0%",
+        "75.0%",
+        "2.500",
+        "1.250",
+        "dropped: a duplicate",
+        "post-CoT",
+        "12.5",
+    ):
+        assert said in html, said
+    assert report([str(tmp_path / "run")]) == 0
+    assert "@" not in html.partition("<body>")[2], "references are shown as what they stand for"
+    assert "hamr sft experiment=sft_small" in html
+
+
+def test_an_unfinished_one_says_how_far_it_came(given: list[str], tmp_path: Path) -> None:
+    read_command(given).plan().create()
+    assert "0 of 4 stages finished." in write_pipeline_report(tmp_path / "run").read_text()
+    PipelineLog(tmp_path / "run").begin("talk", ["data", "sage"])
+    assert "0 of 4 stages finished. talk is not done." in write_pipeline_report(tmp_path / "run").read_text()

@@ -1,0 +1,91 @@
+"""Learning from a run: what was simulated with known speeds is found again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hamr.apps.plan.measured import (
+    MeasuredResponse,
+    MeasuredStep,
+    compare,
+    fit,
+    mean_errors,
+    pool_times,
+    replay,
+)
+from hamr.apps.plan.simulation import Service, Station, simulate
+
+WORKERS = Station(replicas=1, slots=16, service=Service(fixed_s=1.0))
+POOLS = dict.fromkeys(("reranker", "judge"), Station(replicas=1, slots=8, service=Service(fixed_s=1.0)))
+TRUE = Service(fixed_s=2.0, each_s=0.25)
+MEAN_TOKENS = 20.0
+
+
+def made_steps(n: int, seed: int = 0) -> list[MeasuredStep]:
+    """Steps whose times a known cluster made: workers of TRUE, training at 3 s + 0.01 s a token, 0.7 s of sync."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for index in range(1, n + 1):
+        groups = tuple(
+            tuple(
+                MeasuredResponse(
+                    tokens=int(rng.integers(5, 36)),
+                    cascaded=True,
+                    calls=(("reranker", 0.0, 0.3), *((("judge", 0.1, 2.0),) if rng.random() < 0.3 else ())),
+                )
+                for _ in range(4)
+            )
+            for _ in range(int(rng.integers(2, 7)))
+        )
+        step = MeasuredStep(
+            step=index, rollout_score_s=1.0, train_s=0.0, total_s=1.0,
+            trained_tokens=float(sum(r.tokens for g in groups for r in g)), groups_dropped=0.0, rounds=(groups,),
+        )  # fmt: skip
+        played = simulate(
+            replay(step, {"reranker": (0.3,), "judge": (2.0,)}, MEAN_TOKENS, "reranker"),
+            rollout=Station(replicas=1, slots=16, service=TRUE),
+            pools=POOLS,
+        )
+        score, train = played.rollout_s + played.tail_s, 3 + 0.01 * step.trained_tokens
+        values = {**vars(step), "rollout_score_s": score, "train_s": train, "total_s": score + train + 0.7}
+        made.append(MeasuredStep(**values))
+    return made
+
+
+def test_the_speed_of_the_workers_is_found_again() -> None:
+    found = fit(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
+    scale = found.mean_tokens / MEAN_TOKENS
+    for n in (4, 16):
+        assert found.rollout.seconds(n) == pytest.approx(TRUE.seconds(n) * scale, rel=0.1)
+    assert found.train_fixed_s == pytest.approx(3.0, abs=0.01)
+    assert found.train_token_s == pytest.approx(0.01, abs=1e-4)
+    assert found.sync_s == pytest.approx(0.7)
+
+
+def test_steps_that_were_not_fitted_to_are_predicted() -> None:
+    made = compare(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
+    assert [p.fitted for p in made] == [True] * 8 + [False] * 8
+    assert max(mean_errors(made, fitted=False)) < 0.05
+    assert len({round(p.measured_s, 3) for p in made}) == 16
+
+
+def test_too_few_steps_are_said() -> None:
+    with pytest.raises(ValueError, match="3 steps are too few"):
+        compare(made_steps(3), workers=WORKERS, pools=POOLS, first="reranker")
+
+
+def test_times_of_a_pool_are_over_the_questions_that_were_put() -> None:
+    times = pool_times(made_steps(4))
+    assert set(times) == {"judge", "reranker"}
+    assert times["judge"].mean_s == pytest.approx(2.0)
+    assert times["reranker"].questions == sum(len(s.responses) for s in made_steps(4))
+    assert times["judge"].queue_quantile(0.99) == pytest.approx(0.1)
+
+
+def test_a_step_beside_which_the_machine_had_other_work_moves_nothing() -> None:
+    steps = made_steps(16)
+    slow = {**vars(steps[3]), "train_s": 90.0, "total_s": steps[3].total_s + 90.0}
+    found = fit([*steps[:3], MeasuredStep(**slow), *steps[4:]], workers=WORKERS, pools=POOLS, first="reranker")
+    assert found.train_s(300.0) == pytest.approx(6.0, abs=0.05)
+    assert found.sync_s == pytest.approx(0.7)

@@ -1,0 +1,259 @@
+"""`hamr plan`: its tables, what it takes from a run, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hamr import cli
+from hamr.apps.doctor.command import gpus_wanted
+from hamr.apps.plan.build import build_cluster, build_workload
+from hamr.apps.plan.command import configuration
+from hamr.apps.plan.run import read_past, rounds
+from hamr.apps.plan.simulation import Service
+from hamr.apps.plan.sizing import Cluster, Study
+from hamr.cluster.resource_requests import demands
+from hamr.config.load import dump_config, load_config
+from hamr.config.schema import Config
+from hamr.errors import BadInput, RunFolderError
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import MetricsWriter
+from hamr.telemetry.run_folder import RunFolder
+from hamr.types import Component, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
+
+PAPER = ["experiment=paper_hrm"]
+
+
+def call(pool: str, seconds: float, attempts: int = 1) -> ScorerCall:
+    return ScorerCall(
+        pool=pool, model="m", prompt_version="1", replica="0", queue_s=0.1, service_s=seconds, prompt_tokens=10,
+        output_tokens=1, attempts=attempts,
+    )  # fmt: skip
+
+
+def record(step: int, prompt: str, sample: int, total: float | None, *, run: str = "r") -> RewardRecord:
+    """Of a reply (even samples: to the judge), or of a tool call (sample 3)."""
+    outcome = JudgeTimeout(detail="late") if total is None else Scored(value=total)
+    calls = (call("reranker", 0.2), call("judge", 1.5)) if sample % 2 == 0 else (call("reranker", 0.0, attempts=0),)
+    return RewardRecord(
+        key=SampleKey(run=run, step=step, prompt=prompt, sample=sample),
+        total=outcome,
+        components=(Component(name="consistency", outcome=outcome, weight=1.0),),
+        action=Reply(content="Hello"),
+        band="tool_match" if sample == 3 else "below" if sample % 2 == 0 else "inside",
+        calls=() if sample == 3 else calls,
+        response_tokens=10 + sample,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Six steps of two groups of four; the first group of each carries no signal and is replaced in a second round."""
+    config = load_config(["experiment=smoke", "rollout.samples_per_prompt=4", "experiment.name=past"])
+    with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
+        metrics = MetricsWriter(folder.metrics, strict=True)
+        ledger.add([record(0, "x", 0, 1.0, run="r/eval-base")])
+        for step in range(1, 7):
+            same = [record(step, "a", i, 0.5) for i in range(4)]
+            other = [record(step, p, i, i / 4) for p in ("b", "c") for i in range(4)]
+            ledger.add([*same, *other])
+            timing = {"rollout_score": 8.0, "train": 4.0, "sync": 1.0, "total": 13.5}
+            metrics.write(
+                step,
+                "rl",
+                {f"timing/step/{k}": v for k, v in timing.items()}
+                | {"policy/tokens": 92.0, "rollout/groups_dropped": 1.0},
+            )
+        metrics.close()
+    return tmp_path / "past"
+
+
+def test_a_run_is_read_as_its_rounds_groups_and_questions(run: Path) -> None:
+    past = read_past(run)
+    assert [s.step for s in past.steps] == [1, 2, 3, 4, 5, 6]
+    step = past.steps[0]
+    # Two groups are wanted; the first of two had equal rewards, so that one more was asked for.
+    assert [[len(g) for g in groups] for groups in step.rounds] == [[4, 4], [4]]
+    first = step.rounds[0][0]
+    assert [r.cascaded for r in first] == [True, True, True, False]
+    assert first[0].calls == (("reranker", 0.1, 0.2), ("judge", 0.1, 1.5))
+    assert first[1].calls == ()  # its answer had been put by another response
+    assert (step.rollout_score_s, step.total_s, step.trained_tokens) == (8.0, 13.5, 92.0)
+
+
+def test_without_dynamic_sampling_all_groups_are_one_round() -> None:
+    config = load_config(["experiment=smoke", "algorithm=grpo", "experiment.prompts_per_step=3"])
+    groups = [[record(1, p, i, 0.5) for i in range(2)] for p in "abc"]
+    assert [len(r) for r in rounds(config, groups)] == [3]
+
+
+def test_shares_and_times_are_those_of_the_run(run: Path) -> None:
+    past, config = read_past(run), configuration([], str(run))
+    workload = build_workload(config, past)
+    assert workload.cascaded_frac == pytest.approx(3 / 4)
+    # Of three replies two were put to both; the third heard its answer from a sibling.
+    assert workload.first_questions == pytest.approx(2 / 3)
+    assert workload.escalated_frac == pytest.approx(2 / 3)
+    assert workload.second_questions == 1.0
+    assert workload.dropped_frac == pytest.approx(1 / 3)
+    assert set(workload.length.observed) == {10.0, 11.0, 12.0, 13.0}
+    cluster = build_cluster(config, workload, past)
+    assert cluster.pools["judge"].service == Service(fixed_s=1.5)
+    assert cluster.pools["reranker"].service == Service(fixed_s=pytest.approx(0.2))
+    assert cluster.train_s == pytest.approx(4.0 * 8 / 12 * 12 / 8, rel=0.01)
+    assert cluster.sync_s == pytest.approx(1.5)
+
+
+def test_what_is_set_by_name_stands_against_what_was_measured(run: Path) -> None:
+    config = configuration(["plan.escalated_frac=1.0", "pools.judge.replicas=3"], str(run))
+    assert config.experiment.name == "past"
+    assert config.plan.model_fields_set == {"escalated_frac"}
+    past = read_past(run)
+    workload = build_workload(config, past)
+    assert workload.escalated_frac == 1.0
+    named = configuration(["plan.references=4"], str(run))
+    assert build_workload(named, past).first_questions == 4.0
+    assert workload.cascaded_frac == pytest.approx(3 / 4)
+    assert build_cluster(config, workload, past).pools["judge"].replicas == 3
+
+
+def test_parts_that_the_run_had_not_are_assumed(run: Path) -> None:
+    past = read_past(run)
+    config = load_config(PAPER)
+    cluster = build_cluster(config, build_workload(config, past), past)
+    assumed = build_cluster(config, build_workload(config, None), None)
+    assert cluster.pools["judge"].service.fixed_s > 1.6
+    assert cluster.train_s == assumed.train_s
+    assert cluster.rollout.service == assumed.rollout.service
+
+
+def test_a_pool_that_several_rewards_ask_answers_them_all() -> None:
+    asked = ["experiment=smoke", "rewards.dialogue.weight=1.0", "rewards.risk.weight=1.0"]
+    config = load_config(asked)
+    assert build_workload(config, None).side == {config.rewards.dialogue.pool: 2.0}
+
+
+def test_with_nobody_before_the_judge_every_reply_is_judged() -> None:
+    config = load_config([*PAPER, "rewards.consistency.mode=soft_judge"])
+    assert config.plan.escalated_frac < build_workload(config, None).escalated_frac == 1.0
+
+
+def test_a_batch_twice_as_large_has_twice_the_tokens_to_train_on(run: Path) -> None:
+    past = read_past(run)
+    steps = [
+        replace(s, trained_tokens=100.0 * n, train_s=1.0 + n, total_s=20.0 + n) for n, s in enumerate(past.steps, 1)
+    ]
+    past = replace(past, steps=tuple(steps))
+    config = configuration([], str(run))
+    larger = configuration([f"experiment.prompts_per_step={2 * config.experiment.prompts_per_step}"], str(run))
+    small, large = (build_cluster(c, build_workload(c, past), past).train_s for c in (config, larger))
+    assert (small, large) == (pytest.approx(1.0 + 3.5), pytest.approx(1.0 + 2 * 3.5))
+
+
+def test_a_scorer_reads_the_response_behind_its_prompt() -> None:
+    short, long = (load_config([*PAPER, f"plan.response_tokens={n}"]) for n in (100, 1000))
+    assert _cluster(short).pools["judge"].service.each_s < _cluster(long).pools["judge"].service.each_s
+
+
+def test_each_epoch_trains_on_the_batch_again() -> None:
+    once, twice = (load_config([*PAPER, f"algorithm.epochs={n}"]) for n in (1, 2))
+    assert _cluster(twice).train_s == 2 * _cluster(once).train_s
+
+
+def test_one_of_a_group_s_samples_reads_the_prompt() -> None:
+    few, many = (load_config([*PAPER, f"rollout.samples_per_prompt={n}"]) for n in (2, 16))
+    assert _cluster(many).rollout.service.each_s < _cluster(few).rollout.service.each_s
+
+
+def _cluster(config: Config) -> Cluster:
+    return build_cluster(config, build_workload(config, None), None)
+
+
+def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert cli.main(["plan", *PAPER, "plan.draws=1"]) == 0
+    out = capsys.readouterr().out
+    assert "128 responses = (8 groups) x 16" in out
+    assert re.search(r"pools\.judge +1 +\d+ +4 +4 +\d+", out)
+    # Qwen3-32B in 16 bits over 4 GPUs.
+    assert "per GPU 15.3 GiB weights" in out
+    assert re.search(r"without limit +\d", out)
+    assert "what would shorten the configured step: more of pools.judge" in out
+
+
+@pytest.mark.parametrize(("bounds", "now"), [("{min_replicas: 2, max_replicas: 4}", 2), ("null", 1)])
+def test_now_is_what_a_run_reserves_and_doctor_counts(
+    bounds: str, now: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    overrides = [*PAPER, "pools.judge.replicas=1", f"pools.judge.autoscaling={bounds}"]
+    config = load_config(overrides)
+    assert sum(d.count for d in demands(config) if d.key.startswith("pools.judge.")) == now
+    assert sum(d.count * d.gpus for d in demands(config)) == gpus_wanted(config)
+    assert cli.main(["plan", *overrides, "plan.draws=1"]) == 0
+    assert re.search(rf"pools\.judge +{now} +\d+ +4 +{4 * now} ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("experiment", ["paper_hrm", "olamind_stage1", "olamind_stage2"])
+def test_no_shipped_experiment_gives_up_a_reward_with_the_pools_it_starts(experiment: str) -> None:
+    config = load_config([f"experiment={experiment}", "data=sage"])
+    workload = build_workload(config, None)
+    study = Study(workload, build_cluster(config, workload, None), draws=1)
+    assert study.play(study.cluster).late == 0
+
+
+def test_rewards_that_would_come_too_late_are_counted_with_the_deadline_they_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    overrides = [*PAPER, "plan.draws=1", "router.deadline_s=30", "pools.judge.autoscaling={max_replicas: 8}"]
+    assert cli.main(["plan", *overrides]) == 0
+    told = re.search(
+        r"(\d+) of 128 rewards would be given up at router\.deadline_s=30: the slowest takes (\d+) s, (\d+) s with "
+        r"pools scaled to their most, (\d+) s with as many as needed",
+        capsys.readouterr().out,
+    )
+    assert told is not None
+    late, slowest, scaled, _ = map(int, told.groups())
+    assert 0 < late < 128
+    assert slowest > max(30, scaled)
+    assert cli.main(["plan", *overrides, f"router.deadline_s={slowest + 1}"]) == 0
+    assert "given up" not in capsys.readouterr().out
+
+
+def test_a_run_is_compared_with_what_is_predicted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", f"from={run}"]) == 0
+    out = capsys.readouterr().out
+    assert "measured in 6 steps of past" in out
+    assert len(re.findall(r"^\d+ .* fitted to$", out, re.MULTILINE)) == 3
+    errors = re.search(r"where predicted: (\d+)% of generating and scoring, (\d+)% of the whole step", out)
+    assert errors is not None
+    assert max(map(int, errors.groups())) <= 1  # every step of this run took the same time
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["experiment=quickstart"], "trainer.num_gpus: 0.0: nothing says how fast a CPU is"),
+        ([*PAPER, "pools.judge.model=acme/oracle"], "pools.judge.model: 'acme/oracle': its size is not known"),
+        ([*PAPER, "plan.gpu=v100"], "plan.gpu"),
+        ([*PAPER, "launch=kuberay"], "launch: 'kuberay': name the folder for its files: output=DIR"),
+        ([*PAPER, "output=there"], "nothing to write; choose launch=kuberay|slurm|ray"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *args]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_without_a_trained_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no such folder"):
+        read_past(tmp_path / "nowhere")
+    with RunFolder.create(tmp_path / "new", dump_config(load_config(["experiment=smoke"]))) as folder:
+        pass
+    with pytest.raises(BadInput, match="no finished step of RL"):
+        read_past(folder.path)

@@ -1,0 +1,147 @@
+"""A step played through: times computed by hand, and what must hold of every step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.apps.plan.simulation import ROLLOUT, Response, Service, Simulated, Station, simulate
+
+FIXED = Service(fixed_s=1.0)
+
+
+def station(replicas: int = 1, slots: int = 1, service: Service = FIXED) -> Station:
+    return Station(replicas=replicas, slots=slots, service=service)
+
+
+def asked(group: int, work: float, *stages: tuple[tuple[str, float], ...]) -> Response:
+    return Response(group=group, work=work, chains=(stages,))
+
+
+def test_one_response_goes_through_its_stages_one_after_the_other() -> None:
+    response = asked(0, 2.0, (("reranker", 0.5), ("reranker", 0.5)), (("judge", 3.0),))
+    pools = {"reranker": station(slots=2), "judge": station()}
+    step = simulate([[response]], rollout=station(), pools=pools, train_s=4.0, sync_s=1.0)
+    assert (step.rollout_s, step.tail_s, step.step_s) == (2.0, 3.5, 10.5)
+    assert step.stations["reranker"].questions == 2
+    assert step.stations["judge"].utilisation == pytest.approx(3.0 / 5.5)
+
+
+def test_questions_wait_for_a_free_place_in_the_order_in_which_they_came() -> None:
+    # Both responses end at 1 s on two workers; one reranker with one place needs 2 s for each.
+    responses = [asked(0, 1.0, (("reranker", 2.0),)), asked(1, 1.0, (("reranker", 2.0),))]
+    step = simulate([responses], rollout=station(replicas=2), pools={"reranker": station()})
+    assert (step.rollout_s, step.tail_s) == (1.0, 4.0)
+    usage = step.stations["reranker"]
+    assert (usage.queue_p50, usage.queue_p99) == (0.0, 2.0)
+    assert usage.utilisation == pytest.approx(4.0 / 5.0)
+
+
+def test_pieces_on_one_replica_share_its_speed_and_speed_up_when_one_leaves() -> None:
+    # Alone a piece of work 1 takes 2 s, two together 3 s each. Works 1 and 2: the first ends at 3 s, when the second
+    # has done half of its work; the rest, 1, takes it 2 s alone.
+    workers = station(slots=2, service=Service(fixed_s=1.0, each_s=1.0))
+    step = simulate([[Response(group=0, work=1.0), Response(group=0, work=2.0)]], rollout=workers, pools={})
+    assert step.step_s == pytest.approx(5.0)
+
+
+def test_a_group_stays_on_its_replica_and_spills_over_when_that_is_full() -> None:
+    # Four questions of group 0, two replicas with two places: two go over, so that all are at work at once.
+    response = asked(0, 1.0, (("judge", 1.0),) * 4)
+    step = simulate([[response]], rollout=station(), pools={"judge": station(replicas=2, slots=2)})
+    assert (step.tail_s, step.stations["judge"].queue_p99) == (1.0, 0.0)
+
+
+def test_groups_that_have_the_same_replica_share_its_speed_while_another_stands_idle() -> None:
+    # Groups 0 and 2 of two replicas: both go to the first, where two together take 3 s; apart it would be 2 s.
+    responses = [asked(group, 1.0, (("judge", 1.0),)) for group in (0, 2)]
+    pools = {"judge": station(replicas=2, slots=2, service=Service(fixed_s=1.0, each_s=1.0))}
+    assert simulate([responses], rollout=station(replicas=2), pools=pools).tail_s == 3.0
+
+
+def test_rounds_follow_each_other() -> None:
+    rounds = [[asked(0, 1.0, (("judge", 1.0),))], [asked(1, 2.0, (("judge", 1.0),))]]
+    step = simulate(rounds, rollout=station(), pools={"judge": station()})
+    assert (step.rollout_s, step.tail_s) == (3.0, 2.0)
+
+
+def test_after_the_router_s_deadline_nobody_waits_for_a_reward() -> None:
+    # The second question starts at 1 + 10 s; its response's deadline is 1 + 5 s, and it leaves the line unasked.
+    responses = [asked(0, 1.0, (("judge", 4.0),)), asked(0, 1.0, (("judge", 10.0),)), asked(0, 1.0, (("judge", 1.0),))]
+    pools = {"judge": station()}
+    step = simulate([responses], rollout=station(replicas=1, slots=3), pools=pools, deadline_s=5.0)
+    assert (step.late, step.step_s, step.slowest_s) == (2, 6.0, 5.0)
+    assert simulate([responses], rollout=station(replicas=1, slots=3), pools=pools).slowest_s == 15.0
+    assert step.stations["judge"].questions == 2
+
+
+def test_a_question_that_nobody_waits_for_holds_up_no_later_round() -> None:
+    # Answers take 4 s one after the other from 1 s on; at 7 s the second is under way and the third still in line.
+    # The next round's question comes at 8 s, begins at 9 and ends at 13, a second before its own deadline.
+    rounds = [[asked(0, 1.0, (("judge", 4.0),))] * 3, [asked(1, 1.0, (("judge", 4.0),))]]
+    step = simulate(rounds, rollout=station(slots=3), pools={"judge": station()}, deadline_s=6.0)
+    assert (step.late, step.step_s) == (2, 13.0)
+
+
+def test_empty_stages_and_responses_without_questions_take_no_time() -> None:
+    responses = [Response(group=0, work=1.0), Response(group=0, work=1.0, chains=(((), ()), ()))]
+    step = simulate([responses], rollout=station(slots=2), pools={"judge": station()})
+    assert (step.step_s, step.tail_s, step.stations["judge"].questions) == (1.0, 0.0, 0)
+    assert simulate([], rollout=station(), pools={}, train_s=2.0, sync_s=0.5).step_s == 2.5
+
+
+WORK = st.floats(0.01, 10.0)
+RESPONSES = st.lists(
+    st.tuples(st.integers(0, 3), WORK, st.lists(WORK, max_size=3), st.lists(WORK, max_size=2)), max_size=12
+)
+SERVICES = st.builds(Service, fixed_s=st.floats(0.01, 2.0), each_s=st.floats(0.0, 1.0))
+STATIONS = st.builds(Station, replicas=st.integers(1, 4), slots=st.integers(1, 4), service=SERVICES)
+
+
+def play(drawn: list, rollout: Station, first: Station, second: Station, deadline_s: float = math.inf) -> Simulated:
+    responses = [
+        asked(g, w, tuple(("first", f) for f in firsts), tuple(("second", s) for s in seconds))
+        for g, w, firsts, seconds in drawn
+    ]
+    return simulate([responses], rollout=rollout, pools={"first": first, "second": second}, deadline_s=deadline_s)
+
+
+@given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS)
+def test_no_work_is_lost_and_no_place_is_taken_twice(
+    drawn: list, rollout: Station, first: Station, second: Station
+) -> None:
+    step = play(drawn, rollout, first, second)
+    assert step.stations[ROLLOUT].questions == len(drawn)
+    assert step.stations["first"].questions == sum(len(d[2]) for d in drawn)
+    assert step.stations["second"].questions == sum(len(d[3]) for d in drawn)
+    assert step.late == 0
+    for usage in step.stations.values():
+        assert 0.0 <= usage.utilisation <= 1.0 + 1e-9
+        assert 0.0 <= usage.queue_p50 <= usage.queue_p99
+    # Nobody is faster than alone on its replica, and all together are no slower than one after the other.
+    alone = [
+        w * rollout.service.seconds(1)
+        + max((f * first.service.seconds(1) for f in fs), default=0.0)
+        + max((s * second.service.seconds(1) for s in ss), default=0.0)
+        for _, w, fs, ss in drawn
+    ]
+    assert step.step_s >= max(alone, default=0.0) - 1e-6
+    crowded = sum(
+        w * rollout.service.seconds(rollout.slots)
+        + sum(fs) * first.service.seconds(first.slots)
+        + sum(ss) * second.service.seconds(second.slots)
+        for _, w, fs, ss in drawn
+    )
+    assert step.step_s <= crowded + 1e-6
+
+
+@given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS, deadline=st.floats(0.1, 20.0))
+def test_scoring_ends_a_deadline_after_the_last_response_at_the_latest(
+    drawn: list, rollout: Station, first: Station, second: Station, deadline: float
+) -> None:
+    step = play(drawn, rollout, first, second, deadline)
+    assert step.tail_s <= deadline + 1e-6
+    assert 0 <= step.late <= len(drawn)

@@ -1,0 +1,108 @@
+"""How large pools have to be: against exhaustive search and Little's law."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.apps.plan.simulation import ROLLOUT, Service, Station
+from hamr.apps.plan.sizing import Cluster, Study
+from hamr.apps.plan.workload import Spread, Workload
+
+WORKLOAD = Workload(
+    prompts=16, samples=8, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.4,
+    length=Spread(cv=0.5), service={"judge": Spread(cv=0.5)},
+)  # fmt: skip
+CLUSTER = Cluster(
+    rollout=Station(replicas=4, slots=32, service=Service(fixed_s=20.0)),
+    pools={
+        "reranker": Station(replicas=1, slots=8, service=Service(fixed_s=0.2)),
+        "judge": Station(replicas=1, slots=2, service=Service(fixed_s=6.0)),
+    },
+    train_s=10.0,
+    sync_s=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study(WORKLOAD, CLUSTER, draws=2)
+
+
+def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study) -> None:
+    goal = study.ideal().step_s * 1.05
+    found, needs = study.needs(goal, most=64)
+    assert study.play(found).step_s <= goal
+    judges = needs["judge"].replicas
+    assert found.pools["judge"].replicas == judges > 1
+    assert study.play(found.sized(judge=judges - 1)).step_s > goal
+
+
+def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
+    work = Workload(
+        prompts=8, samples=4, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.8,
+        length=Spread(cv=0.5),
+    )  # fmt: skip
+    cluster = Cluster(
+        rollout=Station(replicas=2, slots=16, service=Service(fixed_s=5.0)),
+        pools={
+            name: Station(replicas=1, slots=2, service=Service(fixed_s=s))
+            for name, s in (("reranker", 2.0), ("judge", 6.0))
+        },
+        train_s=1.0,
+        sync_s=1.0,
+    )
+    both = Study(work, cluster, draws=1)
+    goal = both.ideal().step_s * 1.05
+    alone = {name: both._alone(name, goal, 64) for name in cluster.pools}
+    assert both.play(cluster.sized(**alone)).step_s > goal
+    assert both.play(both.needs(goal, most=64)[0]).step_s <= goal
+
+
+def test_keeping_up_with_the_rollouts_is_little_s_law(study: Study) -> None:
+    judge = study.needs(study.ideal().step_s * 1.02, most=64)[1]["judge"]
+    assert judge.questions == pytest.approx(128 * 0.4)
+    assert judge.busy == pytest.approx(128 * 0.4 * 6.0 / (2 * study.ideal().rollout_s))
+    assert (judge.service_s, judge.slots) == (6.0, 2)
+
+
+def test_a_patient_goal_needs_fewer(study: Study) -> None:
+    ideal = study.ideal().step_s
+    sizes = [study.needs(goal, most=64)[1]["judge"].replicas for goal in (ideal * 1.01, ideal * 1.2, ideal * 3)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+
+
+def test_the_search_gives_up_at_its_bound(study: Study) -> None:
+    found, needs = study.needs(study.ideal().step_s * 1.01, most=2)
+    assert needs["judge"].replicas == 2
+    assert study.play(found).step_s > study.ideal().step_s * 1.01
+
+
+def test_what_a_step_waits_for_is_what_is_short(study: Study) -> None:
+    short = study.savings(CLUSTER)
+    assert max(short, key=lambda part: short[part]) == "judge"
+    plenty = study.savings(CLUSTER.sized(judge=64, reranker=64))
+    assert plenty["judge"] == pytest.approx(0.0, abs=0.2)
+    assert (plenty["training"], plenty["sync"]) == (10.0, 1.0)
+    slow = Study(WORKLOAD, CLUSTER.sized(rollout=1), draws=1).savings(CLUSTER.sized(rollout=1, judge=64, reranker=64))
+    assert slow[ROLLOUT] > 0
+
+
+def test_a_step_grows_with_its_deadline_only_so_far(study: Study) -> None:
+    bounded = Cluster(**{**vars(CLUSTER), "deadline_s": 5.0})
+    played = Study(WORKLOAD, bounded, draws=1).play(bounded)
+    assert played.late > 0
+    assert played.tail_s <= 5.0
+    assert study.slowest_s(bounded) == study.play(CLUSTER).slowest_s > 5.0, "what a reward would have taken"
+
+
+def test_the_slowest_reward_is_that_of_the_slowest_step(study: Study) -> None:
+    slowest = [CLUSTER.play(step).slowest_s for step in study.steps]
+    assert study.play(CLUSTER).slowest_s == max(slowest) > min(slowest)
+
+
+def test_a_replica_for_every_group_is_no_more_than_can_be_used() -> None:
+    wide = CLUSTER.sized()
+    few = Workload(prompts=16, samples=2, first="reranker", second="judge", escalated_frac=0.1)
+    roomy = Cluster(**{**vars(wide), "pools": {n: Station(**{**vars(s), "slots": 64}) for n, s in wide.pools.items()}})
+    assert Study(few, roomy, draws=1).limit == {"reranker": 16, "judge": 16}

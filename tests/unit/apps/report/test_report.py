@@ -1,0 +1,196 @@
+import base64
+import json
+import re
+
+import pytest
+
+from hamr.apps.report import command as job
+from hamr.apps.report.data import ReportData
+from hamr.apps.report.plots_learning import held_out_curve, smooth
+from hamr.apps.report.run_report import verdict, write_report
+from hamr.errors import BadInput, HamrError, RunFolderError
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.summary import read_summary, write_summary
+
+from tests.unit.telemetry.synthetic import make_run
+
+PNG = b"\x89PNG\r\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("runs") / "synthetic")
+    write_report(folder.path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(run):
+    return run.report.read_text()
+
+
+@pytest.mark.slow
+def test_the_page_stands_alone(run, html):
+    sources = re.findall(r'src="([^"]*)"', html)
+    assert len(sources) == len(list(run.plots.glob("*.png"))) >= 14
+    for source in sources:
+        head, _, body = source.partition(",")
+        assert head == "data:image/png;base64"
+        assert base64.b64decode(body).startswith(PNG)
+    assert not re.search(r"<link|<script|@import|url\(|https?://", html)
+
+
+def test_every_plot_is_a_file_and_has_words_for_who_cannot_see_it(run, html):
+    assert all(p.read_bytes().startswith(PNG) for p in run.plots.glob("*.png"))
+    alts = re.findall(r'<img alt="Plot: ([^"]+)"', html)
+    assert len(set(alts)) == len(alts) == html.count("<img")
+
+
+def test_what_customers_and_policies_say_is_escaped(html):
+    assert "&lt;b&gt;downgrade&lt;/b&gt; me &amp; tell" in html
+    assert "<b>downgrade" not in html
+    assert "<script" not in html
+
+
+def test_the_headlines_are_those_of_the_summary(run, html):
+    stages = read_summary(run)["stages"]
+    for stage in ("base", "sft", "rl"):
+        assert f"<b>{stages[stage]['reward']['total']:.3f}</b>" in html
+        assert f"<b>{stages[stage]['action_accuracy']:.1%}</b>" in html
+    gain = (stages["rl"]["format_error_rate"] - stages["base"]["format_error_rate"]) * 100
+    # Fewer format errors are an improvement: a minus sign, and green.
+    assert gain < 0
+    assert f'<div class="change good">{gain:+.1f} points' in html
+
+
+def test_the_verdict_says_what_was_measured(run):
+    data = ReportData.read(run.path)
+    old, new = (data.stages[s]["reward"]["total"] for s in ("base", "rl"))
+    assert f"the held-out reward rose from {old:.2f} to {new:.2f}" in verdict(data)
+    worse = {**data.stages, "rl": {**data.stages["rl"], "reward": {"total": old - 1}}}
+    write_summary(run, {**read_summary(run), "stages": worse})
+    try:
+        assert f"the held-out reward fell from {old:.2f} to {old - 1:.2f}" in verdict(ReportData.read(run.path))
+    finally:
+        write_summary(run, {**read_summary(run), "stages": data.stages})
+
+
+def test_a_run_that_still_goes_on_has_a_report(tmp_path):
+    folder = make_run(tmp_path / "run", steps=2, finished=False)
+    html = write_report(folder.path).read_text()
+    assert "Learning curve" in html
+    assert "after RL" in html
+    assert not (folder.plots / "phases.png").exists()
+
+
+def test_a_run_that_recorded_nothing_has_a_report(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        (folder.plots / "phases.png").write_bytes(b"of an earlier report")
+        html = write_report(folder.path).read_text()
+        assert "0 RL steps recorded" in html
+        assert "<img" not in html
+        assert list(folder.plots.iterdir()) == []
+
+
+def test_no_secret_reaches_the_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOO_API_KEY", "canary-7f3a")
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        folder.config.write_text("endpoint: http://x/canary-7f3a/v1\n")
+        assert "canary" not in write_report(folder.path).read_text()
+
+
+def test_a_damaged_summary_is_named(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        folder.summary.write_text("{")
+        with pytest.raises(HamrError, match=r"summary\.json"):
+            write_report(folder.path)
+
+
+def test_summary_without_secrets_and_infinities(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        write_summary(folder, {"name": "x", "machine": {"api_key": "k", "load": float("inf")}, "steps": 3})
+        assert read_summary(folder) == {"name": "x", "machine": {"api_key": "[redacted]", "load": None}, "steps": 3}
+
+
+# --- what the plots are drawn from -------------------------------------------------------------
+
+
+def test_series_leave_out_what_was_not_finite(run):
+    steps, values = ReportData.read(run.path).series("policy/grad_norm")
+    assert 9 not in steps
+    assert len(steps) == len(values) == 19
+
+
+def test_the_held_out_curve_starts_where_rl_did(run):
+    data = ReportData.read(run.path)
+    curve = held_out_curve(data)
+    assert [step for step, _ in curve] == [0, 5, 10, 15, 20]
+    assert curve[0][1] == data.evaluations["sft"][1]["reward/total"]
+
+
+def test_smoothing_by_hand():
+    assert smooth([1.0, 3.0], weight=0.5) == [1.0, pytest.approx((0.25 * 1 + 0.5 * 3) / 0.75)]
+    assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
+    assert smooth([]) == []
+
+
+def test_examples_are_late_and_shown_once(run):
+    examples = ReportData.read(run.path).examples(n=2)
+    rows = [row for _, row in examples]
+    assert [kind for kind, _ in examples] == ["best"] * 2 + ["worst"] * 2 + ["random"] * 2
+    assert len({r["response"] for r in rows}) == 6
+    assert all(r["step"] > 20 * 2 / 3 for r in rows)
+    assert rows[0]["total"] >= rows[1]["total"] > rows[2]["total"] >= rows[3]["total"]
+
+
+def test_comparisons_hold_every_stage_and_the_largest_gain_first(run):
+    data = ReportData.read(run.path)
+    gains = [
+        c.said["rl"][1] - c.said["base"][1]
+        for c in data.comparisons
+        if None not in (c.said["rl"][1], c.said["base"][1])
+    ]
+    assert len(data.comparisons) >= 2
+    assert all(list(c.said) == ["base", "sft", "rl"] for c in data.comparisons)
+    assert gains == sorted(gains, reverse=True)
+    assert len({c.customer for c in data.comparisons}) == len(data.comparisons)
+
+
+def test_training_scores_alone_make_the_histogram(run):
+    data = ReportData.read(run.path)
+    assert data.responses == 20 * 64
+    assert 0 < len(data.s_r) < data.responses
+    assert all(0 <= v <= 1 for v in data.s_r)
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_command_prints_where_the_report_is(run, capsys):
+    assert job.main([str(run.path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(run.report)
+
+
+@pytest.mark.parametrize("args", [[], ["a", "b"]])
+def test_the_command_wants_one_folder(args):
+    with pytest.raises(BadInput, match="one run folder"):
+        job.main(args)
+
+
+def test_the_command_wants_a_run_folder(tmp_path):
+    with pytest.raises(RunFolderError, match=r"no config\.yaml"):
+        job.main([str(tmp_path)])
+
+
+def test_no_change_is_called_so_and_blank_responses_are_shown_as_such(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        same = {"action_accuracy": 0.0, "reward": {"total": 0.0}}
+        write_summary(folder, {"stages": {"base": same, "rl": same}})
+        row = {"prompt": "p", "sample": 0, "customer": "Hi", "response": "\n\n", "action": None, "band": "none"}
+        row |= {"s_r": None, "s_j": None, "outcome": "scored", "total": 0.0, "stage": "rl", "step": 1}
+        folder.samples.write_text(json.dumps(row) + "\n")
+        html = write_report(folder.path).read_text()
+    assert "the held-out reward stayed at 0.00 and the share of responses of the right kind stayed at 0%" in html
+    assert html.count(">unchanged<") == 2
+    assert "(blank)" in html

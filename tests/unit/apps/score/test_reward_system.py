@@ -1,0 +1,228 @@
+"""The reward system before it starts, and the loop that it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+import hamr
+from hamr import RewardSystem
+from hamr.apps.score.background_loop import BackgroundLoop
+from hamr.apps.score.reward_system import values_of
+from hamr.config.load import dump_config, load_config
+from hamr.errors import CapacityError, ConfigError, DataError, HamrError
+from hamr.types import JudgeTimeout, MalformedResponse, RewardRecord, Rollout, SampleKey, Scored, ServiceSample
+
+SAMPLE = {
+    "id": "a",
+    "ticket": {},
+    "policy": "",
+    "tools": [],
+    "history": [],
+    "references": [{"action": "reply", "content": "Hello!"}],
+}
+
+
+def test_it_is_configured_by_overrides_a_yaml_or_a_run_folder(tmp_path: Path) -> None:
+    config = load_config(["experiment=smoke", "rewards.format.weight=0.3"])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    for source in (
+        ["experiment=smoke", "rewards.format.weight=0.3"],
+        tmp_path,
+        str(tmp_path),
+        tmp_path / "config.yaml",
+    ):
+        assert RewardSystem.from_config(source).config == config
+    assert RewardSystem.from_config("experiment=smoke").config == load_config(["experiment=smoke"])
+    with pytest.raises(ConfigError, match="no such choice"):
+        RewardSystem.from_config(["experiment=smok"])
+    with pytest.raises(ConfigError, match="give a run folder's config"):
+        RewardSystem.from_config(tmp_path / "none.yaml")
+
+
+def test_it_is_an_attribute_of_the_package_that_is_loaded_when_asked_for() -> None:
+    assert hamr.RewardSystem is RewardSystem
+    with pytest.raises(AttributeError, match="no attribute 'Rewards'"):
+        _ = hamr.Rewards  # type: ignore[attr-defined]
+
+
+async def test_samples_are_checked_before_anything_starts() -> None:
+    """In a unit test `ray.init` raises."""
+    system = RewardSystem.from_config("experiment=smoke")
+    with pytest.raises(DataError, match=r"samples\[1\]: references"):
+        system.score([(SAMPLE, ["x"]), (SAMPLE | {"references": []}, ["x"])])
+    for responses in ([], "text", ["x", 3]):
+        with pytest.raises(DataError, match=r"samples\[0\]: responses"):
+            await system.ascore([(SAMPLE, responses)])  # type: ignore[list-item]
+    system.close()
+
+
+def test_a_failure_has_no_value_and_a_malformed_response_its_zero() -> None:
+    key = SampleKey(run="r", step=0, prompt="p", sample=0)
+    totals = (Scored(value=0.5), JudgeTimeout(), MalformedResponse())
+    records = [RewardRecord(key=key, total=total, components=(), action=None, band="none") for total in totals]
+    assert values_of(records) == [0.5, None, 0.0]
+
+
+async def test_the_loop_serves_callers_with_and_without_one_and_cancels_what_is_left() -> None:
+    loop = BackgroundLoop("test")
+    states: list[str] = []
+
+    async def work(seconds: float) -> str:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            states.append("cancelled")
+            raise
+        return threading.current_thread().name
+
+    assert loop.run(work(0)) == await loop.arun(work(0)) == "test"
+
+    async def broken() -> None:
+        raise ValueError("as it is")
+
+    with pytest.raises(ValueError, match="as it is"):
+        await loop.arun(broken())
+    waiting = asyncio.create_task(loop.arun(work(1000)))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    left = asyncio.create_task(loop.arun(work(1000)))
+    await asyncio.sleep(0.05)
+    await asyncio.to_thread(loop.close)
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    assert states == ["cancelled", "cancelled"]
+    loop.close()
+
+
+# --- on a world without Ray ----------------------------------------------------------------------
+
+
+class World:
+    """Stands in for Ray and what runs on it: says what is up, and scores by length."""
+
+    def __init__(self) -> None:
+        self.pools: list[str] = []
+        self.routers = self.under_way = self.most = 0
+        self.sick = False
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> World:
+        import ray
+
+        from hamr.apps.score import reward_system as module
+
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(module, "check_pool_room", lambda *args, **kwargs: None)
+        monkeypatch.setattr(module, "prepare_scorers", lambda *args: {})
+        monkeypatch.setattr(module, "start_pools", self.start_pools)
+        monkeypatch.setattr(module, "stop_pools", self.stop_pools)
+        monkeypatch.setattr(module.RouterClient, "start", self.start_router)
+        return self
+
+    async def start_pools(self, pools: object, paths: object, *, run: str, **options: object) -> None:
+        self.pools.append(run)
+
+    async def stop_pools(self, run: str) -> None:
+        self.pools.remove(run)
+
+    async def start_router(self, *args: object) -> World:
+        if self.sick:
+            raise HamrError("the router did not start: feels sick")
+        self.routers += 1
+        return self
+
+    async def shutdown(self) -> None:
+        self.routers -= 1
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        if rollout.text == "defect":
+            raise ZeroDivisionError("a defect")
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(1000 if rollout.text == "for ever" else 0.001)
+        finally:
+            self.under_way -= 1
+        total = Scored(value=float(len(rollout.text)))
+        return RewardRecord(key=rollout.key, total=total, components=(), action=None, band="none")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World().install(monkeypatch)
+
+
+def test_it_starts_on_first_use_is_bounded_and_leaves_nothing(world: World) -> None:
+    system = RewardSystem.from_config(["experiment=smoke", "score.groups_in_flight=3"])
+    assert world.pools == []
+    samples = [(SAMPLE, ["x" * i, "y"]) for i in range(20)]
+    assert system.rewards(samples) == [[float(i), 1.0] for i in range(20)]
+    assert (len(world.pools), world.routers) == (1, 1)
+    assert 2 < world.most <= 6, "three groups of two at a time"
+    records = [*system.score(samples), *system.score(samples)]
+    assert len({record.key for record in records}) == len(records) == 80
+    with pytest.raises(DataError):
+        system.score([(SAMPLE, [])])
+    system.close()
+    system.close()
+    assert (world.pools, world.routers) == ([], 0)
+    with system:
+        assert system.rewards([(SAMPLE, ["again"])]) == [[5.0]]
+    assert (world.pools, world.routers) == ([], 0)
+
+
+async def test_it_serves_a_running_loop_and_a_cancelled_wait_cancels_the_work(world: World) -> None:
+    async with RewardSystem.from_config("experiment=smoke") as system:
+        scored = await asyncio.gather(*(system.ascore([(SAMPLE, ["x" * n])]) for n in range(5)))
+        assert [record.total for [record] in scored] == [Scored(value=float(n)) for n in range(5)]
+        waiting = asyncio.create_task(system.ascore([(SAMPLE, ["for ever"])]))
+        while not world.under_way:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        while world.under_way:
+            await asyncio.sleep(0.01)
+    assert (world.pools, world.routers) == ([], 0)
+
+
+def test_what_does_not_start_leaves_nothing(world: World) -> None:
+    world.sick = True
+    system = RewardSystem.from_config("experiment=smoke")
+    with pytest.raises(HamrError, match="feels sick"):
+        system.start()
+    assert (world.pools, world.routers) == ([], 0)
+    world.sick = False
+    with system:
+        assert world.routers == 1
+
+
+def test_two_systems_on_one_ray_do_not_meet(world: World) -> None:
+    with RewardSystem.from_config("experiment=smoke"), RewardSystem.from_config("experiment=smoke"):
+        assert len(set(world.pools)) == 2
+
+
+def test_a_defect_of_the_router_is_raised_as_it_is_and_nothing_goes_on(world: World) -> None:
+    with RewardSystem.from_config("experiment=smoke") as system:
+        with pytest.raises(ZeroDivisionError, match="a defect"):
+            system.score([(SAMPLE, ["for ever", "x"]), (SAMPLE, ["for ever", "defect"])])
+        assert world.under_way == 0
+        assert system.rewards([(SAMPLE, ["fine"])]) == [[4.0]]
+
+
+def test_more_replicas_than_the_machine_holds_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """8 logical CPUs: two pools of 0.5 and a router of 0.1 leave room for (8 - 0.6) / 0.5 = 14 judges."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    system = RewardSystem.from_config(["experiment=smoke", "pools.judge.replicas=64"])
+    with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 64: .*lower it to 14 or less") as refused:
+        system.start()
+    assert refused.value.exit_code == 2
+    with pytest.raises(CapacityError, match="no node with its labels|no node has these labels"):
+        RewardSystem.from_config(["experiment=smoke", "pools.judge.engine.node_labels={zone: east}"]).start()

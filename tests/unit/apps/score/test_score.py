@@ -1,0 +1,170 @@
+"""Reading finished responses: samples with one text or several, every fault by file, line and field."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.score.command import main, replay_run, score_settings
+from hamr.apps.score.file import Checked, check_input
+from hamr.config.load import dump_config, load_config
+from hamr.config.resources import resource
+from hamr.data.responses import stream_groups
+from hamr.errors import BadInput, DataError, MissingScore
+from hamr.telemetry.ledger import Ledger
+from hamr.types import Component, Judgement, RewardRecord, SampleKey, Scored, Vetoed
+
+ROW = {
+    "id": "a",
+    "ticket": {},
+    "policy": "",
+    "tools": [],
+    "history": [{"role": "customer", "content": "hi"}],
+    "references": [{"action": "reply", "content": "Hello!"}],
+}
+
+
+def written(tmp_path: Path, *rows: dict) -> Path:
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_one_response_or_several(tmp_path: Path) -> None:
+    path = written(tmp_path, {**ROW, "response": "Hey."}, {**ROW, "id": "b", "responses": ["x", "y"]})
+    groups = [group for group, _ in stream_groups(path)]
+    assert [(g.sample.id, g.responses, g.number) for g in groups] == [("a", ("Hey.",), 1), ("b", ("x", "y"), 2)]
+    assert len({r.key for g in groups for r in g.rollouts("run")}) == 3
+    assert check_input(path) == Checked(groups=2, responses=3, whole=True)
+
+
+def test_a_line_is_a_group_and_a_sample_on_two_lines_is_two(tmp_path: Path) -> None:
+    path = written(tmp_path, {**ROW, "responses": ["x", "y"]}, {**ROW, "response": "z"})
+    rollouts = [r for group, _ in stream_groups(path) for r in group.rollouts("run")]
+    assert [(r.key.step, r.key.sample, r.siblings) for r in rollouts] == [(1, 0, 2), (1, 1, 2), (2, 0, 1)]
+    assert len({r.key for r in rollouts}) == 3
+
+
+def test_the_bytes_of_all_groups_are_the_file_s_and_numbers_are_lines(tmp_path: Path) -> None:
+    line = json.dumps({**ROW, "response": "x"}).encode()
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b"\n" + line + b"\n \n\n" + line)
+    groups = list(stream_groups(path))
+    assert b"".join(raw for _, raw in groups) == path.read_bytes()
+    assert [group.number for group, _ in groups] == [2, 5]
+
+
+def test_a_large_input_is_checked_at_its_beginning(tmp_path: Path) -> None:
+    path = written(tmp_path, {**ROW, "response": "x"}, {**ROW, "response": 3})
+    assert check_input(path, limit=10) == Checked(groups=1, responses=1, whole=False)
+    with pytest.raises(DataError, match=r"r\.jsonl:2: response"):
+        check_input(path)
+
+
+def test_a_run_with_judged_rewards_replays_from_its_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config(["rewards=olamind_stage2", "rewards.rubric.reading=items"])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    judgements = (
+        Judgement(component="policy", grade=4, compared=8),
+        Judgement(component="rubric", items=((5.0, True), (3.0, False), (-2.0, True))),
+        Judgement(component="hallucination", labels=("factual",)),
+    )
+    values = {"policy": 0.75, "rubric": 0.7, "hallucination": -1.0}
+    components = [
+        Component(name=name, outcome=Scored(value=value), weight=getattr(config.rewards, name).weight)
+        for name, value in values.items()
+    ]
+    components.append(Component(name="dialogue", outcome=Vetoed(detail="vetoed by risk"), weight=1.0))
+
+    def record(sample: int, total: float) -> RewardRecord:
+        key = SampleKey(run="r", step=1, prompt="a", sample=sample)
+        outcome = Scored(value=total)
+        return RewardRecord(
+            key=key, total=outcome, components=tuple(components), action=None, band="none", judgements=judgements
+        )
+
+    total = math.fsum([0.75, 0.7, -3.0])
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add([record(0, total)])
+    # What a veto spared was never asked for: without the switch that spared it there is nothing to replay.
+    with pytest.raises(MissingScore):
+        replay_run(tmp_path)
+    config = load_config(["rewards=olamind_stage2", "rewards.rubric.reading=items", "rewards.veto_first=true"])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert replay_run(tmp_path) == 0
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add([record(1, total + 1e-9)])
+    assert replay_run(tmp_path) == 1
+    assert "2 records replayed, 1 differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", [{}, {"response": 3}, {"responses": []}, {"responses": "text"}])
+def test_a_line_without_a_response_is_named(tmp_path: Path, field: dict) -> None:
+    path = written(tmp_path, {**ROW, "response": "ok"}, {**ROW, **field})
+    with pytest.raises(DataError, match=r"r\.jsonl:2: response"):
+        check_input(path)
+
+
+def test_input_and_output_have_to_be_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="input"):
+        main([])
+    with pytest.raises(BadInput, match="output"):
+        main([f"input={written(tmp_path, {**ROW, 'response': 'ok'})}"])
+
+
+def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
+    """In a unit test `ray.init` raises: each of these ends before it."""
+    good = written(tmp_path, {**ROW, "response": "ok"})
+    smoke, out = "experiment=smoke", tmp_path / "out.jsonl"
+    with pytest.raises(BadInput, match=r"output: .* is the input"):
+        main([f"input={good}", f"output={good}", smoke])
+    with pytest.raises(BadInput, match="resume: 'maybe'"):
+        main([f"input={good}", f"output={out}", "resume=maybe", smoke])
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(good.read_text() + json.dumps({**ROW, "references": [], "response": "ok"}) + "\n")
+    with pytest.raises(DataError, match=r"bad\.jsonl:2: references"):
+        main([f"input={bad}", f"output={out}", smoke])
+    assert not out.exists()
+    out.write_text("{}\n")
+    with pytest.raises(BadInput, match=r"exists; go on with resume=true"):
+        main([f"input={good}", f"output={out}", smoke])
+    with pytest.raises(BadInput, match=r"cannot be resumed: out\.jsonl\.resume\.json is missing"):
+        main([f"input={good}", f"output={out}", "resume=true", smoke])
+    assert out.read_text() == "{}\n"
+
+
+def test_what_decides_a_score_is_what_a_resumed_output_must_share() -> None:
+    def settings(*overrides: str) -> dict:
+        return score_settings(load_config(["experiment=smoke", *overrides]))
+
+    same = settings()
+    faster = ("pools.judge.replicas=3", "pools.judge.engine.threads=2", "cluster.num_cpus=16", "experiment.seed=9")
+    assert settings(*faster, "score.groups_in_flight=2", "experiment.name=other") == same
+    for change in (
+        "rewards.format.weight=0.3",
+        "pools.judge.thinking_tokens=9",
+        "rewards.consistency.cascade.tau_a=0.1",
+    ):
+        assert settings(change) != same
+    trained = "pools.reranker.finetune.epochs=2"
+    assert settings(trained, "experiment.seed=9") != settings(trained)
+
+
+def test_an_edited_file_of_one_s_own_is_another_setting(tmp_path: Path) -> None:
+    for name, shipped in (("mine.yaml", "judge_short.en.yaml"), ("rules.yaml", "rules.default.yaml")):
+        (tmp_path / name).write_bytes(resource("prompts", shipped).read_bytes())
+    overrides = [f"pools.judge.prompt={tmp_path / 'mine'}", f"rewards.rules.file={tmp_path / 'rules.yaml'}"]
+
+    def files() -> dict[str, str]:
+        return score_settings(load_config(["experiment=smoke", *overrides]))["files"]
+
+    before = files()
+    assert list(before) == [str(tmp_path / "mine"), str(tmp_path / "rules.yaml")]
+    for name in before:
+        file = next(tmp_path.glob(f"{Path(name).stem}.yaml"))
+        file.write_bytes(file.read_bytes() + b"# edited\n")
+        assert [key for key, digest in files().items() if digest != before[key]] == [name]
+        before = files()

@@ -1,0 +1,94 @@
+"""The summary of a scored file: figures by hand, failures counted and never averaged."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from hamr.apps.score.summary import Spread, Tally, bars, plot, render
+from hamr.types import (
+    Absent,
+    Component,
+    JudgeTimeout,
+    MalformedResponse,
+    RewardRecord,
+    SampleKey,
+    Scored,
+    ScorerCall,
+    Total,
+)
+
+
+def record(index: int, total: Total, **more: object) -> RewardRecord:
+    fields = {"components": (), "action": None, "band": "none"} | more
+    return RewardRecord(key=SampleKey(run="r", step=1, prompt="p", sample=index), total=total, **fields)  # type: ignore[arg-type]
+
+
+def call(attempts: int) -> ScorerCall:
+    return ScorerCall(
+        pool="judge", model="m", prompt_version="1", replica="", queue_s=0.0, service_s=0.0,
+        prompt_tokens=10 * attempts, output_tokens=attempts, attempts=attempts, cost=0.5 * attempts,
+    )  # fmt: skip
+
+
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=60))
+def test_figures_are_those_of_the_kept_values(values: list[float]) -> None:
+    spread = Spread()
+    for value in values:
+        spread.add(value)
+    assert spread.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert spread.std == pytest.approx(statistics.pstdev(values), abs=1e-6)
+    assert (spread.low, spread.high) == (min(values), max(values))
+    left, width, counts = spread.histogram(most=10)
+    assert sum(counts) == len(values) and len(counts) <= 10
+    assert left <= min(values) + 1e-3 and max(values) < left + width * len(counts)
+
+
+def test_edges_of_bins_belong_to_the_upper_bin() -> None:
+    spread = Spread()
+    for value in (0.0, 0.05, 0.1, 0.15, 0.3):
+        spread.add(value)
+    left, width, counts = spread.histogram()
+    assert (left, round(width, 3), counts) == (0.0, 0.05, [1, 1, 1, 1, 0, 0, 1])
+    assert bars([0, 1, 8]) == " ▁█"
+    assert bars([]) == ""
+
+
+def test_failures_are_counted_by_kind_and_leave_every_mean(tmp_path: Path) -> None:
+    tally = Tally()
+    consistency = [Scored(value=1.0), JudgeTimeout(detail="late"), MalformedResponse()]
+    components = [(Component(name="consistency", outcome=o, weight=1.0),) for o in consistency]
+    rubric = Component(name="rubric", outcome=Absent(), weight=1.0)
+    tally.add([
+        record(0, Scored(value=1.0), components=(*components[0], rubric), band="above", calls=(call(2), call(0))),
+        record(1, JudgeTimeout(detail="late"), components=components[1], band="inside", calls=(call(1),)),
+        record(2, MalformedResponse(), components=components[2]),
+    ])  # fmt: skip
+    assert (tally.groups, tally.responses) == (1, 3)
+    assert (tally.spreads["total"].count, tally.spreads["total"].mean) == (2, 0.5)
+    assert (tally.spreads["consistency"].count, tally.spreads["consistency"].low) == (2, 0.0)
+    assert tally.unscored == {"consistency": {"judge_timeout": 1}, "rubric": {"absent": 1}}
+    assert tally.outcomes == {"scored": 1, "judge_timeout": 1, "malformed_response": 1}
+    assert (tally.cascaded, tally.escalated) == (2, 1)
+    # An answer that a sibling had asked for is no call.
+    assert (tally.calls["judge"], tally.tokens["judge"], tally.cost) == (2, 33, 1.5)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(render(tally, "title"))
+    said = console.export_text()
+    assert "50.0% of 2 replies in the cascade went to the judge" in said
+    assert "1 judge_timeout, 1 malformed_response, 1 scored" in said
+    png = plot(tally, tmp_path / "h.png")
+    assert png is not None and png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_scored_draws_nothing(tmp_path: Path) -> None:
+    tally = Tally()
+    tally.add([record(0, JudgeTimeout())])
+    assert plot(tally, tmp_path / "h.png") is None
+    assert not (tmp_path / "h.png").exists()
+    Console(file=(tmp_path / "out").open("w")).print(render(tally, "title"))

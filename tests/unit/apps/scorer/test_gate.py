@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import asyncio
+
+from hamr.apps.scorer.gate import AT_ONCE, Gate, ask_all, gate, gates
+from hamr.data.contrasts import Contrast, Wrong
+from hamr.types import Answer, Question
+from hamr.types.cascade import Cascade
+
+GOODBYE = "Have a nice day, goodbye!"
+
+
+def contrast(reference: str, *right: str, wrong: tuple[str, ...] = (GOODBYE, "no")) -> Contrast:
+    return Contrast(
+        cluster="offer",
+        history="",
+        reference=reference,
+        right=right,
+        wrong=tuple(Wrong("courtesy", text) for text in wrong),
+    )
+
+
+def scorer(scores: dict[str, float | None]):
+    async def ask(question: Question) -> Answer:
+        score = scores[question.variables["statement_b"]]
+        return Answer(failure="timeout") if score is None else Answer(score=score)
+
+    return ask
+
+
+def test_the_best_wrong_reply_is_compared_with_the_median_right_one():
+    drawn = [contrast("A", "a", "b", "c"), contrast("B", "d")]
+    scores = {(0, "a"): 0.2, (0, "b"): 0.7, (0, "c"): 0.9, (0, GOODBYE): 0.7, (0, "no"): 0.1}
+    scores |= {(1, "d"): 0.5, (1, GOODBYE): 0.6, (1, "no"): 0.8}
+    found = gate(drawn, scores)
+    assert (found.contexts, found.share) == (2, 0.5), "a tie with the median is not won"
+    [fooled] = found.fooled
+    assert (fooled.reference, fooled.sentence, fooled.score, fooled.right) == ("B", "no", 0.8, 0.5)
+
+
+def test_replies_without_a_score_are_left_out():
+    drawn = [contrast("A", "a", "b"), contrast("B", "c")]
+    asked = asyncio.run(ask_all(scorer({"a": 0.9, "b": None, GOODBYE: 0.5, "no": None, "c": None}), drawn))
+    assert asked == {(0, "a"): 0.9, (0, GOODBYE): 0.5, (1, GOODBYE): 0.5}
+    assert gate(drawn, asked).contexts == 1
+
+
+def test_the_cascade_is_fooled_where_its_interval_trusts_the_reranker():
+    drawn = [contrast("A", "a")]
+    asks = {
+        "reranker": scorer({"a": 0.7, GOODBYE: 0.9, "no": 0.0}),
+        "judge": scorer({"a": 1.0, GOODBYE: 0.0, "no": 0.0}),
+    }
+    inside = asyncio.run(gates(asks, drawn, Cascade(0.6, 0.98, 0.0, 0.0)))
+    assert {name: len(found.fooled) for name, found in inside.items()} == {
+        "reranker": 1,
+        "judge": 0,
+        "cascade": 1,
+        "both": 0,
+    }
+    outside = asyncio.run(gates(asks, drawn, Cascade(0.75, 0.8, 0.0, 0.0)))
+    assert len(outside["cascade"].fooled) == 0, "the judge is asked about both"
+
+
+def test_no_cascade_helps_where_both_like_the_same_wrong_reply():
+    drawn = [contrast("A", "a"), contrast("B", "a")]
+    likes = scorer({"a": 0.1, GOODBYE: 0.9, "no": 0.0})
+    found = asyncio.run(gates({"reranker": likes, "judge": likes}, drawn, Cascade(0.2, 0.8, 0.5, 0.5)))
+    assert found["both"].share == 1.0
+    assert set(asyncio.run(gates({"judge": likes}, drawn, Cascade(0.2, 0.8, 0.5, 0.5)))) == {"judge"}
+
+
+def test_lines_name_the_sentence_that_wins_most_often():
+    drawn = [contrast("A", "a"), contrast("B", "a"), contrast("C", "a", wrong=("no",))]
+    asked = asyncio.run(ask_all(scorer({"a": 0.4, GOODBYE: 0.9, "no": 0.5}), drawn))
+    first, second, third = gate(drawn, asked).lines("judge")
+    assert first.startswith("judge: the best wrong reply outscores the median right one in 3 of 3 contexts (100.0%)")
+    assert first.endswith("and is close to it in 3")
+    assert second.startswith(f"  courtesy, 2x: {GOODBYE!r} has 0.90 where offer is due") and "median is 0.40" in second
+    assert "1x: 'no'" in third
+
+
+def test_a_wrong_reply_that_comes_close_is_counted_without_winning():
+    drawn = [contrast("A", "a", wrong=(GOODBYE,)), contrast("B", "b", wrong=("no",))]
+    found = gate(drawn, {(0, "a"): 0.99, (0, GOODBYE): 0.97, (1, "b"): 0.99, (1, "no"): 0.7})
+    assert (found.close, found.share) == (1, 0.0)
+
+
+def test_nothing_scored_is_no_share():
+    assert Gate(contexts=0, close=0, fooled=()).share == 0.0
+
+
+def test_questions_in_flight_are_bounded():
+    running = most = 0
+
+    async def ask(question: Question) -> Answer:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return Answer(score=0.5)
+
+    asyncio.run(ask_all(ask, [contrast(str(i), *map(str, range(10))) for i in range(30)]))
+    assert 1 < most <= AT_ONCE

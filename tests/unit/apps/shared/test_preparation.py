@@ -1,0 +1,104 @@
+"""What is checked before Ray starts."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.shared import preparation
+from hamr.apps.shared.preparation import Codec, check_room, fit_prompts
+from hamr.config.load import load_config
+from hamr.data.sage_samples import generated
+from hamr.data.splits import Splits
+from hamr.errors import BadInput, DataError
+
+
+class WordCodec:
+    """Prompts as long as their customer's first turn, in words."""
+
+    def prompt(self, sample) -> tuple[int, ...]:
+        return tuple(range(len(sample.history[0].content.split())))
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    return generated(load_config(["experiment=smoke"]).data.sage)
+
+
+def words(splits: Splits) -> list[int]:
+    return sorted(len(WordCodec().prompt(s)) for s in splits.train)
+
+
+def config(room: int, long_prompt: str):
+    return load_config(
+        [
+            "experiment=smoke",
+            f"model.max_context={room + 12}",
+            "rollout.max_new_tokens=12",
+            f"rollout.long_prompt={long_prompt}",
+        ]
+    )
+
+
+def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
+    room = words(splits)[len(splits.train) // 2]
+    kept, dropped = fit_prompts(splits, WordCodec(), config(room, "drop"))
+    assert all(len(WordCodec().prompt(s)) <= room for s in (*kept.train, *kept.test))
+    assert dropped["train"] == len(splits.train) - len(kept.train) > 0
+
+
+def test_long_prompts_are_refused_with_the_worst_named(splits: Splits) -> None:
+    room = words(splits)[0]
+    with pytest.raises(DataError, match="rollout.long_prompt=drop"):
+        fit_prompts(splits, WordCodec(), config(room, "refuse"))
+
+
+def test_a_split_that_fits_nowhere_is_refused(splits: Splits) -> None:
+    with pytest.raises(DataError, match="none fits"):
+        fit_prompts(splits, WordCodec(), config(1, "drop"))
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """135M parameters in bfloat16: 14 bytes each, three checkpoints while the third is written."""
+    config = load_config(["experiment=smoke", "trainer.dtype=bfloat16", "experiment.checkpoint.keep=2"])
+    free = namedtuple("usage", "free")
+    monkeypatch.setattr(preparation, "describe", lambda path: {"parameters": 135e6})
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: free(free=6e9))
+    check_room(config, tmp_path, tmp_path / "not" / "yet")
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: free(free=5e9))
+    with pytest.raises(BadInput, match=r"experiment.run_dir.*5.0 GB free there, 5.7 GB needed.*checkpoint.keep"):
+        check_room(config, tmp_path, tmp_path / "not" / "yet")
+    kept = tmp_path / "resumed" / "checkpoints" / "step_8"
+    kept.mkdir(parents=True)
+    with (kept / "rank_0.pt").open("wb") as file:
+        file.truncate(1_000_000_000)  # sparse: a size without the bytes
+    check_room(config, tmp_path, tmp_path / "resumed")
+    shared = {"/dev/shm": free(free=1e8)}
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda path: shared.get(str(path), free(free=1e12)))
+    with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
+        check_room(config, tmp_path, tmp_path)
+    check_room(load_config(["experiment=smoke", "cluster.address=auto"]), tmp_path, tmp_path)  # it is another host's
+
+
+@pytest.mark.parametrize(
+    "overrides", [["data.labelled_pairs=nope.jsonl"], ["rewards.rules.file=nope.yaml", "rewards.rules.weight=1"]]
+)
+def test_what_is_needed_later_is_read_before_the_run(overrides: list[str]) -> None:
+    with pytest.raises(BadInput, match="nope"):
+        preparation.prepare(load_config(["experiment=smoke", *overrides]))
+
+
+def test_prompts_are_remembered_small() -> None:
+    class Letters:
+        def chat_ids(self, messages: object) -> list[int]:
+            return list(range(100_000, 101_000))
+
+    codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke"]))  # type: ignore[arg-type]
+    sample = generated(codec.config.data.sage).train[0]
+    assert codec.prompt(sample) == tuple(range(100_000, 101_000))
+    [kept] = codec._prompts.values()
+    assert len(memoryview(kept).cast("B")) == 4 * 1000

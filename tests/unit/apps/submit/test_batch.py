@@ -1,0 +1,335 @@
+"""Jobs for KubeRay and Slurm, handed to tools that write down what they are given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from hamr.apps.submit import batch_systems
+from hamr.apps.submit import command as submit
+from hamr.apps.submit.batch import in_pods
+from hamr.apps.submit.launch_job import name_of, nodes
+from hamr.apps.submit.request import Request
+from hamr.config.load import dump_config, load_config
+from hamr.errors import BadInput, HamrError
+from hamr.telemetry.ledger import Ledger
+from tests.unit.apps.submit import kuberay as schemas
+
+KUBERAY = ["train", "experiment=smoke", "cluster=kuberay", "launch.claim=shared"]
+SLURM = ["train", "experiment=smoke", "cluster=slurm"]
+
+TOOL = """#!/usr/bin/env bash
+# Writes down its words and its folder; answers with the next line of what it was told to say.
+here=$(dirname "$0")
+me=$(basename "$0")
+printf '%s|%s %s\\n' "$PWD" "$me" "$*" >> "$here/called"
+if [[ $1 == apply ]]; then
+  while (( $# )); do
+    [[ $1 == -f ]] && cp "$2" "$here/applied-$(basename "$2")"
+    shift
+  done
+fi
+[[ -e $here/$me.fails ]] && { cat "$here/$me.fails" >&2; exit 1; }
+[[ -s $here/$me.says ]] && { head -n 1 "$here/$me.says"; sed -i 1d "$here/$me.says"; }
+exit 0
+"""
+SBATCH_OPTIONS = {
+    "job-name": r"hamr-[a-z0-9-]{1,40}",
+    "nodes": r"[1-9]\d*",
+    "ntasks-per-node": "1",
+    "cpus-per-task": r"[1-9]\d*",
+    "mem": r"[1-9]\d*[KMGT]",
+    "time": r"\d+:[0-5]\d:[0-5]\d",
+    "output": r"%x-%j\.log",
+    "signal": r"B:TERM@\d+",
+    "gpus-per-node": r"[1-9]\d*",
+    "partition": r"\S+",
+    "account": r"\S+",
+}
+"""What hamr writes of sbatch's options, and how their values look."""
+
+
+class Tools:
+    """A folder on PATH. `says`: a line for each call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            (self.folder / name).write_text(TOOL)
+            (self.folder / name).chmod(0o755)
+
+    def says(self, name: str, *lines: str) -> None:
+        (self.folder / f"{name}.says").write_text("".join(f"{line}\n" for line in lines))
+
+    def called(self) -> list[tuple[str, str]]:
+        """(folder, words) of every call."""
+        log = self.folder / "called"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [(folder, words) for folder, _, words in (line.partition("|") for line in lines)]
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """No kubectl and no sbatch but those that a test adds; the working folder is a tree of its own."""
+    made = Tools(tmp_path / "bin")
+    made.folder.mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "notes.txt").write_text("mine")
+    (work / "run.sh").write_text("#!/bin/sh\n")
+    (work / "run.sh").chmod(0o755)
+    (work / ".env").write_text("KEY=1")
+    monkeypatch.chdir(work)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for name in ("bash", "basename", "cat", "cp", "dirname", "env", "git", "head", "sed"):
+        (plain / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", f"{made.folder}:{plain}")
+    monkeypatch.setattr(batch_systems, "POLL_S", 0.0)
+    return made
+
+
+def job_folder(work: Path) -> Path:
+    [folder] = [path for path in (work / "runs").iterdir() if ".job" in path.name]
+    return folder
+
+
+# --- KubeRay -----------------------------------------------------------------------------------
+
+
+def test_a_rayjob_is_applied_and_is_the_configured_one(
+    tools: Tools, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tools.add("kubectl")
+    assert submit.main([*KUBERAY, "experiment.seed=7", "launch.namespace=ml"]) == 0
+    [(_, words)] = tools.called()
+    folder = job_folder(Path.cwd())
+    assert words == f"kubectl apply -f {folder}/configmap.yaml -f {folder}/rayjob.yaml"
+    sent = {
+        name: yaml.safe_load((tools.folder / f"applied-{name}").read_text())
+        for name in ("configmap.yaml", "rayjob.yaml")
+    }
+    for manifest in sent.values():
+        jsonschema.Draft202012Validator(schemas.schema(manifest["kind"])).validate(manifest)
+        assert manifest["metadata"]["namespace"] == "ml"
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "launched.yaml").write_text(sent["configmap.yaml"]["data"]["launched.yaml"])
+    there = load_config(["--config-dir", str(tmp_path / "conf"), "experiment=launched", "pools=null"])
+    name = sent["rayjob.yaml"]["metadata"]["name"]
+    assert re.fullmatch(r"hamr-smoke-\d{8}-\d{6}", name)
+    assert there.experiment.run_dir == f"/mnt/hamr/runs/{name.removeprefix('hamr-')}"
+    assert (there.experiment.seed, there.cluster.address, there.cluster.type) == (7, "auto", "local")
+    said = capsys.readouterr().out
+    assert "plan: 1 node; free after it: node 1:" in said
+    assert "code:      the image's, hamr:cuda; this folder is not sent" in said
+    assert f"kubectl -n ml logs -f job/{name}" in said
+    assert f"run:       {there.experiment.run_dir}, on the claim shared" in said
+
+
+def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.CaptureFixture[str]) -> None:
+    tools.add("kubectl")
+    tools.says(
+        "kubectl", "applied", "||", "Initializing||", "Running|RUNNING|", "step 1 of 2", "Running|SUCCEEDED|",
+        "Complete|SUCCEEDED|Job finished",
+    )  # fmt: skip
+    assert submit.main([*KUBERAY, "--follow"]) == 0
+    assert "step 1 of 2" in capfd.readouterr().out
+    tools.says("kubectl", "applied", "Running|RUNNING|", "step 1", "Failed|FAILED|exit  code\t1")
+    with pytest.raises(HamrError, match=r"RayJob hamr-again-\d{4}-\d{6} failed: exit code 1") as failed:
+        submit.main([*KUBERAY, "experiment.run_dir=again", "--follow"])
+    assert failed.value.exit_code == 1
+
+
+# --- Slurm -------------------------------------------------------------------------------------
+
+
+def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+    tools.add("sbatch")
+    tools.says("sbatch", "4711;cluster")
+    assert submit.main([*SLURM, "launch.partition=cpu"]) == 0
+    folder = job_folder(Path.cwd())
+    assert tools.called() == [(str(folder), "sbatch --parsable job.sbatch")]
+    assert (folder / "work" / "notes.txt").read_text() == "mine"
+    assert os.access(folder / "work" / "run.sh", os.X_OK) and not os.access(folder / "work" / "notes.txt", os.X_OK)
+    assert not (folder / "work" / ".env").exists()
+    run = folder.with_name(folder.name.removesuffix(".job"))
+    there = load_config(["--config-dir", str(folder / "conf"), "experiment=launched", "pools=null"])
+    assert there.experiment.run_dir == str(run)
+    said = capsys.readouterr().out
+    assert "kept back, as they look like keys: .env" in said
+    assert f"job:       4711 (hamr-{run.name})" in said
+    assert f"tail -F {folder}/hamr-{run.name}-4711.log" in said
+    tools.says("sbatch", "4712")
+    Path("mine").mkdir()
+    Path("rules.yaml").write_text("")
+    theirs = ["data.type=jsonl", "data.train=mine/a.jsonl", "model.path=mine", "rewards.rules.file=rules.yaml"]
+    assert submit.main([*SLURM, "experiment.run_dir=second", *theirs]) == 0
+    there = load_config(["--config-dir", "second.job/conf", "experiment=launched", "pools=null"])
+    assert there.data.train == str(Path.cwd() / "mine" / "a.jsonl"), "the copy need not have it"
+    assert there.model.path == str(Path.cwd() / "mine")
+    assert there.rewards.rules.file == str(Path.cwd() / "rules.yaml")
+    assert sorted(p.name for p in Path("second.job/work").iterdir()) == ["notes.txt", "rules.yaml", "run.sh"], (
+        "no job in a job"
+    )
+
+
+@pytest.mark.parametrize("experiment", ["smoke", "paper_hrm"])
+def test_its_script_is_one(experiment: str, tools: Tools) -> None:
+    tools.add("sbatch")
+    tools.says("sbatch", "1")
+    nccl = [] if experiment == "smoke" else ["launch.account=lab"]
+    assert submit.main(["train", f"experiment={experiment}", "logging=off", "cluster=slurm", *nccl]) == 0
+    script = job_folder(Path.cwd()) / "job.sbatch"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    options = re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.MULTILINE)
+    assert len(options) == script.read_text().count("#SBATCH") >= 8
+    for key, value in options:
+        assert re.fullmatch(SBATCH_OPTIONS[key], value), (key, value)
+
+
+def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+    tools.add("sbatch", "scontrol")
+    tools.says("sbatch", "7")
+    tools.says("scontrol", "JobId=7 JobState=PENDING ExitCode=0:0", "JobId=7 JobState=RUNNING ExitCode=0:0 Foo=1",
+               "JobId=7 JobState=FAILED ExitCode=2:0")  # fmt: skip
+    folder = Path.cwd() / "a.job"
+    code: list[int] = []
+
+    def started(*args: Any) -> tuple[str, int]:
+        (folder / "hamr-a-7.log").write_text("hamr: no such thing\n")
+        return original(*args)
+
+    original: Callable[..., tuple[str, int]] = batch_systems.Slurm._state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_systems.Slurm, "_state", started)
+        code.append(submit.main([*SLURM, "experiment.run_dir=a", "--follow"]))
+    assert code == [2]
+    assert capsys.readouterr().out.count("hamr: no such thing") == 1
+    tools.says("sbatch", "8")
+    tools.says("scontrol", "JobId=8 JobState=NODE_FAIL ExitCode=0:0")
+    with pytest.raises(HamrError, match="job 8 node_fail; its output is in"):
+        submit.main([*SLURM, "experiment.run_dir=b", "--follow"])
+
+
+# --- both --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
+def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool: str, tools: Tools) -> None:
+    with pytest.raises(BadInput, match=f"there is no {tool} here, so nothing was sent") as refused:
+        submit.main(args)
+    folder = job_folder(Path.cwd())
+    assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
+    line = str(refused.value).rpartition("it takes: ")[2]
+    tools.add(tool)
+    subprocess.run(["bash", "-c", line], check=True, env={"PATH": os.environ["PATH"]})
+    assert len(tools.called()) == 1
+
+
+@pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
+def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+    tools.add(tool)
+    assert submit.main([*args, "--dry-run"]) == 0
+    assert tools.called() == []
+    assert f"nothing was sent; to send it: {'kubectl apply' if tool == 'kubectl' else 'cd '}" in capsys.readouterr().out
+    assert job_folder(Path.cwd()).is_dir()
+
+
+@pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
+def test_what_the_tool_refuses_stays_to_be_sent_again(args: list[str], tool: str, tools: Tools) -> None:
+    tools.add(tool)
+    (tools.folder / f"{tool}.fails").write_text("error: You must be logged in\nmore\n")
+    with pytest.raises(HamrError, match=r"error: You must be logged in; nothing was sent, the files are in") as failed:
+        submit.main(args)
+    assert failed.value.exit_code == 1
+    assert job_folder(Path.cwd()).is_dir()
+
+
+@pytest.mark.parametrize("args", [KUBERAY, SLURM])
+def test_no_file_holds_a_secret(args: list[str], tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    for name in ("WANDB_API_KEY", "JUDGE_KEY", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "canary4f1d9ce2".ljust(40, "0"))
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_KEY"}
+    online = ["logging=online", "launch.secret=keys", *(f"pools.judge.{key}={value}" for key, value in judge.items())]
+    assert submit.main([*args, *online]) == 0
+    files = [path for path in [*Path.cwd().rglob("*"), *tools.folder.iterdir()] if path.is_file()]
+    assert len(files) > 4
+    assert [path.name for path in files if b"canary" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("kind", ["kuberay", "slurm"])
+def test_a_run_goes_on_from_its_folder(
+    kind: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    monkeypatch.setattr("hamr.apps.submit.batch.CLAIM", str(tmp_path))  # stands for a claim that is mounted here
+    run = tmp_path / "runs" / "it's"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
+    Ledger(run / "ledger.sqlite").close()
+    assert submit.main(["train", f"resume={run}", f"cluster={kind}", "launch.claim=c", "launch.time_limit_h=2"]) == 0
+    if kind == "slurm":
+        script = (run.parent / "it's.job" / "job.sbatch").read_text()
+        assert "#SBATCH --time=2:00:00" in script
+        command = re.findall(r"^  (python3 -m hamr .*) &$", script, re.MULTILINE)[0]
+    else:
+        command = yaml.safe_load((tools.folder / "applied-rayjob.yaml").read_text())["spec"]["entrypoint"]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+    ).stdout
+    assert words.splitlines()[-2:] == ["train", f"resume={run}"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([*KUBERAY[:-1]], "launch.claim: None: the run folder would go with the pods"),
+        ([*KUBERAY, "logging=online"], "launch.secret: None: the pods need WANDB_API_KEY"),
+        ([*KUBERAY, "data.type=jsonl", "data.train=a.jsonl"], "data.train: 'a.jsonl': pods do not see this folder"),
+        ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep what lies below /mnt/hamr"),
+        ([*KUBERAY, "launch.cpus_per_node=1", "trainer.num_cpus=2"], "one needs 0 GPUs and 2 CPUs, and a node has 8"),
+        ([*KUBERAY, "pools.judge.engine.node_labels.zone=a"], "no node has these labels"),
+        (["score", "input=/a", *KUBERAY[2:]], "cluster.type: 'kuberay': starts a cluster for hamr train alone"),
+        ([*SLURM, "logging=online"], "environment: ['WANDB_API_KEY']: the job needs these variables"),
+        ([*SLURM, "cluster.max_package_mb=1e-6"], "cluster.max_package_mb"),
+        (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a job that runs here is not sent"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    args: list[str], says: str, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    tools.add("kubectl", "sbatch")
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        submit.main(args)
+    assert "\n" not in str(refused.value)
+    assert tools.called() == []
+    assert not Path("runs").exists()
+
+
+def test_long_names_stay_apart() -> None:
+    names = set()
+    for end in ("a", "b"):
+        request = Request.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
+        names.add(name_of(in_pods(request)[0]))
+    assert len(names) == 2
+    assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"
+
+
+def test_nodes_are_as_many_as_the_bounds_on_each_want() -> None:
+    config = load_config(["experiment=smoke", "pools.judge.replicas=3", "pools.judge.max_replicas_per_node=1"])
+    assert nodes(config).least == 3

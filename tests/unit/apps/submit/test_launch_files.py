@@ -1,0 +1,269 @@
+"""Files that start a cluster: what they hold follows from the job, and they are what their readers expect."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from hamr import cli
+from hamr.apps.submit.launch_files import KINDS, render
+from hamr.apps.submit.launch_job import CONFIG_FILE, nodes, packed
+from hamr.cluster.resource_requests import demands
+from hamr.config.load import load_config
+from hamr.config.schema import Config
+from hamr.errors import CapacityError
+
+
+def _schemas() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("kuberay_schema", Path(__file__).with_name("kuberay.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def paper(*more: str) -> Config:
+    return load_config(["experiment=paper_hrm", *more])
+
+
+def manifests(config: Config) -> dict[str, Any]:
+    return {name: yaml.safe_load(text) for name, text in render(config, "kuberay").items()}
+
+
+# --- nodes -------------------------------------------------------------------------------------
+
+
+def test_nodes_are_as_many_as_hold_every_actor() -> None:
+    # 4 rerankers x 1, 1 judge x 4, 8 workers, 8 ranks: 24 GPUs; at their maxima 8 + 16 + 8 + 8 = 40.
+    assert sum(d.count * d.gpus for d in demands(paper())) == 24
+    assert nodes(paper()).least == 3
+    assert nodes(paper()).most == 5
+
+
+def test_an_actor_is_not_spread_over_nodes() -> None:
+    # Four judges of 3 GPUs and three actors of one: 15 GPUs would be in three nodes of 5, but each judge needs its own.
+    judge = {"autoscaling": "null", "replicas": 4, "engine.num_gpus": 3, "engine.tensor_parallel_size": 3}
+    judges = [f"pools.judge.{key}={value}" for key, value in judge.items()]
+    others = ["pools.reranker.autoscaling=null", "pools.reranker.replicas=1", "rollout.workers=1", "trainer.ranks=1"]
+    assert packed(paper(*judges, *others, "launch.gpus_per_node=5")) == 4
+    with pytest.raises(CapacityError, match=r"pools.judge.*one needs 4 GPUs .* a node has 3"):
+        packed(paper("launch.gpus_per_node=3"))
+
+
+# --- KubeRay -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experiment", ["paper_hrm", "quickstart", "smoke"])
+@pytest.mark.parametrize("more", [[], ["launch.secret=keys", "launch.claim=shared"]], ids=["plain", "with volumes"])
+def test_manifests_are_valid(experiment: str, more: list[str]) -> None:
+    made = manifests(load_config([f"experiment={experiment}", *more]))
+    assert set(made) == {"configmap.yaml", "rayjob.yaml", "raycluster.yaml"}
+    for manifest in made.values():
+        jsonschema.Draft202012Validator(_schemas().schema(manifest["kind"])).validate(manifest)
+
+
+def test_the_schema_sees_a_misspelt_field() -> None:
+    job = manifests(paper())["rayjob.yaml"]
+    job["spec"]["shutdownAfterJobFinish"] = job["spec"].pop("shutdownAfterJobFinishes")
+    with pytest.raises(jsonschema.ValidationError, match="shutdownAfterJobFinish"):
+        jsonschema.validate(job, _schemas().schema("RayJob"))
+
+
+def test_the_cluster_is_behind_a_token_and_goes_when_the_job_has_finished() -> None:
+    made = manifests(paper())
+    for spec in (made["rayjob.yaml"]["spec"]["rayClusterSpec"], made["raycluster.yaml"]["spec"]):
+        assert spec["authOptions"] == {"mode": "token"}
+        assert tuple(map(int, spec["rayVersion"].split(".")[:2])) >= (2, 52)
+    assert made["rayjob.yaml"]["spec"]["shutdownAfterJobFinishes"] is True
+
+
+def test_resources_are_the_job_s_and_the_nodes() -> None:
+    spec = manifests(paper("launch.cpus_per_node=64"))["raycluster.yaml"]["spec"]
+    (group,) = spec["workerGroupSpecs"]
+    assert (group["minReplicas"], group["maxReplicas"]) == (3, 5)
+    assert spec["enableInTreeAutoscaling"] is True
+    assert yaml.safe_load(manifests(paper())["configmap.yaml"]["data"]["launched.yaml"])["cluster"]["elastic"] is True
+    (container,) = group["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert container["resources"]["requests"]["cpu"] == "64"
+    small = manifests(load_config(["experiment=smoke"]))["raycluster.yaml"]["spec"]
+    assert "nvidia.com/gpu" not in str(small)
+    assert "enableInTreeAutoscaling" not in small
+    text = manifests(load_config(["experiment=smoke"]))["configmap.yaml"]["data"]["launched.yaml"]
+    assert yaml.safe_load(text)["cluster"]["elastic"] is False
+
+
+# --- the job that runs there -------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=paper_hrm", "experiment.seed=5"],
+        ["experiment=smoke", "trainer=lora", "algorithm=grpo"],
+        ["experiment=quickstart", "pools=null", "pools.one={role: reranker, prompt: reranker.en}",
+         "rewards.consistency.mode=reranker", "rewards.consistency.reranker=one"],
+    ],
+)  # fmt: skip
+def test_it_is_the_one_that_was_looked_at(kind: Any, overrides: list[str], tmp_path: Path) -> None:
+    config = load_config(overrides)
+    files = render(config, kind)
+    text = files[CONFIG_FILE] if kind != "kuberay" else yaml.safe_load(files["configmap.yaml"])["data"]["launched.yaml"]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "launched.yaml").write_text(text)
+    there = load_config(["--config-dir", str(tmp_path), "experiment=launched", "pools=null"])
+    assert there.cluster.address == "auto"
+    assert there.experiment.run_dir
+    same = {"cluster": config.cluster, "experiment": config.experiment}
+    assert there.model_copy(update=same) == config
+
+
+def test_the_job_s_command_reads_that_file() -> None:
+    job = manifests(paper())["rayjob.yaml"]["spec"]
+    assert job["entrypoint"] == "hamr train --config-dir /etc/hamr experiment=launched pools=null"
+    (group,) = job["rayClusterSpec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    config = next(v for v in pod["volumes"] if v["name"] == "config")["configMap"]
+    assert config["items"] == [{"key": "launched.yaml", "path": "experiment/launched.yaml"}]
+    assert config["name"] == manifests(paper())["configmap.yaml"]["metadata"]["name"]
+
+
+# --- scripts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "scripts"), [("slurm", ["job.sbatch"]), ("ray", ["head.sh", "worker.sh", "train.sh"])]
+)
+def test_scripts_are_bash_and_hold_no_token(kind: Any, scripts: list[str], tmp_path: Path) -> None:
+    files = render(paper("launch.partition=gpu"), kind)
+    assert set(files) == {*scripts, CONFIG_FILE}
+    for name in scripts:
+        (tmp_path / name).write_text(files[name])
+        subprocess.run(["bash", "-n", str(tmp_path / name)], check=True)
+        assert "RAY_AUTH_MODE=token" in files[name]
+        # A command line can be read by everyone on the machine.
+        assert not re.search(r"(ray start|hamr train|srun)[^\n]*TOKEN", files[name])
+
+
+def test_a_slurm_job_asks_for_the_nodes() -> None:
+    script = render(paper("launch.partition=gpu", "launch.time_limit_h=1.5"), "slurm")["job.sbatch"]
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script, re.MULTILINE))
+    assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("3", "8", "gpu")
+    assert options["time"] == "1:30:00"
+    assert "account" not in options
+
+
+def test_a_slurm_job_hands_the_end_of_its_time_on_to_the_run_and_returns_its_code(tmp_path: Path) -> None:
+    script = render(paper(), "slurm")["job.sbatch"]
+    end = script[script.index("run=$!") :]
+    # In srun's place what answers TERM a moment later with a code of its own.
+    run, ready = tmp_path / "end.sh", tmp_path / "ready"
+    stand_in = f"(trap 'sleep 0.5; exit 7' TERM; touch {ready}; while :; do sleep 0.1; done) &"
+    run.write_text(f"set -euo pipefail\n{stand_in}\n{end}")
+    process = subprocess.Popen(["bash", "-x", str(run)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("+ wait "):
+        pass
+    while not ready.exists():
+        time.sleep(0.05)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 7
+
+
+STAND_INS = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+    "scontrol": "printf 'one\\ntwo\\n'",
+    "hostname": "echo 127.0.0.1",
+    "ray": 'echo "$PWD|ray $*|$RAY_AUTH_TOKEN" >> "$LOG"',
+    "python3": """case $1 in
+-c) echo of-this-job ;;
+-) cat > /dev/null; echo "wait for $3 nodes at $2" >> "$LOG" ;;
+-m) echo "$PWD|$RAY_ADDRESS|$SRUN_CPUS_PER_TASK|$*" >> "$LOG"; exit 3 ;;
+esac""",
+}
+
+
+def test_a_slurm_job_starts_ray_waits_for_its_nodes_and_runs_in_the_folder_that_came_along(tmp_path: Path) -> None:
+    """With stand-ins for Slurm, Ray and Python, which write down what they are asked."""
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "job.sbatch").write_text(render(paper("launch.cpus_per_node=8"), "slurm")["job.sbatch"])
+    held = None
+    for port in range(20000, 40000):  # one that the script will choose
+        with contextlib.suppress(OSError):
+            held = socket.create_server(("127.0.0.1", port))
+            break
+    assert held is not None
+    job = {"SLURM_JOB_ID": str(port - 20000), "SLURM_JOB_NODELIST": "x", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(tmp_path / "log"), "RAY_ADDRESS": "of-another", **job}
+    with held:
+        done = subprocess.run(["bash", "job.sbatch"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3, done.stderr
+    resources, address = "--num-cpus=8 --num-gpus=8 --block|of-this-job", f"127.0.0.1:{port}"
+    assert sorted((tmp_path / "log").read_text().splitlines()) == sorted(
+        [
+            f"{tmp_path}/work|ray start --head --node-ip-address=127.0.0.1 --port={port} --include-dashboard=false "
+            f"{resources}",
+            f"{tmp_path}/work|ray start --address={address} {resources}",
+            f"wait for 2 nodes at {address}",
+            f"{tmp_path}/work|{address}|8|-m hamr train --config-dir {tmp_path}/conf experiment=launched pools=null",
+        ]
+    )
+
+
+def test_machines_without_a_token_are_told_to_get_one(tmp_path: Path) -> None:
+    script = tmp_path / "head.sh"
+    script.write_text(render(paper(), "ray")["head.sh"])
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", str(script), "10.0.0.1"], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "ray get-auth-token --generate" in done.stderr
+
+
+def test_files_are_written_and_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "experiment=smoke", "launch=ray", f"output={tmp_path / 'files'}"]
+    assert cli.main(args) == 0
+    assert (tmp_path / "files" / "head.sh").stat().st_mode & 0o100
+    assert (tmp_path / "files" / CONFIG_FILE).is_file()
+    assert cli.main(args) == 2
+    assert "holds head.sh, worker.sh, train.sh" in capsys.readouterr().err
+
+
+def test_models_lie_where_all_pods_see_them() -> None:
+    """The head fetches them, and has no actors; the others' read them at the path that it found."""
+    wanted = [{"name": "HF_HOME", "value": "/mnt/hamr/hf"}, {"name": "HAMR_CACHE", "value": "/mnt/hamr/cache"}]
+    mine = containers(paper("launch.claim=shared"))
+    assert [c["env"] for c in mine] == [wanted] * len(mine) and len(mine) >= 2
+    assert all("env" not in c for c in containers(paper())), "without a claim there is no such place"
+
+
+def containers(config: Config) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            found.extend(value.get("containers", []))
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(manifests(config))
+    return found

@@ -1,0 +1,276 @@
+"""A command for a cluster taken apart, without a cluster."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.calibrate import command as calibrate
+from hamr.apps.evaluate import command as evaluate
+from hamr.apps.submit import command as submit
+from hamr.apps.submit.command import FOLDER, command, located, refuse_left_behind
+from hamr.apps.submit.package import pack
+from hamr.apps.submit.request import AS_GIVEN, Request, secret_variables, split
+from hamr.apps.train.command import Job
+from hamr.cluster.nodes import Versions, refuse_unlike
+from hamr.config.load import dump_config, load_config
+from hamr.errors import BadInput
+
+CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
+OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
+
+
+def test_what_the_job_takes_and_what_the_configuration_is_made_of() -> None:
+    own, settings = split(["input=a", "experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2", "x=1"])
+    assert own == ["input=a", "x=1"]
+    assert settings == ["experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2"]
+
+
+def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
+    request = Request.read(
+        "train", ["experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
+    )
+    config, run = located(request)
+    assert run is not None and run.parent == tmp_path and run.name.startswith("smoke-")
+    assert (config.experiment.run_dir, config.cluster.address, config.cluster.type) == (str(run), "auto", "local")
+    assert command(request) == "python -m hamr train --config-dir .hamr-job experiment=submitted pools=null"
+    folder = tmp_path / ".hamr-job" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "submitted.yaml").write_text(f"# @package _global_\n{dump_config(config)}")
+    there = load_config(["--config-dir", str(folder.parent), "experiment=submitted", "pools=null"])
+    assert there == config
+
+
+def test_a_run_folder_has_to_be_where_all_see_it() -> None:
+    with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
+        located(Request.read("train", ["experiment=smoke", *CLUSTER]))
+    _, run = located(Request.read("train", ["experiment=smoke", "cluster=ray"]))
+    assert run is not None and run.parent == Path.cwd() / "runs", "a cluster on this machine sees this folder"
+
+
+def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke", "experiment.steps=9"])))
+    request = Request.read("train", [f"resume={tmp_path}", *CLUSTER])
+    config, run = located(request)
+    assert (config.experiment.steps, run) == (9, tmp_path)
+    assert config.cluster.dashboard == "http://10.0.0.1:8265"
+    assert command(request) == f"python -m hamr train resume={tmp_path}"
+    with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
+        Request.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+
+
+@pytest.mark.parametrize("to", [CLUSTER, ("cluster=slurm",), ("cluster=kuberay", "launch.claim=c")], ids=str)
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["train", "experimnt=smoke"], "experiment"),
+        (["train", "trainr.ranks=2"], "trainer"),
+        (["train", "foo"], "foo"),
+        (["train", "--folow"], "--folow"),
+        (["sft", "sftt.epochs=1"], "sft"),
+        (["train", "pipeline=olamind_small"], "train: 'pipeline=olamind_small': several runs are not sent as one"),
+        (["sft", "--multirun", "trainer.ranks=1,2"], "sft: '--multirun': several runs are not sent as one"),
+    ],
+    ids=str,
+)
+def test_what_no_run_would_take_is_not_sent(args: list[str], says: str, to: tuple[str, ...]) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        submit.main([*args, *to, "--dry-run"])
+    assert "\n" not in str(refused.value)
+
+
+def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
+    request = Request.read("sft", ["experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
+    config, run = located(request)
+    assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    again = Request.read("sft", [f"resume={tmp_path}", *CLUSTER])
+    assert (command(again), located(again)[1]) == (f"python -m hamr sft resume={tmp_path}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ("calibrate scores=/a.jsonl output=/o", "calibrate scores=/a.jsonl output=/o"),
+        (
+            "calibrate pairs=/a.jsonl output=/o experiment=smoke",
+            "calibrate pairs=/a.jsonl output=/o experiment=smoke cluster.dashboard=http://10.0.0.1:8265 "
+            "cluster.address=auto",
+        ),
+        (
+            "evaluate benchmark=olabench data=/bench policy=judge output=/o pools=ecs",
+            "evaluate benchmark=olabench policy=judge output=/o data=/bench pools=ecs "
+            "cluster.dashboard=http://10.0.0.1:8265 cluster.address=auto",
+        ),
+        (
+            "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o",
+            "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o cluster.dashboard=http://10.0.0.1:8265 "
+            "cluster.address=auto",
+        ),
+    ],
+)
+def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str, runs: str) -> None:
+    job, *args = given.split()
+    request = Request.read(job, [*args, *CLUSTER])
+    assert command(request) == f"python -m hamr {runs}"
+    assert located(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "evaluate benchmark=olabench data=bench",
+        "evaluate benchmark=olabench labels=/people.jsonl,more.jsonl",
+        "evaluate benchmark=olabench data=/bench policy=judge,runs/a",
+        "evaluate benchmark=ecs run=runs/a",
+        "evaluate benchmark=sage scenario=telecom_package,mine.yaml",
+        "calibrate samples=a.jsonl",
+        "calibrate scores=a.jsonl",
+    ],
+)
+def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
+    job, *args = given.split()
+    with pytest.raises(BadInput, match="give an absolute path"):
+        located(Request.read(job, [*args, *CLUSTER]))
+
+
+@pytest.mark.parametrize(
+    ("given", "pools"),
+    [
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o", 5),
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o judges=judge", 2),
+        ("evaluate benchmark=ecs input=/a.jsonl output=/o experiment=smoke", 2),
+        ("evaluate benchmark=olabench data=/bench policy=judge output=/o pools=ecs", 5),
+        ("evaluate benchmark=sage scenario=all agent=judge output=/o rejudge=true", 2),
+        ("calibrate pairs=/a.jsonl output=/o pools=ecs", 5),
+        ("score input=/a.jsonl output=/o pools=ecs", 5),
+        ("scorer pools=ecs cluster.run_root=/runs", 5),
+        ("sft experiment=smoke cluster.run_root=/runs", 2),
+    ],
+)
+def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int, tmp_path: Path) -> None:
+    job, *args = given.split()
+    request = Request.read(job, [*args, *CLUSTER])
+    config, _ = located(request)
+    assert len(config.pools) == pools
+    experiment = tmp_path / FOLDER / "experiment"
+    experiment.mkdir(parents=True)
+    (experiment / "submitted.yaml").write_text(f"# @package _global_\n{dump_config(config)}")
+    sent = [str(tmp_path / FOLDER) if word == FOLDER else word for word in shlex.split(command(request))[4:]]
+    if job in AS_GIVEN:
+        read = {"calibrate": calibrate, "evaluate": evaluate}[job].overrides_of(sent)
+    else:
+        read = [word for word in sent if not word.startswith(("input=", "output="))]
+    assert load_config(read).model_copy(update={"cluster": config.cluster}) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("evaluate benchmark=ecs input=/a.jsonl outptu=/o", "did you mean 'output'"),
+        ("evaluate benchmark=sgae", "did you mean 'sage'"),
+        ("calibrate pairs=/a.jsonl outptu=/o", "outptu: unknown key"),
+        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "no option beside scores="),
+        ("scorer resume=/runs/a", "resume: unknown key"),
+    ],
+)
+def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None:
+    job, *args = given.split()
+    with pytest.raises(BadInput, match=re.escape(says)):
+        Request.read(job, [*args, *CLUSTER])
+
+
+def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {".gitignore": "data/\n", "data/train.jsonl": "{}", "kept/train.jsonl": "{}"}.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    package = pack(tmp_path, tmp_path.with_suffix(".zip"), {}, most_mb=1)
+    for folder in ("kept", str(tmp_path / "data")):
+        refuse_left_behind(load_config([f"data.train={folder}/train.jsonl", "data.type=jsonl"]), package)
+    with pytest.raises(BadInput, match=r"data\.train: 'data/train\.jsonl': is not in the package"):
+        refuse_left_behind(load_config(["data.train=data/train.jsonl", "data.type=jsonl"]), package)
+
+
+def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-0123456789abcdef")
+    given = ["evaluate", "benchmark=olabench", "policy=judge", "data=/b/sk-0123456789abcdef", "output=/o"]
+    with pytest.raises(BadInput, match="argument: .* would travel with the job"):
+        submit.main([*given, *CLUSTER, OPEN])
+
+
+def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
+    config, run = located(Request.read("scorer", [f"cluster.run_root={tmp_path}", *CLUSTER]))
+    assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["tarin"], "submit: 'tarin': name a job that can run on a cluster: train"),
+        ([], "submit: None"),
+        (["score", "input=a.jsonl", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
+        (
+            ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp", OPEN],
+            "is no URL of a dashboard",
+        ),
+        (
+            [
+                "train",
+                "experiment=smoke",
+                "cluster=ray",
+                "cluster.dashboard='http://[::1'",
+                "cluster.run_root=/tmp",
+                OPEN,
+            ],
+            "is no URL of a dashboard",
+        ),
+        (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "nobody answers there"),
+        (["train", "experiment=smoke", "cluster=ry"], "no such choice"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], says: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(says)) as refused:
+        submit.main(args)
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
+
+
+def test_on_a_local_cluster_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hamr.apps.score.command as score
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(score, "main", lambda args: seen.append(args) or 5)
+    assert submit.main(["score", "input=a", "experiment=smoke"]) == 5
+    assert seen == [["input=a", "experiment=smoke"]]
+
+
+def test_secrets_are_named_and_not_sent() -> None:
+    config = load_config(
+        ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
+         "pools.judge.api_key_env=JUDGE_KEY"]
+    )  # fmt: skip
+    assert secret_variables(config) == ["JUDGE_KEY", "WANDB_API_KEY"]
+    assert secret_variables(load_config(["experiment=smoke"])) == []
+
+
+def test_nodes_have_to_be_alike() -> None:
+    here = Versions(python="3.11", ray="2.60.0", hamr="1.0")
+    refuse_unlike(here, {"a": here, "b": here})
+    with pytest.raises(BadInput, match=r"node b: 'hamr 0\.9': the run itself has 1\.0; install the same"):
+        refuse_unlike(here, {"a": here, "b": Versions(python="3.11", ray="2.60.0", hamr="0.9")})
+    with pytest.raises(BadInput, match=r"node c: 'python 3\.12'"):
+        refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
+    with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot say what it has"):
+        refuse_unlike(here, {"d": "No module named hamr"})
+
+
+def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert Job.resumed(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert Job.resumed(str(tmp_path)).config.cluster.address == "auto"

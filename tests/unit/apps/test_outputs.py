@@ -1,0 +1,48 @@
+"""Where a job cannot write is said before it starts anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.data.command import main as data
+from hamr.apps.data.recipe_job import show
+from hamr.apps.plan.command import main as plan
+from hamr.apps.shared.job_options import output_file, output_folder
+from hamr.data.progress import Made
+from hamr.errors import HamrError
+
+
+@pytest.mark.parametrize("below", ["", "/x", "/x/y"])
+@pytest.mark.parametrize(
+    ("job", "args"),
+    [
+        (data, ["sage"]),
+        (data, ["olabench", "scenario=telecom_package"]),
+        (plan, ["experiment=paper_hrm", "launch=slurm"]),
+    ],
+)
+def test_a_file_is_no_folder(job: Callable[[list[str]], int], args: list[str], below: str, tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(HamrError, match="afile': is a file; give a folder") as refused:
+        job([*args, f"output={tmp_path / 'afile'}{below}"])
+    assert refused.value.exit_code == 2
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(HamrError, match="is a file; give a folder"):
+        output_file({"output": str(tmp_path / "afile" / "kept.jsonl")})
+    assert output_file({"output": str(tmp_path / "new" / "kept.jsonl")}) == tmp_path / "new" / "kept.jsonl"
+    assert output_folder({"output": str(tmp_path / "new" / "folder")}, []) == tmp_path / "new" / "folder"
+
+
+def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output is there by then, and the same command alone would be refused."""
+    show("items", {"a": Made(kept={}), "b": Made(reason="teacher: timeout", passing=True)})
+    assert "1 failed in passing; the same command with overwrite=true asks for these alone" in capsys.readouterr().out
+    show("items", {"a": Made(kept={})})
+    assert "overwrite" not in capsys.readouterr().out

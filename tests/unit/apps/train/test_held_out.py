@@ -1,0 +1,156 @@
+"""Held-out figures from records whose answer is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+
+from hamr.apps.train.held_out import decision_matches, evaluate_held_out, summarise
+from hamr.data.formats import Formats
+from hamr.protocols import GenerationRequest
+from hamr.types import (
+    Action,
+    Band,
+    Component,
+    JudgeTimeout,
+    MalformedResponse,
+    Outcome,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    SampleKey,
+    Scored,
+    ServiceSample,
+    ToolCall,
+)
+
+ASK, CALL = Reply(content="Data or voice?"), ToolCall(name="change_order", parameters={"operation": "change"})
+
+
+def sample(i: int, gold: Action, act: str) -> ServiceSample:
+    return ServiceSample(
+        id=str(i), ticket={}, policy="", tools=(), history=(), references=(Reference(action=gold),), meta={"act": act}
+    )
+
+
+def record(i: int, action: Action | None, outcome: Outcome, band: Band) -> RewardRecord:
+    return RewardRecord(
+        key=SampleKey(run="r", step=0, prompt=str(i), sample=0),
+        total=outcome,
+        components=(Component(name="consistency", outcome=outcome, weight=1.0),),
+        action=action,
+        band=band,
+    )
+
+
+def test_figures() -> None:
+    samples = [sample(0, ASK, "ask"), sample(1, CALL, "call"), sample(2, CALL, "call"), sample(3, ASK, "ask")]
+    records = [
+        record(0, Reply(content="Which one?"), Scored(value=0.8), "inside"),
+        record(1, CALL, Scored(value=1.0), "tool_match"),
+        record(2, ToolCall(name="change_order"), Scored(value=0.0), "tool_match"),
+        record(3, None, MalformedResponse(detail="empty"), "none"),
+    ]
+    result = summarise(samples, records)
+    assert result.action_accuracy == 0.75 and result.tool_exact_match == 0.5 and result.format_error_rate == 0.25
+    assert result.reward["total"] == (0.8 + 1.0) / 4 and result.by_act == {"ask": 0.5, "call": 1.0}
+    assert result.failed_frac == 0.0
+    bare = [dataclasses.replace(r, components=()) for r in records]
+    assert summarise(samples, bare).tool_exact_match == 0.5, "whatever the reward is made of"
+
+
+def test_a_failed_score_is_left_out_of_the_means() -> None:
+    result = summarise([sample(0, ASK, "ask")], [record(0, ASK, JudgeTimeout(), "below")])
+    assert result.failed_frac == 1.0 and result.reward == {} and result.tool_exact_match is None
+
+
+def test_another_tool_is_another_decision() -> None:
+    references = (Reference(action=CALL),)
+    assert decision_matches(ToolCall(name="change_order"), references)
+    assert not decision_matches(ToolCall(name="transfer_human"), references)
+    assert not decision_matches(ASK, references) and not decision_matches(None, references)
+
+
+class Echo:
+    """An engine whose responses say their seed, and a rewarder that takes every response for right."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerationRequest] = []
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        self.requests += requests
+        for request in requests:
+            for key, seed in zip(request.keys, request.seeds, strict=True):
+                yield Rollout(
+                    key=key, prompt_ids=request.prompt_ids, token_ids=(1,), logprobs=(0.0,), text=str(seed),
+                    finish_reason="stop", versions=(), seed=seed, seconds=0.0,
+                )  # fmt: skip
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        said = Reply(content=rollout.text)
+        return RewardRecord(key=rollout.key, total=Scored(value=1.0), components=(), action=said, band="inside")
+
+
+async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_own() -> None:
+    samples = [sample(0, ASK, "ask"), sample(1, CALL, "call")]
+    engine = Echo()
+    results = [
+        await evaluate_held_out(
+            samples,
+            run="r",
+            stage=stage,
+            step=step,
+            encode=lambda s: (7,),
+            engine=engine,
+            rewarder=engine,
+            max_new_tokens=4,
+            temperature=0.5,
+            responses=3,
+        )
+        for stage, step in (("sft", 0), ("rl", 10))
+    ]
+    before, after = engine.requests[:2], engine.requests[2:]
+    assert [r.seeds for r in before] == [r.seeds for r in after]
+    assert len({seed for r in before for seed in r.seeds}) == 6
+    assert {r.sampling.temperature for r in engine.requests} == {0.5}
+    assert [r.n for r in results] == [6, 6]
+    # The three responses to the first prompt are the right decision, those to the second are not.
+    assert results[0].by_act == {"ask": 1.0, "call": 0.0} and results[0].action_accuracy == 0.5
+
+
+async def test_where_the_answer_comes_first_generation_may_stop_there_and_figures_are_told_apart() -> None:
+    samples = [sample(i, ASK, "ask") for i in range(12)]
+    formats = Formats(asked="hybrid")
+    asked: list[GenerationRequest] = []
+
+    class Engine:
+        async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+            asked.extend(requests)
+            for request in requests:
+                yield Rollout(
+                    key=request.keys[0], prompt_ids=(1,), token_ids=(2, 3), logprobs=(0.0, 0.0), text="x",
+                    finish_reason="stop", versions=(),
+                )  # fmt: skip
+
+    class Rewarder:
+        async def score(self, given: ServiceSample, rollout: Rollout) -> RewardRecord:
+            made = record(int(given.id), ASK, Scored(value=0.5), "inside")
+            return dataclasses.replace(made, answer_tokens=7)
+
+    options = {"run": "r", "stage": "rl", "step": 1, "encode": lambda s: (1,), "max_new_tokens": 4, "formats": formats}
+    options |= {"temperature": 0.7, "top_p": 0.9}
+    result = await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), stop_at_answer=True, **options)
+    first = {request.keys[0].prompt: request.sampling.stop for request in asked}
+    post = [s.id for s in samples if formats.of(s) == "answer_think"]
+    assert 0 < len(post) < 12
+    assert {name for name, stop in first.items() if stop == ("</answer>",)} == set(post)
+    assert result.by_format["post_cot"] == {
+        "n": len(post), "action_accuracy": 1.0, "reward": 0.5, "answer_tokens": 7.0
+    }  # fmt: skip
+    assert result.metrics("rl")["eval/rl/by_format/pre_cot/n"] == 12 - len(post)
+    asked.clear()
+    await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), **options)
+    assert {request.sampling.stop for request in asked} == {()}
+    assert {(r.sampling.temperature, r.sampling.top_p) for r in asked} == {(0.7, 0.9)}
+    assert {request.sampling.mark for request in asked} == {"", "</answer>"}

@@ -1,0 +1,98 @@
+"""Who stands beside a run, with a scripted fleet: what it says, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.apps.status.scale import main as scale
+from hamr.apps.train.live_control import Attendant
+from hamr.errors import BadInput, HamrError, RunFolderError, ScorerUnavailable
+from hamr.telemetry.glossary import lookup
+from hamr.telemetry.live import LiveStatus
+
+
+class Fleet:
+    """Two pools; `judge` cannot be had in a larger size than 4, and never in size 3."""
+
+    def __init__(self) -> None:
+        self.sizes = {"judge": 1, "reranker": 2}
+        self.looks = 0
+
+    async def status(self) -> Mapping[str, Mapping[str, Any]]:
+        self.looks += 1
+        if self.looks == 1:
+            raise RuntimeError("the controller is busy")
+        return {name: {"replicas": n, "running": n, "pids": []} for name, n in self.sizes.items()}
+
+    async def resize(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[int, int]]:
+        if wanted.get("judge", 0) > 4:
+            raise BadInput("scale judge", wanted["judge"], "too many; ask for 4")
+        if wanted.get("judge") == 3:
+            raise ScorerUnavailable("pool 'judge': no such model; the pools are as they were")
+        before = dict(self.sizes)
+        self.sizes.update(wanted)
+        return {name: (before[name], n) for name, n in wanted.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.slow
+async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noted: dict[str, float] = {}
+    attendant = Attendant(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)
+
+    async def command(*args: str) -> int:
+        return await asyncio.to_thread(scale, [str(folder), *args])
+
+    async with attendant.attending():
+        early = asyncio.create_task(command("judge=2", "reranker=2"))
+        await asyncio.sleep(0.1)
+        seen = LiveStatus.read(folder)
+        assert seen is not None and seen.state == "starting", "its pools are not there yet, and the request waits"
+        attendant.fleet = Fleet()
+        assert await early == 0
+        out = capsys.readouterr().out
+        assert "judge: 1 -> 2 replicas\nreranker: 2 replicas as before\n" in out
+        with pytest.raises(BadInput, match="scale judge: 9: too many; ask for 4"):
+            await command("judge=9")
+        with pytest.raises(HamrError, match="no such model; the pools are as they were"):
+            await command("judge=3")
+        async with asyncio.timeout(20):
+            while noted.get("pool/judge/replicas") != 2.0:
+                await asyncio.sleep(0.01)
+        seen = LiveStatus.read(folder)
+        assert seen is not None and seen.alive()
+        assert (seen.run, seen.phase, seen.pools["judge"]["running"]) == ("mine", "rl", 2)
+    assert noted["pool/judge/scaled"] == 1.0
+    assert all(lookup(name) for name in noted)
+    attendant.say("finished")
+    with pytest.raises(BadInput, match=r"is not running \(finished\)"):
+        await command("judge=2")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["judge=4"], "name one run"),
+        (["{run}"], "name a pool and its number"),
+        (["{run}", "judge=many"], "scale judge: 'many': is no whole number"),
+        (["{run}", "judge=1.5"], "is no whole number"),
+    ],
+)
+def test_bad_input_is_one_line(folder: Path, args: list[str], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        scale([arg.format(run=folder) for arg in args])
+
+
+def test_a_run_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no run folder"):
+        scale([str(tmp_path / "none"), "judge=4"])

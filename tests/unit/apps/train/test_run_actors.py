@@ -1,0 +1,93 @@
+"""In which order the parts of a run start and end, with parts that only note it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.apps.train import run_actors as world
+from hamr.config.load import load_config
+from hamr.errors import EngineDied
+
+GPUS = [
+    "trainer.backend=nccl",
+    "trainer.num_gpus=0.4",
+    "rollout.engine.num_gpus=0.5",
+    "rollout.engine.gpu_memory_utilization=0.4",
+    "rollout.engine.block_size=16",
+]
+
+
+class Parts:
+    """What `started` starts, with a moment between begin and end of each."""
+
+    def __init__(self, trainers_fail: bool = False) -> None:
+        self.log: list[str] = []
+        self.trainers_fail = trainers_fail
+
+    async def reserve(self, *args: Any) -> tuple[None, None]:
+        return None, None
+
+    async def trainers(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("trainers begin")
+        await asyncio.sleep(0.01)
+        if self.trainers_fail:
+            raise EngineDied("rank 0 died")
+        self.log.append("trainers stand")
+        return SimpleNamespace(share_weights=self.share)
+
+    async def share(self, directory: Path, wanted: int) -> Path:
+        return directory / "weights"
+
+    async def workers(self, *args: Any, **kwargs: Any) -> Any:
+        self.log.append("workers begin")
+        return SimpleNamespace()
+
+    async def pools(self, *args: Any, **kwargs: Any) -> None:
+        self.log.append("pools begin")
+
+    async def router(self, *args: Any) -> Any:
+        self.log.append("router begins")
+
+    async def stop_pools(self, run: str) -> None:
+        self.log.append("pools end")
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def run(parts: Parts, *overrides: str) -> list[str]:
+        monkeypatch.setattr(world, "reserve_learners", parts.reserve)
+        monkeypatch.setattr(world.TrainerGroup, "start", parts.trainers)
+        monkeypatch.setattr(world.RolloutWorkers, "start", parts.workers)
+        monkeypatch.setattr(world.RouterClient, "start", parts.router)
+        monkeypatch.setattr(world, "start_pools", parts.pools)
+        monkeypatch.setattr(world, "stop_pools", parts.stop_pools)
+        monkeypatch.setattr(world, "PoolClient", lambda *args: None)
+        config = load_config(["experiment=smoke", *overrides])
+        prepared: Any = SimpleNamespace(config=config, model_path=Path("m"), codec=SimpleNamespace(formats=None))
+        await world.started(prepared, {}, "run")
+        return parts.log
+
+    return run
+
+
+async def test_parts_start_at_once_and_the_router_last(start: Any) -> None:
+    log = await start(Parts())
+    assert log == ["trainers begin", "workers begin", "pools begin", "trainers stand", "router begins"]
+
+
+async def test_engines_on_the_trainers_gpus_begin_when_the_trainers_stand(start: Any) -> None:
+    """vLLM measures the whole GPU's memory while it starts; a trainer that loads meanwhile changes it."""
+    log = await start(Parts(), "rollout.colocated=true", *GPUS)
+    assert log == ["trainers begin", "pools begin", "trainers stand", "workers begin", "router begins"]
+
+
+async def test_they_never_begin_where_the_trainers_cannot(start: Any) -> None:
+    parts = Parts(trainers_fail=True)
+    with pytest.raises(EngineDied, match="rank 0 died"):
+        await start(parts, "rollout.colocated=true", *GPUS)
+    assert parts.log == ["trainers begin", "pools begin", "pools end"]

@@ -1,0 +1,271 @@
+"""What a run measures around its stages, with everything of Ray's scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.apps.scorer.pair_check import word_overlap
+from hamr.apps.shared.preemption import Preemption
+from hamr.apps.train import command as train
+from hamr.apps.train import stages
+from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
+from hamr.config.load import load_config
+from hamr.data.splits import Splits
+from hamr.errors import Preempted, UnreliableScorer
+from hamr.telemetry.console import Console
+from hamr.trainer.checkpoints import Checkpoints
+from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
+
+
+def sample(name: str, *actions: Reply | ToolCall) -> ServiceSample:
+    references = tuple(Reference(action=action) for action in actions)
+    return ServiceSample(id=name, ticket={}, policy="", tools=(), history=(), references=references)
+
+
+class Pool:
+    """Likes short replies."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+
+    async def ask(self, question: Question) -> Answer:
+        self.asked.append(question)
+        return Answer(score=1 / len(question.variables["statement_b"]))
+
+
+class Overlap(Pool):
+    """Counts shared words."""
+
+    async def ask(self, question: Question) -> Answer:
+        return Answer(score=word_overlap(question.variables["statement_a"], question.variables["statement_b"]))
+
+
+class Constant(Pool):
+    """Gives every reply the same score."""
+
+    async def ask(self, question: Question) -> Answer:
+        return Answer(score=0.5)
+
+
+LANGUAGE_MODEL = ["pools.reranker.model=smollm2-135m"]
+
+
+def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: str) -> Run:
+    config = load_config(["experiment=smoke", *overrides])
+    splits = Splits(train=(), validation=(), test=tuple(test))
+    prepared: Any = SimpleNamespace(config=config, splits=splits, truth=None)
+    nothing: Any = None
+    return Run(
+        prepared=prepared,
+        world=SimpleNamespace(pools={"reranker": pool}),  # type: ignore[arg-type]
+        recorder=nothing,
+        checkpoints=SimpleNamespace(folder=folder / "checkpoints"),  # type: ignore[arg-type]
+        console=Console(enabled=False),
+        run_id="r",
+        preemption=Preemption(),
+    )
+
+
+ONE_REPLY = [sample(name, Reply(content=f"Reply number {name}.")) for name in "abc"]
+CALLS_ALONE = [sample(name, ToolCall(name="look")) for name in "abc"]
+
+
+async def test_data_without_replies_have_no_scorer_check(tmp_path: Path) -> None:
+    pool = Pool()
+    run = a_run(CALLS_ALONE, tmp_path, pool)
+    await run.scorers.at_start()
+    assert run.scorers.checks == {"reranker": {}} and not pool.asked
+
+
+async def test_samples_with_one_reference_are_checked_on_easy_pairs(tmp_path: Path) -> None:
+    run = a_run(ONE_REPLY, tmp_path, Overlap(), *LANGUAGE_MODEL)
+    await run.scorers.at_start()
+    check = run.scorers.checks["reranker"]["easy"]
+    assert check.auc == 1.0 and check.n == 2 * len(ONE_REPLY)
+
+
+async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) -> None:
+    """The bundled model with random weights is exempt: it is for trying out the machinery."""
+    with pytest.raises(UnreliableScorer, match=r"'reranker' \(smollm2-135m\).*accept_chance=true"):
+        await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).scorers.at_start()
+    for accepted in ([*LANGUAGE_MODEL, "scorers.accept_chance=true"], []):
+        run = a_run(ONE_REPLY, tmp_path, Constant(), *accepted)
+        await run.scorers.at_start()
+        assert run.scorers.checks["reranker"]["easy"].is_at_chance
+
+
+async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(
+        '{"content_A": "Yes.", "content_B": "Sure.", "label": "consistent"}\n'
+        '{"content_A": "Yes.", "content_B": "By no means.", "label": "inconsistent"}\n'
+    )
+    pool = Pool()
+    run = a_run(CALLS_ALONE, tmp_path, pool, f"data.labelled_pairs={pairs}")
+    await run.scorers.at_start()
+    assert run.scorers.checks["reranker"].keys() == {"labelled_pairs"} and len(pool.asked) == 2
+    assert run.scorers.checks["reranker"]["labelled_pairs"].auc == 1.0
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(0, ["base"]), (2, ["base", "rl"])])
+async def test_without_a_step_nothing_is_measured_twice(
+    steps: int, measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, int]] = []
+    run = a_run(ONE_REPLY, tmp_path, Pool(), f"experiment.steps={steps}", "experiment.sft.steps=0")
+
+    async def evaluate(stage: str, step: int) -> str:
+        found.append((stage, step))
+        return "figures"
+
+    async def rl_stage(run: Run, newest: object) -> None:
+        """Takes its steps elsewhere."""
+
+    run.prepared.splits = Splits(train=tuple(ONE_REPLY), validation=(), test=())  # type: ignore[misc]
+    monkeypatch.setattr(run, "evaluate", evaluate)
+    monkeypatch.setattr(train, "rl_stage", rl_stage)
+    await train.run_stages(run, None)
+    assert [stage for stage, _ in found] == measured
+
+
+async def test_the_schedule_has_as_many_steps_as_the_optimiser_takes(tmp_path: Path) -> None:
+    overrides = ("experiment.steps=5", "algorithm.epochs=2", "algorithm.minibatches=4")
+    run = a_run(ONE_REPLY, tmp_path, Pool(), *overrides)
+    asked: list[int] = []
+
+    async def reset(policy: Path, *, config: object, total_steps: int) -> None:
+        asked.append(total_steps)
+
+    async def save(step: int, write: object, state: object) -> SimpleNamespace:
+        return SimpleNamespace(step=step, path=tmp_path)
+
+    run.prepared.splits = Splits(train=tuple(ONE_REPLY), validation=(), test=())  # type: ignore[misc]
+    run.world.trainers = SimpleNamespace(reset=reset, save_policy=None)  # type: ignore[assignment]
+    run.checkpoints.save = save  # type: ignore[assignment]
+    await enter_rl(run, None)
+    assert asked == [5 * 2 * 4]
+
+
+async def test_on_the_way_the_policy_is_measured_once_where_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more for a run that was told to end before its evaluation did; never for one that a checkpoint holds."""
+    dialogues = ["experiment.sage.scenarios=[online_shopping]", "experiment.sage.every=3"]
+    run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.steps=6", "experiment.eval_every=2", *dialogues)
+    found: list[str] = []
+
+    async def evaluate(stage: str, step: int) -> None:
+        found.append(stage)
+        run.evaluations[stage] = {}
+
+    async def simulate(run: Run, stage: str, step: int) -> None:
+        found.append(f"dialogues of {stage}")
+        run.dialogues[stage] = {}
+
+    async def unless_asked(work: Any) -> Any:
+        return await work
+
+    monkeypatch.setattr(run, "evaluate", evaluate)
+    monkeypatch.setattr(stages, "simulate", simulate)
+    run.preemption = SimpleNamespace(unless_asked=unless_asked)  # type: ignore[assignment]
+    for step in (0, 1, 2, 2, 3, 4, 5, 6):
+        await measure(run, step)
+    assert found == ["rl-2", "dialogues of rl-3", "rl-4"]
+
+
+class WarmUpTrainers:
+    """Takes steps, noting the batches; `stop_after` of them it asks the run to end. Its checkpoints hold nothing."""
+
+    def __init__(self, run: Run, stop_after: int = -1, stalls: bool = False) -> None:
+        self.run, self.stop_after, self.stalls = run, stop_after, stalls
+        self.batches: list[Any] = []
+        self.loaded: list[Path] = []
+
+    async def train(self, batch: Any) -> dict[str, float]:
+        self.batches.append(batch)
+        if len(self.batches) == self.stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60 if self.stalls else 0.01)
+        return {"sft/loss": 1.0}
+
+    async def save(self, folder: Path) -> None:
+        (folder / "weights").write_text(str(len(self.batches)))
+
+    async def load(self, folder: Path) -> None:
+        self.loaded.append(folder)
+
+
+def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
+    samples = tuple(sample(str(i), *(Reply(content=f"{i} {word}") for word in "abcd")) for i in range(7))
+    run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.sft.steps=6", "experiment.sft.samples_per_step=3")
+    learner = WarmUpTrainers(run, **trainers)
+    run.prepared.splits = Splits(train=samples, validation=(), test=())  # type: ignore[misc]
+    run.prepared.codec = SimpleNamespace(prompt=lambda s: (int(s.id),), answer=lambda a: tuple(a.content.encode()))  # type: ignore[misc]
+    run.world.trainers = run.world.learner = learner  # type: ignore[assignment,misc]
+    run.recorder = SimpleNamespace(begin=lambda *a: None, metrics=lambda *a: None)  # type: ignore[assignment]
+    run.checkpoints = Checkpoints(tmp_path / "checkpoints")
+
+    async def evaluate(stage: str, step: int) -> str:
+        run.evaluations[stage] = {"after": len(learner.batches)}
+        return "figures"
+
+    async def sync(version: int) -> None:
+        """The engines are not here."""
+
+    run.evaluate = evaluate  # type: ignore[method-assign,assignment]
+    run.world.weights = SimpleNamespace(sync=sync)  # type: ignore[misc,assignment]
+    return run, learner
+
+
+async def test_a_stopped_warm_up_is_resumed_with_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+    whole, unbroken = a_warm_up(tmp_path / "whole")
+    await warm_up(whole)
+    run, first = a_warm_up(tmp_path / "cut", stop_after=2)
+    with (
+        run.preemption.watching(),
+        run.preemption.patiently(),
+        pytest.raises(Preempted, match=r"SIGTERM in the warm-up, step 2 of 6 is kept; go on with: hamr train resume="),
+    ):
+        await warm_up(run)
+    resumed, second = a_warm_up(tmp_path / "cut")
+    await warm_up(resumed)
+    assert len(second.loaded) == 1
+    assert first.batches + second.batches == unbroken.batches
+    assert resumed.evaluations == {"base": {"after": 0}, "sft": {"after": 4}}
+
+
+async def test_a_step_that_does_not_end_is_dropped_and_the_message_names_what_is_kept(tmp_path: Path) -> None:
+    run, _ = a_warm_up(tmp_path, stop_after=3, stalls=True)
+    run.preemption.grace_s = 0.05
+
+    async def stop() -> None:
+        with run.preemption.watching(), run.preemption.patiently():
+            try:
+                await warm_up(run)
+            except asyncio.CancelledError:
+                raise await train.dropped(run) from None
+
+    with pytest.raises(Preempted) as ended:
+        await asyncio.create_task(stop())
+    assert str(ended.value) == (
+        "stopped by SIGTERM: step 3 of the warm-up was not finished and saved within "
+        "experiment.checkpoint.grace_s=0.05 s and is dropped, no earlier step was kept; "
+        f"go on with: hamr train resume={tmp_path}"
+    )
+    assert not any((tmp_path / "checkpoints").glob("**/step_*"))
+
+
+async def test_a_dropped_rl_step_leaves_the_newest_checkpoint(tmp_path: Path) -> None:
+    run, trainers = a_warm_up(tmp_path)
+    await run.checkpoints.save(4, trainers.save, {})
+    run.doing = "step 6"
+    assert "step 6 was not finished" in str(await train.dropped(run))
+    assert "step 4 of 2 is kept" in str(await train.dropped(run))

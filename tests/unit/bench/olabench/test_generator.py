@@ -1,0 +1,227 @@
+"""Generated items and planted responses: what each label rests on, for every scenario that ships, and for samples."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from hamr.bench.olabench.drafts import slots
+from hamr.bench.olabench.from_samples import draft_samples
+from hamr.bench.olabench.from_scenarios import draft_scenarios
+from hamr.bench.olabench.items import KINDS, item_from_json, item_json, read_items, shown
+from hamr.bench.olabench.labelled import read_labelled
+from hamr.bench.olabench.planting import plant
+from hamr.bench.olabench.words import bench_words
+from hamr.cli import main
+from hamr.data.actions import parse_action
+from hamr.data.samples import write_samples
+from hamr.data.tools import parameter_problem, tool_spec
+from hamr.errors import BadInput
+from hamr.procedures import load_scenario, scenario_names
+from hamr.rewards import risk
+from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+
+SIZES = {"core": 9, "risk": 12, "hallucination": 12}
+
+
+@pytest.fixture(scope="module", params=[(name, lang) for name in scenario_names() for lang in ("en", "zh")], ids=str)
+def made(request):
+    name, language = request.param
+    scenario = load_scenario(name)
+    drafts = draft_scenarios([scenario], SIZES, seed=1, language=language)
+    return scenario, language, drafts, plant(drafts, bench_words(language), seed=1)
+
+
+def test_items_are_whole_and_of_all_sorts(made):
+    _, _, drafts, _ = made
+    counts = Counter((draft.item.subset, draft.item.kind) for draft in drafts)
+    assert counts == {(subset, kind): size // 3 for subset, size in SIZES.items() for kind in KINDS}
+    for draft in drafts:
+        assert item_from_json(item_json(draft.item), where="made") == draft.item
+    traps = Counter((d.item.kind, d.item.trap) for d in drafts if d.item.subset == "hallucination")
+    assert traps["rag", "misuse"] == 1 and traps["agent", "misuse"] == traps["workflow", "misuse"] == 0
+
+
+def test_what_is_right_follows_from_the_rules(made):
+    scenario, language, drafts, _ = made
+    for draft in drafts:
+        item, meta = draft.item, draft.item.sample.meta
+        walk = scenario.walk(meta["fields"], meta["system"])
+        if item.kind == "rag":
+            what = scenario.file.actions[walk.action].description.of(language)
+            assert sum(pair.answer.startswith(what) for pair in item.evidence) == 1
+            assert len({pair.answer for pair in item.evidence}) == len(item.evidence) >= 2
+            (reply,) = draft.replies
+            assert any(pair.answer in reply for pair in item.evidence) and what in reply
+        elif item.kind == "workflow":
+            step = item.nodes[2].output
+            wanted = (
+                scenario.file.actions[walk.action] if walk.action else scenario.file.fields[walk.awaits]
+            ).description
+            assert wanted.of(language) in step and item.nodes[-1].output == ""
+        else:
+            assert item.sample.tools and shown(item) == item.sample
+
+
+def test_every_planted_fault_holds(made):
+    _, language, drafts, planted = made
+    words = bench_words(language)
+    items = {draft.item.sample.id: draft for draft in drafts}
+    for row in planted:
+        draft = items[row.id.rpartition("/")[0]]
+        labels, said = row.labels, row.response
+        if labels.hallucination == "misuse":
+            # What another retrieved pair says, word for word; the one that fits says something else.
+            assert said in draft.misuse and said not in draft.replies and draft.item.evidence
+            assert any(pair.answer in said for pair in draft.item.evidence)
+        elif labels.hallucination == "factual":
+            assert not draft.item.evidence and any(text in said for text in words.planted["factual"])
+        elif labels.hallucination == "relevance":
+            assert draft.aside is not None and draft.aside.answer in said
+            assert draft.aside.answer not in [pair.answer for pair in draft.item.evidence]
+        elif labels.hallucination == "none":
+            assert said in draft.replies
+        elif labels.risk is not None:
+            for kind in risk.TYPES:
+                assert any(text in said for text in words.planted[kind]) == (kind in labels.risk)
+        elif labels.tool is not None:
+            check_call(draft, labels.tool, said)
+
+
+def check_call(draft, fault, said):
+    sample, action = draft.item.sample, parse_action(said)
+    right = [reference.action for reference in sample.references]
+    names = {tool_spec(tool)[0]: tool_spec(tool)[1] for tool in sample.tools}
+    if isinstance(action, ToolCall):
+        assert parameter_problem(action.parameters, names[action.name]) is None
+    calls = {call.name for call in right if isinstance(call, ToolCall)}
+    match fault:
+        case "right":
+            assert action in right
+        case "wrong_tool":
+            assert calls and action.name not in calls
+        case "wrong_parameters":
+            assert action.name in calls and action not in right
+        case "missing_call":
+            assert calls and isinstance(action, Reply)
+        case "needless_call":
+            assert not calls and isinstance(action, ToolCall)
+
+
+def test_the_same_arguments_make_the_same_bench():
+    scenarios = [load_scenario("telecom_package"), load_scenario("ecommerce_refund")]
+    first, second = (draft_scenarios(scenarios, SIZES, seed=3, language="en") for _ in range(2))
+    assert first == second != draft_scenarios(scenarios, SIZES, seed=4, language="en")
+    assert {draft.item.sample.meta["scenario"] for draft in first} == {"telecom_package", "ecommerce_refund"}
+
+
+def test_slots_take_turns():
+    found = slots({"core": 0, "risk": 9, "hallucination": 0})
+    assert [slot.kind for slot in found[:4]] == ["rag", "workflow", "agent", "rag"]
+    assert [slot.trap for slot in found if slot.kind == "rag"] == list(risk.TYPES[:3])
+
+
+# --- samples -----------------------------------------------------------------------------------
+
+TOOL = {
+    "name": "lookup",
+    "description": "",
+    "parameters": {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]},
+}
+
+
+def sample(number, cluster=None, call=False):
+    action = ToolCall(name="lookup", parameters={"order": f"E{number}"}) if call else Reply(content=f"Reply {number}.")
+    return ServiceSample(
+        id=f"s{number}",
+        ticket={},
+        policy="Be kind.",
+        tools=(TOOL,) if call else (),
+        history=(Turn(role="customer", content=f"Question {number}?"),),
+        references=(Reference(action=action),),
+        meta={"dialogue": str(number), **({"cluster": cluster} if cluster else {})},
+    )
+
+
+CORPUS = [sample(n, cluster=f"step_{n % 5}") for n in range(20)] + [sample(n, call=True) for n in range(20, 30)]
+
+
+def test_samples_become_items_of_the_kinds_that_they_allow():
+    drafts = draft_samples(CORPUS, {"core": 9, "risk": 3, "hallucination": 3}, seed=0, language="en")
+    assert Counter(draft.item.kind for draft in drafts) == dict.fromkeys(KINDS, 5)
+    used = [draft.item.sample.id.rpartition("-")[0] for draft in drafts]
+    assert len(set(used)) == len(used)
+    for draft in drafts:
+        assert item_from_json(item_json(draft.item), where="made") == draft.item
+        if draft.item.kind == "rag":
+            assert len(draft.item.evidence) == 4 and draft.replies[0] in [p.answer for p in draft.item.evidence]
+    planted = plant(drafts, bench_words("en"), seed=0)
+    calls = Counter(row.labels.tool for row in planted if row.labels.tool)
+    assert calls == {"right": 5, "wrong_parameters": 5, "missing_call": 5}
+    assert not any(row.labels.hallucination == "misuse" for row in planted)
+
+
+def test_a_corpus_without_steps_or_tools_gives_the_kinds_that_it_can():
+    drafts = draft_samples(
+        [sample(n) for n in range(12)], {"core": 4, "risk": 0, "hallucination": 0}, seed=0, language="en"
+    )
+    assert {draft.item.kind for draft in drafts} == {"rag"}
+    with pytest.raises(BadInput, match="of 12 usable samples no further one can be of kind rag"):
+        draft_samples(
+            [sample(n) for n in range(12)], {"core": 13, "risk": 0, "hallucination": 0}, seed=0, language="en"
+        )
+    with pytest.raises(BadInput, match="none has a policy"):
+        draft_samples([], SIZES, seed=0, language="en")
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_from_scenarios_and_from_samples(tmp_path, capsys):
+    few = ["core=3", "risk=3", "hallucination=3"]
+    assert main(["data", "olabench", "scenario=telecom_package", f"output={tmp_path / 'a'}", *few, "planted=2"]) == 0
+    assert len(read_items(tmp_path / "a")) == 9
+    planted = read_labelled(tmp_path / "a" / "planted.jsonl")
+    assert len({row.id.rpartition("/")[0] for row in planted}) == 2
+    write_samples(tmp_path / "in" / "test.jsonl", CORPUS)
+    assert main(["data", "olabench", f"samples={tmp_path / 'in'}", f"output={tmp_path / 'b'}", *few]) == 0
+    assert len(read_items(tmp_path / "b")) == 9
+    assert "planted responses" in capsys.readouterr().out
+    assert main(["data", "olabench", "scenario=telecom_package", f"output={tmp_path / 'a'}", *few]) == 2
+    assert "overwrite=true" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "scenario: None: give either scenario="),
+        (["scenario=all", "samples=x"], "scenario: 'all': give either"),
+        (["scenario=telecom"], "scenario: 'telecom': "),
+        (["samples=nowhere.jsonl"], "nowhere.jsonl"),
+        (["samples=."], "holds neither test.jsonl nor train.jsonl"),
+        (["scenario=all", "core=-1"], "core: -1: must be 0 or more"),
+        (["scenario=all", "core=0", "risk=0", "hallucination=0"], "core: 0: asks for no item"),
+        (["scenario=all", "language=fr"], "language: 'fr': known: en, zh"),
+        (["scenario=all", "cores=3"], "did you mean core=...?"),
+        (["labels=odd", "input=x"], "labels: 'odd': no such corpus; there are: hallucination, pairs, tau"),
+        (["labels=tau", "input=x"], "policies: None: missing"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "olabench", f"output={tmp_path / 'out'}", *args]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and "\n" not in error and not (tmp_path / "out").exists()
+
+
+def test_both_languages_have_the_same_parts():
+    dumped = [bench_words(language).model_dump() for language in ("en", "zh")]
+    for a, b in pairwise(dumped):
+        assert json.dumps(shape(a)) == json.dumps(shape(b))
+
+
+def shape(part):
+    return {key: shape(value) for key, value in part.items()} if isinstance(part, dict) else type(part).__name__

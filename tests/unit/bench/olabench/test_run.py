@@ -1,0 +1,335 @@
+"""Responses in three orders, latency, figures by hand, and a run that is cut off and taken up."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from hamr.bench.olabench.figures import Outcome, overall_interval, policy_figures
+from hamr.bench.olabench.items import Evidence, Item
+from hamr.bench.olabench.journal import RESPONSES, VERDICTS, Journal, Verdict
+from hamr.bench.olabench.responses import Response, read_response, response_of, response_question
+from hamr.bench.olabench.run import (
+    GIVE_UP,
+    Judge,
+    Policy,
+    collect,
+    judge_all,
+    judge_settings,
+    response_to,
+    trials_of,
+    unanswered,
+    unjudged,
+    verdict_on,
+)
+from hamr.bench.olabench.summary import Bench, summarised
+from hamr.config.judged import ComparedConfig, GradedConfig
+from hamr.config.olabench import OlabenchConfig
+from hamr.types import Answer, Judgement, Reference, Reply, ScorerCall, ServiceSample, Turn
+
+
+def item(name, subset="core", kind="rag"):
+    sample = ServiceSample(
+        id=name,
+        ticket={},
+        policy="Be kind.",
+        tools=(),
+        history=(Turn(role="customer", content=f"I am {name}."),),
+        references=(Reference(action=Reply(content="Hi.")),),
+    )
+    return Item(sample=sample, kind=kind, subset=subset, evidence=(Evidence(answer="Hi."),))
+
+
+def said(text, tokens=10, seconds=2.0):
+    call = ScorerCall(
+        pool="p", model="m", prompt_version="", replica="",
+        queue_s=1.0, service_s=seconds, prompt_tokens=50, output_tokens=tokens,
+    )  # fmt: skip
+    return Answer(text=text, call=call)
+
+
+# --- one response ------------------------------------------------------------------------------
+
+
+def test_post_cot_ends_at_the_answer():
+    question = response_question(item("a"), "post", temperature=0.0, max_new_tokens=9, seed=0)
+    assert question.stop == ("</answer>",) and "First act" in question.messages[0]["content"]
+    assert response_question(item("a"), "pre", temperature=0.0, max_new_tokens=9, seed=0).stop == ()
+    for tail in ("", "</answer>", "</answer><think>It is </answer> late", "</answer>anything"):
+        reading = read_response(f"<answer>Sure.{tail}", "post")
+        assert (reading.said.words, reading.malformed, reading.cot_share) == ("Sure.", "", 0.0)
+    assert read_response("Well, <answer>Sure.", "post").malformed == "does not begin with its answer"
+
+
+def test_pre_cot_shares_its_tokens_out():
+    text = "<think>abcde</think><answer>Sure.</answer>"
+    reading = read_response(text, "pre")
+    assert reading.said.words == "Sure." and reading.cot_share == pytest.approx(5 / len(text))
+    assert read_response("Sure.", "pre").malformed and read_response("Sure.", "pre").said.words == "Sure."
+
+
+def test_a_call_is_read_as_a_call():
+    reading = read_response('<answer>One moment.<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "post")
+    assert (reading.said.words, reading.said.call) == ("One moment.", 'f {"a": 1}')
+
+
+def test_a_response_that_is_cut_off_counts_and_one_that_never_began_does_not():
+    cut = dataclasses.replace(said(None), failure="unparsable", reasoning="I was about", detail="cut off")
+    assert (response_of(cut).text, response_of(cut).cut_off, response_of(cut).seconds) == ("I was about", True, 2.0)
+    full = response_of(Answer(failure="unparsable", detail="no room"))
+    assert (full.text, full.failure, full.passing) == (None, "unparsable", False)
+    assert response_of(Answer(failure="timeout")).passing
+    assert response_of(Answer(failure="timeout", reasoning="I was about")).text is None, "the pool's doing"
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+def outcome(one, *, response=None, missing=(), **given):
+    judgements = {}
+    for name, value in given.items():
+        labels = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+        grade = value if isinstance(value, int) else None
+        judgements[name] = Judgement(component=name, grade=grade, labels=labels)
+    response = response or Response(text="Hi.", seconds=1.0, tokens=10)
+    reading = read_response(response.text, "none") if response.text else None
+    return Outcome(item=one, response=response, reading=reading, judgements=judgements, missing=missing)
+
+
+BENCH = [
+    outcome(item("a"), dialogue=4, policy=5, tool=3),
+    outcome(
+        item("b", kind="workflow"), dialogue=2, policy=3, tool=3, response=Response(text="x", seconds=3.0, tokens=4)
+    ),
+    outcome(item("c", "risk"), risk=("role", "liability")),
+    outcome(item("d", "risk"), risk=()),
+    outcome(item("e", "hallucination"), hallucination="none"),
+    outcome(item("f", "hallucination"), hallucination="factual"),
+    outcome(item("g", "hallucination"), missing=("hallucination",)),
+    outcome(item("h"), response=Response(failure="timeout")),
+]
+
+
+def test_figures_by_hand():
+    found = policy_figures(BENCH, resamples=200, seed=0)
+    every = found["all"]
+    assert {name: value["mean"] for name, value in every["grades"].items()} == {"dialogue": 3, "policy": 4, "tool": 3}
+    assert (every["risk"]["rate"]["mean"], every["risk"]["rate"]["n"]) == (0.5, 2)
+    assert every["risk"]["types"]["role"]["mean"] == 0.5
+    assert (every["hallucination"]["rate"]["mean"], every["hallucination"]["unjudged"]) == (0.5, 1)
+    # 100 * mean(.6, .8, .6, .5, .5)
+    assert every["overall"]["mean"] == pytest.approx(60.0)
+    assert every["overall"]["low"] <= 60.0 <= every["overall"]["high"]
+    # Seven responses of one second but one of three.
+    assert every["latency"]["seconds"]["mean"] == pytest.approx(9 / 7) and every["latency"]["median_s"] == 1.0
+    assert every["latency"]["cot_tokens"]["mean"] is None
+    assert every["latency"]["response_tokens"]["mean"] == pytest.approx(64 / 7)
+    assert every["responses"] == {
+        "given": 7,
+        "failed": 1,
+        "malformed": 0,
+        "cut_off": 0,
+        "unjudged": {"hallucination": 1},
+    }
+
+
+def test_tokens_of_the_thinking_are_no_tokens_of_the_response():
+    thinks = Response(text="<think>abcdefghij</think><answer>a</answer>", seconds=1.0, tokens=35)
+    read = dataclasses.replace(outcome(item("a")), response=thinks, reading=read_response(thinks.text, "pre"))
+    latency = policy_figures([read], resamples=10, seed=0)["all"]["latency"]
+    share = 10 / len(thinks.text)
+    assert latency["cot_tokens"]["mean"] == pytest.approx(35 * share)
+    assert latency["response_tokens"]["mean"] == pytest.approx(35 * (1 - share))
+
+
+def test_groups_are_kinds_subsets_and_both():
+    found = policy_figures(BENCH, resamples=10, seed=0)
+    assert {name: group["items"] for name, group in found.items()} == {
+        "all": 8, "rag": 7, "workflow": 1, "core": 3, "risk": 2, "hallucination": 3,
+        "rag/core": 2, "rag/risk": 2, "rag/hallucination": 3, "workflow/core": 1,
+    }  # fmt: skip
+    assert found["workflow"]["grades"]["dialogue"]["mean"] == 2
+    # A kind without risks and hallucinations has no overall score, and no zero.
+    assert found["workflow"]["overall"] == {"mean": None, "low": None, "high": None, "n": 1}
+
+
+def test_where_only_subsets_differ_there_is_nothing_to_draw():
+    good = [outcome(item(f"c{i}"), dialogue=3, policy=3, tool=3, risk=(), hallucination="none") for i in range(5)]
+    bad = [
+        outcome(item(f"r{i}", "risk"), dialogue=1, policy=1, tool=1, risk=("role",), hallucination="factual")
+        for i in range(5)
+    ]
+    found = overall_interval(good + bad, resamples=50, seed=0)
+    assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
+
+
+def test_a_policy_that_gave_no_answer_is_not_asked_about():
+    """Another one has answered the same item, so that there is something to judge."""
+    there, gone = Policy(name="p", given={"a": "Good."}), Policy(name="q")
+    one = judge("dialogue")
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
+        bench = Bench(items=ITEMS[:1], policies=[there, gone], labelled={}, judges=[one])
+        _, rows = summarised(bench, journal, OPTIONS)
+    assert [(row["policy"], row["failure"], row["missing"]) for row in rows] == [
+        ("p", None, ["dialogue"]), ("q", "unavailable", [])
+    ]  # fmt: skip
+
+
+def test_the_bootstrap_draws_within_subsets():
+    """Of one risk item among many others a plain draw would often hold none, and the score would have no rate."""
+    some = [outcome(item(f"c{i}"), dialogue=3, policy=3, tool=3) for i in range(30)]
+    some += [outcome(item("r", "risk"), risk=()), outcome(item("h", "hallucination"), hallucination="none")]
+    found = overall_interval(some, resamples=50, seed=0)
+    assert found.mean == found.low == found.high == pytest.approx(76.0)
+
+
+# --- a run -------------------------------------------------------------------------------------
+
+OPTIONS = OlabenchConfig(resamples=10)
+ITEMS = [item("a"), item("b"), item("r", "risk")]
+
+
+class Pool:
+    """Answers by what it is asked; keeps the questions."""
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    async def __call__(self, question):
+        self.asked.append(question)
+        found = self.answer(question)
+        return found if isinstance(found, Answer) else said(found)
+
+
+def judge(component, section=None, at_once=2):
+    section = section or GradedConfig()
+    settings = judge_settings(section, component, {"judge": {"model": "m"}})
+    return Judge(component=component, pool="judge", section=section, settings=settings, at_once=at_once)
+
+
+def nothing(name, done):
+    pass
+
+
+async def answers(folder, pool, items=ITEMS):
+    policy = Policy(name="p")
+    with Journal(folder) as journal:
+        await collect(journal, [policy], items, {"p": pool}, OPTIONS, nothing)
+        return [response_to(journal, policy, one, OPTIONS) for one in items]
+
+
+async def test_what_was_answered_is_not_asked_again(tmp_path):
+    first = Pool(lambda q: "Hi." if "I am a." in q.messages[-1]["content"] else Answer(failure="unavailable"))
+    found = await answers(tmp_path, first)
+    assert [response.failure for response in found] == [None, "unavailable", "unavailable"]
+    assert (found[0].text, found[0].seconds, found[0].tokens, found[0].prompt_tokens) == ("Hi.", 2.0, 10, 50)
+    with (tmp_path / "responses.jsonl").open("a") as file:
+        file.write('{"key": "cut o')
+    again = Pool(lambda q: "Ho.")
+    found = await answers(tmp_path, again)
+    assert [response.text for response in found] == ["Hi.", "Ho.", "Ho."] and len(again.asked) == 2
+    with Journal(tmp_path) as journal:
+        assert unanswered(journal, Policy(name="p"), ITEMS, OPTIONS) == []
+        # Another model behind the same name has answered nothing.
+        assert len(unanswered(journal, Policy(name="p", settings={"model": "x"}), ITEMS, OPTIONS)) == 3
+        assert len(unanswered(journal, Policy(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
+
+
+async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
+    many = [item(f"i{n}") for n in range(3 * GIVE_UP)]
+    gone = Pool(lambda q: "Hi." if "I am i0." in q.messages[-1]["content"] else Answer(failure="unavailable"))
+    found = await answers(tmp_path, gone, many)
+    assert found[0].text == "Hi." and len(gone.asked) == 1 + GIVE_UP
+    back = Pool(lambda q: "Ho.")
+    assert all(r.text for r in await answers(tmp_path, back, many)) and len(back.asked) == 3 * GIVE_UP - 1
+
+
+def test_what_a_journal_was_given_is_in_its_files_before_they_are_closed(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.add_response("a", Response(text="Hi."), {})
+        journal.add_verdict("a", Verdict(failure="judge_timeout"), {})
+        assert all((tmp_path / name).read_text().endswith("\n") for name in (RESPONSES, VERDICTS))
+
+
+async def test_a_refusal_that_says_how_long_it_holds_is_waited_out(tmp_path):
+    told = iter([Answer(failure="unavailable", retry_in_s=0.0), said("Hi.")])
+    pool = Pool(lambda q: next(told))
+    assert [r.text for r in await answers(tmp_path, pool, ITEMS[:1])] == ["Hi."] and len(pool.asked) == 2
+
+
+def graded(value):
+    return f'{{"reason": "so", "score": {value}}}'
+
+
+async def test_judges_judge_what_is_there_once(tmp_path):
+    policy = Policy(name="p", given={"a": "Good.", "b": "Bad.", "r": "I promise."})
+    judges = [judge("dialogue"), judge("risk")]
+    pool = Pool(
+        lambda q: (
+            graded(4 if q.variables["response"] == "Good." else 2)
+            if q.prompt.startswith("dialogue")
+            else '{"reason": "so", "types": ["overcommitment"], "risk": "yes"}'
+        )
+    )
+    with Journal(tmp_path) as journal:
+        trials = [t for t in trials_of(journal, [policy], ITEMS, OPTIONS) if t.component in ("dialogue", "risk")]
+        assert [(t.id, t.component) for t in trials] == [("a", "dialogue"), ("b", "dialogue"), ("r", "risk")]
+        await judge_all(journal, judges, trials, {"judge": pool}, OPTIONS, nothing)
+        found = [verdict_on(journal, j, t, "p").judgement for j in judges for t in trials if t.component == j.component]
+    assert [(j.grade, j.labels) for j in found] == [(4, ()), (2, ()), (None, ("overcommitment",))]
+    # The retrieved pair reaches the judge as the result of a tool.
+    assert "Tool: [1] Hi." in pool.asked[0].variables["history"]
+    with Journal(tmp_path) as journal:
+        assert [unjudged(journal, j, trials) for j in judges] == [[], []]
+        other = dataclasses.replace(judge("risk"), settings={"pools": {"judge": {"model": "x"}}})
+        assert len(unjudged(journal, other, trials)) == 1
+
+
+def test_what_decides_a_judge_s_answers_is_in_its_settings_and_what_they_are_worth_is_not():
+    settings = judge("dialogue").settings
+    assert all("@" in prompt for prompt in settings["prompts"]), "the template's version and digest, too"
+    assert judge("dialogue", GradedConfig(language="zh")).settings != settings
+    assert judge("dialogue", GradedConfig(max_reasks=0)).settings != settings
+    assert judge("dialogue", GradedConfig(scale="share", weight=2.0)).settings == settings
+
+
+async def test_policies_are_compared_in_one_prompt(tmp_path):
+    policies = [Policy(name="p", given={"a": "Good."}), Policy(name="q", given={"a": "Bad."})]
+    compared = judge("policy", ComparedConfig())
+
+    def answer(question):
+        grades = {e["name"]: 5 if e["response"] == "Good." else 2 for e in question.each}
+        return (
+            f'{{"reason": "so", "scores": {{{", ".join(f"{chr(34)}{n}{chr(34)}: {g}" for n, g in grades.items())}}}}}'
+        )
+
+    pool = Pool(answer)
+    with Journal(tmp_path) as journal:
+        trials = [t for t in trials_of(journal, policies, ITEMS[:1], OPTIONS) if t.component == "policy"]
+        await judge_all(journal, [compared], trials, {"judge": pool}, OPTIONS, nothing)
+        found = [verdict_on(journal, compared, trials[0], name).judgement for name in ("p", "q")]
+        assert [(j.grade, j.compared) for j in found] == [(5, 2), (2, 2)] and len(pool.asked) == 1
+        # Beside another response the same one has to be judged anew.
+        others = [policies[0], Policy(name="q", given={"a": "Other."})]
+        again = [t for t in trials_of(journal, others, ITEMS[:1], OPTIONS) if t.component == "policy"]
+        assert verdict_on(journal, compared, again[0], "p").passing
+
+
+async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp_path):
+    policy = Policy(name="p", given={"a": "Good."})
+    pool = Pool(lambda q: graded(6))
+    with Journal(tmp_path) as journal:
+        (trial,) = [t for t in trials_of(journal, [policy], ITEMS[:1], OPTIONS) if t.component == "dialogue"]
+        await judge_all(journal, [judge("dialogue")], [trial], {"judge": pool}, OPTIONS, nothing)
+    assert len(pool.asked) == 2
+    with Journal(tmp_path) as journal:
+        verdict = verdict_on(journal, judge("dialogue"), trial, "p")
+        assert (verdict.judgement, verdict.failure, verdict.passing) == (None, "judge_unparsable", False)
+        assert "6 is no grade" in verdict.detail and unjudged(journal, judge("dialogue"), [trial]) == []
+
+
+def test_a_verdict_without_a_judgement_is_never_a_number():
+    assert Verdict(failure="judge_timeout").passing and not Verdict(failure="judge_unparsable").passing

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hamr.bench.sage.coverage import coverage, plan_dialogues
+from hamr.config.sage import SageConfig
+from hamr.errors import BadInput
+from hamr.procedures import load_scenario, scenario_names
+
+TELECOM = load_scenario("telecom_package")
+
+
+@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("cover", ["cases", "routes"])
+def test_every_path_has_the_asked_number(name, cover):
+    scenario, config = load_scenario(name), SageConfig(cover=cover)
+    plans = plan_dialogues(scenario, config)
+    rows = coverage(scenario, plans, config)
+    assert len(rows) == len(scenario.cases() if cover == "cases" else scenario.paths())
+    assert all(row.by_intent + row.by_path >= 5 for row in rows)
+    assert all(row.by_path == max(0, 5 - row.by_intent) for row in rows)
+    assert {row.route for row in rows} == set(scenario.paths())
+    assert sum(row.by_intent + row.by_path for row in rows) == len(plans)
+
+
+def test_telecoms_customers():
+    plans = plan_dialogues(TELECOM, SageConfig())
+    assert len(plans) == 36 * 5
+    drawn = [plan for plan in plans if plan.source == "intent"]
+    assert Counter(plan.intent for plan in drawn) == dict.fromkeys(TELECOM.file.intents, 3)
+    for what in ("level", "persona"):
+        counts = Counter(getattr(plan, what) for plan in plans)
+        assert max(counts.values()) - min(counts.values()) <= 1
+    assert len({plan.id for plan in plans}) == len(plans)
+
+
+def test_a_customers_intent_goes_with_its_fields():
+    for plan in plan_dialogues(TELECOM, SageConfig()):
+        assert TELECOM.file.intents[plan.intent].allows(plan.fields)
+        assert plan.system.keys() == {*TELECOM.file.system, *TELECOM.file.facts}
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), per_intent=st.integers(0, 6), per_path=st.integers(1, 4))
+def test_the_same_configuration_sends_the_same_customers(seed, per_intent, per_path):
+    config = SageConfig(seed=seed, per_intent=per_intent, per_path=per_path, cover="routes")
+    plans = plan_dialogues(TELECOM, config)
+    assert plans == plan_dialogues(TELECOM, config)
+    rows = coverage(TELECOM, plans, config)
+    assert all(row.by_intent + row.by_path >= per_path for row in rows)
+
+
+def test_another_seed_sends_others():
+    assert plan_dialogues(TELECOM, SageConfig(seed=1)) != plan_dialogues(TELECOM, SageConfig(seed=2))
+
+
+def test_a_limit_cuts_and_the_table_shows_it():
+    config = SageConfig(limit=7)
+    plans = plan_dialogues(TELECOM, config)
+    assert len(plans) == 7
+    assert sum(row.by_intent + row.by_path for row in coverage(TELECOM, plans, config)) == 7
+
+
+def test_a_limit_is_a_draw_from_all_customers():
+    """Not the first so many, which are those that were drawn by intent."""
+    plans = plan_dialogues(TELECOM, SageConfig(limit=3 * len(TELECOM.file.intents)))
+    assert "path" in {plan.source for plan in plans}
+
+
+def test_nobody_is_refused():
+    with pytest.raises(BadInput, match="send nobody"):
+        plan_dialogues(TELECOM, SageConfig(per_intent=0, per_path=0))
+    with pytest.raises(ValidationError):
+        SageConfig(max_turns=0)

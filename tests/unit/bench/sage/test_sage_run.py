@@ -1,0 +1,454 @@
+"""Whole evaluations with scripted agents, customers and judges: what each flaw costs, and what survives a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hamr.bench.sage.coverage import plan_dialogues
+from hamr.bench.sage.judging import Judgement
+from hamr.bench.sage.run import Cast, hold, summarise
+from hamr.bench.sage.scripted import KINDS, scripted
+from hamr.bench.sage.store import Store, read_settings
+from hamr.bench.sage.traces import Trace
+from hamr.config.sage import SageConfig
+from hamr.errors import BadInput
+from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures.words import expansions, load_words
+from hamr.types import Answer
+
+QUICK = SageConfig(per_intent=1, per_path=1, resamples=20, longest_wait_s=0.001)
+ROUTES = QUICK.model_copy(update={"cover": "routes"})
+SETTINGS = {"agents": {}, "scenarios": {}, "judging": {"judges": ["gold"]}}
+
+
+def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("gold",), **others):
+    by_id = {plan.id: plan for plan in plans}
+
+    def who(kind, name):
+        return others.get(name) or scripted(kind, name, scenarios, by_id)
+
+    return Cast(
+        agents={name: who("agent", name) for name in agents},
+        user=who("simulator", simulator),
+        simulator=simulator,
+        judges={name: who("judges", name) for name in judges},
+    )
+
+
+def run(folder, names=("telecom_package",), config=QUICK, agents=("perfect",), settings=SETTINGS, **who):
+    scenarios = {name: load_scenario(name) for name in names}
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, config)]
+    with Store(folder, settings) as store:
+        pairs = [(agent, plan) for agent in agents for plan in plans]
+        asyncio.run(hold(store, scenarios, pairs, cast(plans, scenarios, agents, **who), config, at_once=8))
+        return summarise(store, scenarios, plans, agents, config)
+
+
+def mean(found, agent, name, scenario=None):
+    result = found.summary["agents"][agent]
+    figures = result["average"] if scenario is None else result["scenarios"][scenario]["figures"]
+    return figures[name]["mean"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_perfect_agent_scores_logic_100_on_every_path_of_every_scenario(tmp_path, language):
+    names = scenario_names()
+    config = QUICK.model_copy(update={"language": language, "cover": "routes"})
+    found = run(tmp_path, names, config, judges=("gold", "strict", "contrary"))
+    for name in names:
+        turns = found.assessed["perfect"][name]
+        assert {(*a.reference.path, a.reference.action) for a in turns} == {
+            (*route.stages, route.action) for route in load_scenario(name).paths()
+        }
+        assert all(a.worth.logic.logic == pytest.approx(100.0) for a in turns)
+        assert all(a.faults == () and a.departed is None for a in turns)
+    assert mean(found, "perfect", "chat") == pytest.approx(60.0)  # 90, 30 and 60
+    assert mean(found, "perfect", "overall") == pytest.approx(92.0)
+
+
+def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
+    names = scenario_names()
+    found = run(tmp_path, names, ROUTES, agents=("wrong_action",))
+    for name in names:
+        assert mean(found, "wrong_action", "logic", name) == pytest.approx(80.0)
+        assert found.summary["agents"]["wrong_action"]["scenarios"][name]["execution_gap"] == pytest.approx(100.0)
+        # Each went wrong where the procedure ends, and nowhere before.
+        for a in found.assessed["wrong_action"][name]:
+            assert a.departed == a.reference.nodes[-1]
+
+
+def test_words_without_json_are_format_errors_and_earn_nothing(tmp_path):
+    names = scenario_names()
+    found = run(tmp_path, names, ROUTES, agents=("chatty", "silent"))
+    for agent, kind in (("chatty", "no_json"), ("silent", "empty")):
+        assert mean(found, agent, "chat_length") is None
+        for name in names:
+            assert mean(found, agent, "unreadable", name) == 100.0
+            assert mean(found, agent, "logic", name) == 0.0
+            assert mean(found, agent, "overall", name) == 0.0
+            assert found.summary["agents"][agent]["scenarios"][name]["faults"] == {kind: 100.0}
+
+
+def test_a_wrong_branch_costs_one_label_and_what_it_leads_past_on_every_path(tmp_path):
+    names = scenario_names()
+    found = run(tmp_path, names, ROUTES, agents=("wrong_branch",))
+    with Store(tmp_path, SETTINGS) as store:
+        traces = {trace.plan.id: trace for trace in store.traces.values()}
+    for name in names:
+        scenario, turns = load_scenario(name), found.assessed["wrong_branch"][name]
+        assert {(*a.reference.path, a.reference.action) for a in turns} == {
+            (*route.stages, route.action) for route in scenario.paths()
+        }
+        for a in turns:
+            plan = traces[a.dialogue].plan
+            said = json.loads(traces[a.dialogue].turns[0].agent)["classification_output"]
+            assert sum(said[field] != value for field, value in plan.fields.items()) == 1
+            path, action = scenario.reference(said, plan.system)
+            right, due = scenario.reference(plan.fields, plan.system)
+            stages = len({*path} & {*right}) / len(right)
+            cost = 40 / len(plan.fields) + 40 * (1 - stages) + 20 * (action != due)
+            assert a.worth.logic.logic == pytest.approx(100 - cost)
+
+
+# What the procedure of the Telecom Package makes of the first wrong label, by hand. The customer's label that decides
+# first is ConsumptionType; the first other option is Change for an enquiry, else Enquiry. Labels cost 0.4 / 4 = 10.
+@pytest.mark.parametrize(
+    ("fields", "system", "said", "expected"),
+    [
+        # Right 1 2 3 6 4 ChangeOrder; as a change 1 2 4 ChangeOrder: 3 of 5 stages. 30 + 24 + 20.
+        (("Enquiry", "Agree", "Data", "Calm"), ("NoContract", 0), [1, 2, 4], 74.0),
+        # Right 1 2 3 6 GoodBye; as a change 1 2 4 ChangeOrder: 2 of 4 stages. 30 + 20 + 0.
+        (("Enquiry", "Reject", "Data", "Calm"), ("NoContract", 0), [1, 2, 4], 50.0),
+        # Right 1 2 4 5 7 TransHuman; as an enquiry 1 2 3 6 4 5 7 TransHuman: 5 of 5. 30 + 40 + 20.
+        (("Change", "Agree", "Data", "Discontent"), ("Contracted", 100), [1, 2, 3, 6, 4, 5, 7], 90.0),
+        # Right 1 2 5 ChangeOrder; as an enquiry 1 2 3 6 4 ChangeOrder: 2 of 3. 30 + 80 / 3 + 20.
+        (("Cancel", "Agree", "Data", "Calm"), ("NoContract", 0), [1, 2, 3, 6, 4], 30 + 80 / 3 + 20),
+    ],
+)
+def test_a_wrong_branch_costs_what_it_leads_past(tmp_path, fields, system, said, expected):
+    scenario = load_scenario("telecom_package")
+    found = run(tmp_path, agents=("wrong_branch",), config=QUICK.model_copy(update={"per_intent": 0}))
+    wanted = dict(zip(scenario.file.fields, fields, strict=True))
+    with Store(tmp_path, SETTINGS) as store:
+        trace = next(
+            trace
+            for trace in store.traces.values()
+            if trace.plan.fields == wanted
+            and (trace.plan.system["PackageStatus"], trace.plan.system["Penalty"]) == system
+        )
+    assert json.loads(trace.turns[0].agent)["now_path"] == [f"stage{n}" for n in said]
+    turns = [a for a in found.assessed["wrong_branch"]["telecom_package"] if a.dialogue == trace.plan.id]
+    assert [a.turn for a in turns] == [1, 5, 10]
+    assert all(a.worth.logic.logic == pytest.approx(expected) for a in turns)
+    assert {a.departed for a in turns} == {"stage2"}
+
+
+def test_the_other_choices_change_the_figures_as_they_say(tmp_path):
+    # Enquiries of a free customer who agrees, taken for a change: 3 of 5 stages, of which the first 2 are in order.
+    scenario = load_scenario("telecom_package")
+    intersection = run(tmp_path / "a", agents=("wrong_branch",))
+    prefix = run(tmp_path / "b", agents=("wrong_branch",), config=QUICK.model_copy(update={"path": "prefix"}))
+    key = {"ConsumptionType": "Enquiry", "ApplicationTendency": "Agree"}
+    reference, _ = scenario.reference(
+        {**key, "ConsumptionProfile": "Data"}, {"PackageStatus": "NoContract", "Penalty": 0}
+    )
+
+    def paths(found):
+        turns = found.assessed["wrong_branch"]["telecom_package"]
+        return [a.worth.logic.path for a in turns if list(a.reference.path) == reference]
+
+    assert set(paths(intersection)) == {0.6}
+    assert set(paths(prefix)) == {0.4}
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("left_out", 100.0), ("zero", 50.0)])
+def test_unreadable_turns_are_left_out_or_nothing(tmp_path, rule, expected):
+    config = QUICK.model_copy(update={"unreadable": rule, "limit": 6})
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], config)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+
+    async def moody(question):
+        said = sum(m["role"] == "assistant" for m in question.messages)
+        return Answer(text="Hm.") if said in (0, 9) else await perfect(question)
+
+    # Readable at turn 5 alone would be a third; an end after 8 makes it turns 1, 5 and 8.
+    async def brief(question):
+        said = sum(m["role"] == "assistant" for m in question.messages)
+        return Answer(text="[END]" if said == 5 else "And?")
+
+    found = run(tmp_path, agents=("moody",), simulator="brief", config=config, moody=moody, brief=brief)
+    assert mean(found, "moody", "logic") == pytest.approx(expected)
+    assert mean(found, "moody", "unreadable") == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("form", "expected"), [("exact", 80.0), ("group", 94.0)])
+def test_the_right_plan_with_the_wrong_option(tmp_path, form, expected):
+    """Online Education credits PLAN with 0.7 where the option is wrong: 40 + 40 + 0.7 * 20."""
+    scenarios = {"online_education": load_scenario("online_education")}
+    config = QUICK.model_copy(update={"action": form, "per_intent": 0, "cover": "routes"})
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["online_education"], config)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+
+    async def other_plan(question):
+        said = json.loads((await perfect(question)).text)
+        if said["finals"]["Action"] == "PLAN_A":
+            said["finals"]["Action"] = "PLAN_B"
+        return Answer(text=json.dumps(said))
+
+    found = run(tmp_path, ("online_education",), config, agents=("other_plan",), other_plan=other_plan)
+    turns = found.assessed["other_plan"]["online_education"]
+    planned = [a for a in turns if a.reference.action == "PLAN_A"]
+    assert planned and all(a.worth.logic.logic == pytest.approx(expected) for a in planned)
+    assert all(a.worth.logic.logic == pytest.approx(100.0) for a in turns if a not in planned)
+
+
+def test_customers_who_break_down_are_counted(tmp_path):
+    hasty = run(tmp_path / "a", simulator="hasty")
+    machine = run(tmp_path / "b", simulator="machine")
+    telecom = "telecom_package"
+    assert set(hasty.summary["agents"]["perfect"]["scenarios"][telecom]["dialogues"]) == {"user_ended_at_once"}
+    assert set(machine.summary["agents"]["perfect"]["scenarios"][telecom]["dialogues"]) == {"user_broke_character"}
+    assert mean(hasty, "perfect", "logic") is None
+
+
+def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    gold = scripted("judges", "gold", scenarios, plans)
+
+    async def gap(question):
+        said = json.loads((await gold(question)).text)
+        del said["classification"]["ConsumptionType"]
+        return Answer(text=json.dumps(said))
+
+    found = run(tmp_path, judges=("gap", "contrary", "gold"), gap=gap)
+    # One of two is against: a tie, which the first judge with a vote on this field decides wrongly.
+    assert found.summary["votes"]["tied"] == {"ConsumptionType": found.summary["votes"]["turns"]}
+    alone = run(tmp_path / "b", judges=("gap",), gap=gap)
+    assert alone.summary["votes"]["no_reference"] == alone.summary["votes"]["turns"]
+    assert mean(alone, "perfect", "logic") is None
+    assert mean(alone, "perfect", "chat") == 90.0
+    assert mean(alone, "perfect", "judges_right") == 100.0, "who does not answer is not wrong"
+
+
+def test_each_judge_alone_goes_by_its_own_labels(tmp_path):
+    found = run(tmp_path, judges=("gold", "strict", "contrary")).summary["agents"]["perfect"]["judges"]
+    assert found["panel"]["logic"] == found["gold"]["logic"] == pytest.approx(100.0)
+    assert found["contrary"]["logic"] < 100.0
+
+
+def test_no_more_dialogues_are_under_way_than_were_asked_for(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect, under_way, most = scripted("agent", "perfect", scenarios, plans), 0, 0
+
+    async def counted(question):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return await perfect(question)
+
+    run(tmp_path, agents=("a",), a=counted)
+    assert len(plans) > most == 8
+
+
+# --- stops -------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+    asked = []
+
+    def limited(most):
+        async def ask(question):
+            if len(asked) >= most:
+                raise Stop
+            asked.append(question.affinity)
+            return await perfect(question)
+
+        return ask
+
+    with pytest.raises(Stop):
+        run(tmp_path, agents=("a",), a=limited(203))
+    before = (tmp_path / "traces.jsonl").read_text().splitlines()
+    done = {json.loads(row)["plan"]["id"] for row in before}
+    assert 0 < len(done) < len(plans)
+    # A row that a kill cut off in the middle does not count.
+    with (tmp_path / "traces.jsonl").open("a") as file:
+        file.write(before[0][:100])
+    asked.clear()
+    found = run(tmp_path, agents=("a",), a=limited(10**6))
+    assert set(asked) == set(plans) - done
+    assert (tmp_path / "traces.jsonl").read_text().splitlines()[: len(before)] == before
+    whole = run(tmp_path / "whole", agents=("a",), a=limited(10**6))
+    assert found.summary == whole.summary
+    again = run(tmp_path, agents=("a",), a=limited(0))
+    assert again.summary == whole.summary
+
+
+def test_what_a_pool_broke_off_is_tried_again(tmp_path):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
+    perfect = scripted("agent", "perfect", scenarios, plans)
+    gold = scripted("judges", "gold", scenarios, plans)
+    odd = set(list(plans)[1::2])
+
+    async def away_for_some(question):
+        return Answer(failure="timeout") if question.affinity in odd else await perfect(question)
+
+    async def no_judge(question):
+        return Answer(failure="unavailable")
+
+    first = run(tmp_path, agents=("a",), judges=("j",), a=away_for_some, j=no_judge)
+    assert first.summary["agents"]["a"]["scenarios"]["telecom_package"]["dialogues"] == {
+        "ended": len(plans) - len(odd),
+        "agent_failed": len(odd),
+    }
+    assert mean(first, "a", "logic") is None
+    second = run(tmp_path, agents=("a",), judges=("j",), a=perfect, j=gold)
+    assert second.summary["agents"]["a"]["scenarios"]["telecom_package"]["dialogues"] == {"ended": len(plans)}
+    assert mean(second, "a", "logic") == pytest.approx(100.0)
+    assert second.summary["votes"]["turns"] == 3 * len(plans)
+    assert second.summary["votes"]["no_reference"] == 0, "the turns whose judge was away have been judged"
+
+
+def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        run(tmp_path / name, config=ROUTES, agents=("perfect", "wrong_branch"), judges=("gold", "strict", "contrary"))
+    for file in ("traces.jsonl", "judgements.jsonl"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def held(agent="a", outcome="ended"):
+    [plan] = plan_dialogues(load_scenario("telecom_package"), QUICK.model_copy(update={"limit": 1}))
+    return Trace(agent=agent, simulator="s", plan=plan, turns=(), outcome=outcome)
+
+
+def test_a_folder_of_another_evaluation_is_refused(tmp_path):
+    begun = {**SETTINGS, "sage": {"seed": 0}}
+    with Store(tmp_path, begun) as store:
+        with pytest.raises(BadInput, match="another evaluation is writing"):
+            Store(tmp_path, begun)
+        store.add_trace(held())
+        store.add_judgement(Judgement(agent="a", dialogue=held().plan.id, turn=1, votes=()))
+    with pytest.raises(BadInput, match=r"sage.seed=0, now 1"):
+        Store(tmp_path, {**SETTINGS, "sage": {"seed": 1}})
+    others = {**SETTINGS, "sage": {"seed": 0}, "judging": {"judges": ["strict"]}}
+    with pytest.raises(BadInput, match="rejudge=true"):
+        Store(tmp_path, others)
+
+
+def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
+    def of(**models):
+        return {**SETTINGS, "agents": {name: {"model": model} for name, model in models.items()}}
+
+    with Store(tmp_path, {**of(a="typo"), "sage": {"seed": 0}}) as store:
+        store.add_trace(held(outcome="agent_failed"))
+    with Store(tmp_path, of(a="right", b="typo")) as store:
+        store.add_trace(held())
+    with Store(tmp_path, of(b="right")) as store:
+        assert store.finished("a", held().plan.id) is not None
+    assert read_settings(tmp_path)["agents"] == {"a": {"model": "right"}, "b": {"model": "right"}}
+    with pytest.raises(BadInput, match=r"agents.a.model=.right., now"):
+        Store(tmp_path, of(a="other"))
+
+
+def test_judging_again_that_was_stopped_goes_on(tmp_path):
+    first, again = (Judgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
+    others = {**SETTINGS, "judging": {"judges": ["strict"]}}
+    with Store(tmp_path, SETTINGS) as store:
+        store.add_trace(held())
+        store.add_judgement(first)
+    with Store(tmp_path, others, rejudge=True) as store:
+        assert store.judgements == {}
+    with Store(tmp_path, others, rejudge=True) as store:  # stopped before the first vote
+        store.add_judgement(again)
+    with Store(tmp_path, others, rejudge=True) as store:
+        assert store.judgements == {("a", held().plan.id): {5: again}}
+    assert json.loads((tmp_path / "judgements.old.jsonl").read_text())["turn"] == 1
+
+
+@pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"agent": "a"}\n'])
+def test_a_damaged_row_is_named(tmp_path, line):
+    (tmp_path / "traces.jsonl").write_text(line)
+    with pytest.raises(BadInput, match=r"traces.jsonl:1"):
+        Store(tmp_path, SETTINGS)
+    assert (tmp_path / "traces.jsonl").read_text() == line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_script_names_the_nearest(kind):
+    name = next(iter(KINDS[kind]))
+    with pytest.raises(BadInput, match=f"did you mean 'scripted:{name}'"):
+        scripted(kind, name[:-1], {}, {})
+
+
+# --- what no judge has a say in ----------------------------------------------------------------
+
+
+def test_against_the_customers_own_case_no_judge_counts(tmp_path):
+    found = run(tmp_path, config=ROUTES, agents=("perfect", "wrong_action"), judges=("contrary",))
+    assert mean(found, "perfect", "logic") < 80
+    assert mean(found, "perfect", "truth") == pytest.approx(100.0)
+    assert mean(found, "perfect", "truth_action") == 100.0
+    assert mean(found, "wrong_action", "truth") == pytest.approx(80.0)
+    assert mean(found, "perfect", "judges_right") == 0.0
+    turns = found.assessed["perfect"]["telecom_package"]
+    assert all((a.truth is not None) == (a.judges_right is not None) == a.last for a in turns)
+    assert not all(a.last for a in turns)
+    right = run(tmp_path / "b", config=ROUTES, judges=("gold",))
+    assert mean(right, "perfect", "judges_right") == 100.0
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("left_out", 0.0), ("zero", 0.0)])
+def test_an_agent_that_says_nothing_earns_nothing_by_the_own_case_either(tmp_path, rule, expected):
+    config = QUICK.model_copy(update={"unreadable": rule})
+    found = run(tmp_path, config=config, agents=("silent",))
+    assert mean(found, "silent", "truth") == expected
+    assert mean(found, "silent", "judges_right") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_worded_customers_show_what_their_way_needs_and_leave(tmp_path, language):
+    config = QUICK.model_copy(update={"language": language, "cover": "routes"})
+    names = scenario_names()
+    scenarios = {name: load_scenario(name) for name in names}
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, config)]
+    with Store(tmp_path, SETTINGS) as store:
+        asyncio.run(
+            hold(store, scenarios, [("p", p) for p in plans], with_perfect(plans, scenarios), config, at_once=8)
+        )
+    for trace in store.traces.values():
+        scenario, plan = scenarios[trace.plan.scenario], trace.plan
+        assert trace.outcome == "ended"
+        pinned = {*scenario.file.intents[plan.intent].pins, *load_words(scenario, language).opens_with}
+        read = [name for name in scenario.walk(plan.fields, plan.system).read if name in plan.fields]
+        told = [name for name in read if name not in pinned]
+        assert len(trace.turns) == 1 + len(told)
+        if told:
+            texts = load_words(scenario, language).test.show[told[-1]][plan.fields[told[-1]]]
+            known = {variant.format(**plan.system) for text in texts for variant in expansions(text)}
+            assert trace.turns[-1].user in known
+
+
+def with_perfect(plans, scenarios):
+    by_id = {plan.id: plan for plan in plans}
+    return Cast(
+        agents={"p": scripted("agent", "perfect", scenarios, by_id)},
+        user=scripted("simulator", "worded", scenarios, by_id),
+        simulator="worded",
+        judges={"gold": scripted("judges", "gold", scenarios, by_id)},
+    )

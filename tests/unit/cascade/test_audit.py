@@ -1,0 +1,256 @@
+"""Audits leave the reward alone, come at the rate that was asked for, and estimate without bias."""
+
+import asyncio
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import ScriptedPool, judged, reranked, rollout, sample
+
+from hamr.cascade.audit import FEWEST, AuditWindow, drawn, drift
+from hamr.cascade.consistency import combine
+from hamr.cascade.replay import replay
+from hamr.cascade.router import RewardRouter
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.errors import ScorerTimeout
+from hamr.telemetry.record_json import record_from_json, record_to_json
+from hamr.types import Answer, Audit, Component, ReferenceScore, RewardRecord, SampleKey, Scored
+from hamr.types.cascade import Cascade
+
+
+def score(s_r, judge, *, audit_frac=1.0, text="Why?"):
+    """The record and what the judge was asked."""
+    scorers = {"reranker": ScriptedPool("reranker", {text: reranked(s_r)}), "judge": ScriptedPool("judge", judge)}
+    rewards = RewardsConfig(consistency=ConsistencyConfig(audit_frac=audit_frac))
+    router = RewardRouter(rewards, scorers, count_tokens=len, deadline_s=5.0)
+    record = asyncio.run(router.score(sample("May I ask why?"), rollout(text)))
+    return record, len(scorers["judge"].asked), router.metrics(), rewards
+
+
+def test_an_audited_reply_keeps_its_reward_and_shows_the_judges():
+    record, asked, metrics, rewards = score(0.8, {"Why?": judged(0.1)})
+    assert (record.total, record.band, record.s_j) == (Scored(value=0.8), "inside", None)
+    assert (record.audit, asked) == (Audit(s_r=0.8, s_j=0.1, best=0.1), 1)
+    assert metrics["router/escalated_frac"] == 0.0
+    assert replay(record, rewards) == record.total
+    assert record_from_json(record_to_json(record)) == record
+
+
+def test_outside_the_interval_nobody_audits():
+    record, asked, _, _ = score(0.2, {"Why?": judged(0.5)})
+    assert (record.audit, asked) == (None, 1)
+
+
+def test_without_a_share_the_judge_is_not_asked():
+    record, asked, _, _ = score(0.8, {}, audit_frac=0.0)
+    assert (record.audit, asked) == (None, 0)
+
+
+def test_a_judge_that_fails_an_audit_fails_no_reward():
+    def never(question):
+        raise ScorerTimeout("too slow")
+
+    record, _, _, _ = score(0.8, never)
+    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=None))
+
+
+@given(st.floats(0.0, 1.0), st.integers(0, 10_000))
+def test_a_draw_follows_from_the_key(frac, number):
+    key = SampleKey(run="r", step=3, prompt="p", sample=number)
+    assert drawn(key, frac) == drawn(key, frac)
+    assert drawn(key, 1.0)
+    assert not drawn(key, 0.0)
+
+
+def test_the_share_drawn_is_the_share_asked_for():
+    keys = [SampleKey(run="r", step=i // 8, prompt="p", sample=i % 8) for i in range(20_000)]
+    assert sum(drawn(key, 0.1) for key in keys) / len(keys) == pytest.approx(0.1, abs=5 * math.sqrt(0.09 / 20_000))
+
+
+@pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
+def test_every_part_of_the_key_makes_another_draw(part):
+    key = SampleKey(run="0", step=0, prompt="0", sample=0)
+    values = map(str, range(40)) if part in ("run", "prompt") else range(40)
+    assert {drawn(replace(key, **{part: value}), 0.5) for value in values} == {True, False}
+
+
+def reply(number, s_r, s_j, cascade, frac):
+    key = SampleKey(run="r", step=1, prompt="p", sample=number)
+    band = cascade.band(s_r)
+    known = cascade.needs_judge(s_r)
+    value = cascade.mix(s_r, s_j)
+    return RewardRecord(
+        key=key,
+        total=Scored(value=value),
+        components=(Component(name="consistency", outcome=Scored(value=value), weight=1.0),),
+        action=None,
+        band=band,
+        reference_scores=(ReferenceScore(reference=0, s_r=s_r, s_j=s_j if known else None),),
+        s_r=s_r,
+        s_j=s_j if known else None,
+        audit=Audit(s_r=s_r, s_j=s_j, best=s_j) if not known and drawn(key, frac) else None,
+    )
+
+
+def test_the_gap_is_that_of_a_judge_for_everybody():
+    rng, cascade, n, frac = Random(0), Cascade(0.3, 0.9, 0.1, 0.7), 4000, 0.2
+    pairs = [(rng.random(), rng.random()) for _ in range(n)]
+    window = AuditWindow(replies=n, audits=n)
+    figures = window.add(reply(i, s_r, s_j, cascade, frac) for i, (s_r, s_j) in enumerate(pairs))
+    true = sum(abs(cascade.mix(s_r, s_j) - s_j) for s_r, s_j in pairs) / n
+    # One standard error of the estimate is 0.006.
+    assert figures["audit/gap"] == pytest.approx(true, abs=0.025)
+    inside = [s_r - s_j for s_r, s_j in pairs if not cascade.needs_judge(s_r)]
+    assert figures["audit/inside_gap"] == pytest.approx(sum(inside) / len(inside), abs=0.06)
+
+
+CASCADE = Cascade(0.5, 0.9, 0.0, 1.0)
+
+
+def test_hand_computed_figures():
+    window = AuditWindow()
+    records = [reply(i, s_r, s_j, CASCADE, 0.0) for i, (s_r, s_j) in enumerate([(0.4, 0.7), (0.6, 0.2), (0.8, 0.8)])]
+    audited = reply(3, 0.6, 0.2, CASCADE, 1.0)
+    assert window.add(records) == {"audit/answered": 0.0, "audit/failed": 0.0}
+    # R = S_J below the interval: a gap of 0. The one audit stands for all three replies inside.
+    assert window.add([audited]) == pytest.approx(
+        {
+            "audit/answered": 1,
+            "audit/failed": 0,
+            "audit/gap": 3 * 0.4 / 4,
+            "audit/inside_gap": 0.4,
+            "audit/disagree_frac": 1,
+        }
+    )
+
+
+def test_a_reply_that_did_without_the_judge_says_nothing_of_the_gap():
+    judged_reply = reply(0, 0.4, 0.7, CASCADE, 0.0)
+    without = replace(reply(1, 0.4, 0.7, CASCADE, 0.0), fallback="reranker", s_j=None)
+    without = replace(without, reference_scores=(ReferenceScore(reference=0, s_r=0.4),))
+    alone, both = AuditWindow().add([judged_reply]), AuditWindow().add([judged_reply, without])
+    assert alone["audit/gap"] == both["audit/gap"] == 0.0
+
+
+def test_only_what_the_reranker_alone_decided_says_how_far_it_is_from_the_judge():
+    audited = reply(0, 0.6, 0.2, CASCADE, 1.0)
+    assert AuditWindow().add([audited])["audit/inside_gap"] == pytest.approx(0.4)
+    assert "audit/inside_gap" not in AuditWindow().add([replace(audited, band="skipped")])
+
+
+# --- several references, and a group that has spared the judge ---------------------------------
+
+
+def several(scores, judge, **consistency):
+    """The record of a reply to three references, and of which ones the judge was asked."""
+    pools = {
+        "reranker": ScriptedPool("reranker", lambda q: reranked(scores[q.variables["statement_a"]])),
+        "judge": ScriptedPool("judge", lambda q: judge(q.variables["statement_a"])),
+    }
+    rewards = RewardsConfig.model_validate({"consistency": {"audit_frac": 1.0, **consistency}})
+    router = RewardRouter(rewards, pools, count_tokens=len, deadline_s=5.0)
+    record = asyncio.run(router.score(sample("a", "b", "c"), rollout("So?")))
+    assert replay(record, rewards) == record.total
+    return record, sorted(q.variables["statement_a"] for q in pools["judge"].asked), router.metrics()
+
+
+def test_an_audit_hears_the_judge_about_every_reference():
+    """The reranker's favourite decides; a judge for everybody would have preferred another reference."""
+    said = {"a": 0.9, "b": 0.2, "c": 0.1}
+    record, asked, metrics = several({"a": 0.7, "b": 0.8, "c": 0.3}, lambda a: judged(said[a]))
+    assert (record.total, record.band) == (Scored(value=0.8), "inside")
+    assert asked == ["a", "b", "c"]
+    assert record.audit == Audit(s_r=0.8, s_j=0.2, best=0.9)
+    assert [s.s_j for s in record.reference_scores] == [None, None, 0.1], "what the reward rests on, and no more"
+    assert metrics["router/judge_calls"] == 3
+
+
+def test_a_reply_that_was_judged_in_part_is_audited_about_the_rest():
+    record, asked, _ = several({"a": 0.7, "b": 0.3, "c": 0.5}, lambda a: judged({"a": 0.9, "b": 1.0, "c": 0.0}[a]))
+    assert (record.band, record.s_j, asked) == ("below", 1.0, ["a", "b", "c"])
+    assert record.audit == Audit(s_r=0.3, s_j=1.0, best=1.0)
+    spared, asked, _ = several({"a": 0.5, "b": 0.3, "c": 0.1}, lambda a: judged(0.5), judge_best_k=1)
+    assert (spared.audit, asked) == (Audit(s_r=0.5, s_j=0.5, best=0.5), ["a", "b", "c"])
+    whole, asked, _ = several({"a": 0.1, "b": 0.3, "c": 0.5}, lambda a: judged(0.5))
+    assert (whole.audit, asked) == (None, ["a", "b", "c"])
+
+
+def test_an_audit_with_a_reference_unheard_has_no_best():
+    def fails_on_a(a):
+        return Answer(failure="timeout") if a == "a" else judged(0.4)
+
+    record, _, _ = several({"a": 0.7, "b": 0.8, "c": 0.7}, fails_on_a)
+    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=0.4, best=None))
+
+
+def test_no_failure_and_no_stand_in_is_audited():
+    for fallback in ("exclude", "reranker"):
+        record, asked, _ = several(
+            {"a": 0.7, "b": 0.3, "c": 0.7}, lambda a: Answer(failure="unavailable"), fallback=fallback
+        )
+        assert (record.audit, asked) == (None, ["b"])
+
+
+def test_what_the_group_has_spared_the_judge_is_audited():
+    call = '<tool_call>{"name": "lookup", "arguments": {}}</tool_call>'
+    pools = {"reranker": ScriptedPool("r", {"So?": reranked(0.4)}), "judge": ScriptedPool("j", {"So?": judged(0.1)})}
+    rewards = RewardsConfig.model_validate({"consistency": {"group_aware": {"enabled": True}, "audit_frac": 1.0}})
+    router = RewardRouter(rewards, pools, count_tokens=len, deadline_s=5.0)
+
+    async def run():
+        rollouts = [replace(rollout(text, i), siblings=2) for i, text in enumerate([call, "So?"])]
+        return await asyncio.gather(*(router.score(sample("Why?"), r) for r in rollouts))
+
+    called, skipped = asyncio.run(run())
+    assert (called.audit, skipped.band) == (None, "skipped")
+    assert skipped.audit == Audit(s_r=0.4, s_j=0.1, best=0.1)
+    assert router.metrics()["router/escalated_frac"] == 0.0
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.5])
+def test_the_gap_is_that_of_a_judge_for_everybody_with_several_references_and_failed_audits(lost):
+    """Three references; the estimate is over many draws as often too high as too low, also where audits fail."""
+    cascade, n, frac = Cascade(0.3, 0.8, 0.1, 0.7), 300, 0.2
+    config = ConsistencyConfig.model_validate({"cascade": dict(tau_a=0.3, tau_b=0.8, w1=0.1, w2=0.7)})
+    errors = []
+    for seed in range(60):
+        rng, window, true = Random(seed), AuditWindow(replies=n, audits=n), 0.0
+        records = []
+        for number in range(n):
+            pairs = [(rng.random(), rng.random()) for _ in range(3)]
+            scores = [
+                ReferenceScore(reference=i, s_r=s_r, s_j=s_j if cascade.needs_judge(s_r) else None)
+                for i, (s_r, s_j) in enumerate(pairs)
+            ]
+            found, best = combine(scores, config, {}), max(s_j for _, s_j in pairs)
+            true += abs(found.outcome.value - best) / n
+            key = SampleKey(run=f"r{seed}", step=1, prompt="p", sample=number)
+            hidden = any(s.s_j is None for s in scores)
+            heard = Audit(s_r=found.decisive.s_r, s_j=None, best=None if rng.random() < lost else best)
+            records.append(
+                RewardRecord(
+                    key=key,
+                    total=found.outcome,
+                    components=(Component(name="consistency", outcome=found.outcome, weight=1.0),),
+                    action=None,
+                    band=found.band,
+                    reference_scores=tuple(scores),
+                    audit=heard if hidden and drawn(key, frac) else None,
+                )
+            )
+        errors.append(window.add(records)["audit/gap"] - true)
+    mean = sum(errors) / len(errors)
+    spread = math.sqrt(sum((e - mean) ** 2 for e in errors) / (len(errors) - 1) / len(errors))
+    assert abs(mean) < 4 * spread
+    assert spread < 0.01
+
+
+def test_drift_is_welchs_t():
+    older, newer = [0.0, 0.2] * 10, [0.3, 0.5] * 10
+    # Each half: variance 0.2 / 19, so the error is sqrt(2 * 0.2 / 19 / 20).
+    assert drift(older + newer) == pytest.approx(0.3 / math.sqrt(0.2 / 19 / 20 * 2))
+    assert drift(older[: FEWEST - 1] * 2) is None
+    assert drift([0.1] * 100) is None

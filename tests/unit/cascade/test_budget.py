@@ -1,0 +1,159 @@
+"""The judge's share: it is reached where it can be, in bounded steps, and ties do not make the interval flap."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.cascade.budget import balance, balanced, placed, without_audits
+from hamr.cascade.reply_window import Bounds, Evidence, Seen
+from hamr.types.cascade import Cascade
+
+START = (0.68, 0.98)
+TOLERANCE = 0.02
+
+
+def replies(scores):
+    return Evidence.of([Seen(low=low, high=high, s_r=high) for low, high in scores])
+
+
+def share_of(evidence, ends):
+    return evidence.escalated(*(np.array([end]) for end in ends))[0]
+
+
+def settle(evidence, target, *, start=START, below=None, max_move=0.05, reach=1.0, steps=60):
+    bounds = Bounds(start=start, reach=reach, max_move=max_move)
+    below = balance(evidence, start) if below is None else below
+    path = [start]
+    for _ in range(steps):
+        path.append(balanced(evidence, path[-1], bounds, share=target, below=below, tolerance=TOLERANCE))
+    return path
+
+
+distinct = st.lists(st.integers(0, 10**6), min_size=100, max_size=300, unique=True).map(
+    lambda ns: [n / 10**6 for n in ns]
+)
+heaped = st.lists(st.sampled_from([0.0, 0.2, 0.5, 0.97, 1.0]), min_size=1, max_size=100)
+scores = st.floats(0, 1)
+several = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted), min_size=1, max_size=100)
+
+
+@given(distinct, scores, scores)
+def test_scores_that_differ_reach_any_share_within_the_tolerance(drawn, target, below):
+    evidence = replies([(s, s) for s in drawn])
+    path = settle(evidence, target, below=below, steps=40)
+    assert share_of(evidence, path[-1]) == pytest.approx(target, abs=TOLERANCE + 2 / len(drawn))
+    assert path[-1] == path[-10], "it stays there"
+
+
+@given(
+    st.one_of(heaped.map(lambda xs: [(x, x) for x in xs]), several),
+    st.floats(0, 1),
+    st.floats(0.06, 1),
+    st.floats(0, 1),
+)
+def test_ties_and_several_references_come_to_rest_in_order_and_within_bounds(drawn, target, max_move, reach):
+    evidence = replies(drawn)
+    path = settle(evidence, target, max_move=max_move, reach=reach, steps=40)
+    for now, then in pairwise(path):
+        assert 0.0 <= then[0] <= then[1] <= 1.0
+        assert max(abs(then[0] - now[0]), abs(then[1] - now[1])) <= max_move + 1e-12
+        assert max(abs(then[0] - START[0]), abs(then[1] - START[1])) <= reach + 1e-12
+    assert path[-1] == path[-2] == path[-3]
+    assert abs(share_of(evidence, path[-1]) - target) <= abs(share_of(evidence, START) - target) + TOLERANCE
+
+
+@pytest.mark.parametrize(("target", "share"), [(0.3, 0.0), (0.5, 0.0), (0.8, 1.0)])
+def test_equal_scores_go_together_to_the_nearer_side(target, share):
+    evidence = replies([(0.8, 0.8)] * 50)
+    path = settle(evidence, target)
+    assert share_of(evidence, path[-1]) == share
+    assert len(set(path[-20:])) == 1
+
+
+def test_a_target_between_two_reachable_shares_does_not_make_it_flap():
+    rng = np.random.default_rng(0)
+    now, seen = START, set()
+    below = balance(replies([(s, s) for s in rng.choice([0.1, 0.8], 400)]), START)
+    for step in range(40):
+        # Half of the replies tie at 0.1: the share is about 0 or about a half, and a quarter is wanted.
+        evidence = replies([(s, s) for s in rng.choice([0.1, 0.8], 400)])
+        bounds = Bounds(start=START, reach=1.0, max_move=1.0)
+        now = balanced(evidence, now, bounds, share=0.25, below=below, tolerance=0.1)
+        if step > 2:
+            seen.add(now)
+    assert len(seen) == 1
+
+
+@given(several, scores, scores)
+def test_a_reply_with_references_on_both_sides_goes_to_the_judge_once(drawn, one, other):
+    a, b = sorted((one, other))
+    outside = sum(low < a or high > b for low, high in drawn)
+    assert share_of(replies(drawn), (a, b)) == pytest.approx(outside / len(drawn))
+
+
+def test_fresh_scores_of_the_same_kind_keep_to_the_budget():
+    rng = np.random.default_rng(1)
+    now = START
+    for _ in range(30):
+        evidence = replies([(s, s) for s in rng.beta(0.5, 0.5, 1000)])
+        bounds = Bounds(start=START, reach=1.0, max_move=0.05)
+        now = balanced(evidence, now, bounds, share=0.3, below=0.9, tolerance=TOLERANCE)
+    fresh = replies([(s, s) for s in rng.beta(0.5, 0.5, 20_000)])
+    assert share_of(fresh, now) == pytest.approx(0.3, abs=TOLERANCE + 0.03)
+
+
+def test_the_balance_between_the_ends_is_kept():
+    scores = np.linspace(0.0, 1.0, 1001)
+    evidence = replies([(s, s) for s in scores])
+    assert balance(evidence, (0.3, 0.9)) == pytest.approx(0.75, abs=0.01)
+    a, b = settle(evidence, 0.2, start=(0.3, 0.9))[-1]
+    assert (a, b) == (pytest.approx(0.15, abs=0.012), pytest.approx(0.95, abs=0.012))
+    assert balance(evidence, (0.0, 1.0)) == 0.5
+
+
+def test_an_end_that_has_its_share_stays_where_it_is():
+    evidence = replies([(s, s) for s in np.linspace(0.2, 0.9, 500)])
+    a, b = settle(evidence, 0.3, start=(0.55, 0.98))[-1]
+    assert b == 0.98, "nobody lies above: the highest score that was seen is no reason to come down to it"
+    assert share_of(evidence, (a, b)) == pytest.approx(0.3, abs=TOLERANCE)
+
+
+def test_with_trust_the_interval_goes_where_the_loss_is_least():
+    rng = np.random.default_rng(2)
+    s_r = rng.random(2000)
+    s_j = np.where(s_r < 0.5, s_r, (s_r + 0.5) % 1.0)
+    evidence = Evidence.of(
+        [Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
+    )  # fmt: skip
+    now, bounds = (0.5, 1.0), Bounds(start=(0.5, 1.0), reach=1.0, max_move=0.05)
+    for _ in range(25):
+        now = placed(
+            evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=Cascade(0.5, 1.0, 0.0, 0.0), measure="gap"
+        )
+    assert share_of(evidence, now) == pytest.approx(0.5, abs=0.05)
+    assert now[1] < 0.58, "the reranker is right below one half"
+
+
+def test_a_place_that_is_hardly_better_is_not_worth_a_move():
+    def replies_with(gap_above):
+        s_r = np.linspace(0.1, 0.9, 1000)
+        s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
+        return Evidence.of([Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)])
+
+    def next_of(evidence):
+        bounds = Bounds(start=(0.1, 0.5), reach=1.0, max_move=1.0)
+        cascade, now = Cascade(0.1, 0.5, 0.0, 0.0), (0.1, 0.5)
+        return placed(evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=cascade, measure="gap")
+
+    assert next_of(replies_with(0.097)) == (0.1, 0.5)
+    assert next_of(replies_with(0.02))[0] > 0.4
+
+
+@given(st.floats(0, 1), st.floats(0, 0.99))
+def test_audits_are_part_of_the_budget(judge_frac, audit_frac):
+    share = without_audits(judge_frac, audit_frac)
+    assert 0.0 <= share <= 1.0
+    assert share + (1.0 - share) * audit_frac == pytest.approx(max(judge_frac, audit_frac))

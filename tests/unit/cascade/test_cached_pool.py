@@ -1,0 +1,40 @@
+"""What makes two questions the same."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from hamr.cascade.cached_pool import Asker
+from hamr.types import Answer, Question
+
+QUESTION = Question(variables={"statement_b": "So?"}, prompt="mine.en", affinity="a")
+CHANGES = {
+    "variables": {"statement_b": "So!"},
+    "affinity": "b",
+    "prompt": "mine.zh",
+    "each": ({"response": "x"},),
+    "schema": {"type": "object"},
+    "attempt": 1,
+    "messages": ({"role": "user", "content": "x"},),
+    "temperature": 0.7,
+    "max_new_tokens": 9,
+    "seed": 3,
+    "stop": ("\n",),
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Question)])
+async def test_whatever_could_change_the_answer_makes_another_question(field):
+    """A new field of a question has to say here which side it is on."""
+    asked = []
+
+    async def pool(question):
+        asked.append(question)
+        return Answer(score=0.5)
+
+    asker = Asker(pool, deadline_s=5.0)
+    other = replace(QUESTION, **{field: CHANGES[field]})
+    for question in (QUESTION, other, replace(other)):
+        await asker.ask(question, until=1e12)
+    # Which replica answers is no part of the question.
+    assert asked == ([QUESTION] if field == "affinity" else [QUESTION, other])

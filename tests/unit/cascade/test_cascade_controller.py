@@ -1,0 +1,220 @@
+"""What is in force during a run: moved between steps only, the same for all of a step, and again after a checkpoint."""
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedPool, judged, reranked, rollout, sample
+
+from hamr.cascade.cascade_controller import Steered, Steering, Unsteered
+from hamr.cascade.reply_window import Seen
+from hamr.cascade.router import RewardRouter
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.telemetry.glossary import check_names
+from hamr.types import Answer, Audit, ReferenceScore, RewardRecord, SampleKey, Scored
+
+BUDGET = {"budget": {"judge_frac": 0.3, "min_rows": 50, "max_move": 0.05}}
+ADAPTIVE = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 0.5}, "audit_frac": 0.2}
+
+
+def config(*parts):
+    merged = {key: value for part in parts for key, value in part.items()}
+    return ConsistencyConfig.model_validate(merged)
+
+
+def record(number, *references, band="inside", s_j=None, audit=None, step=1):
+    scores = tuple(ReferenceScore(reference=i, s_r=s_r) for i, s_r in enumerate(references))
+    return RewardRecord(
+        key=SampleKey(run="r", step=step, prompt="p", sample=number), total=Scored(value=0.5), components=(),
+        action=None, band=band, reference_scores=scores, s_r=references[0] if references else None, s_j=s_j,
+        audit=audit,
+    )  # fmt: skip
+
+
+def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
+    """A step's records as the cascade in force would have made them."""
+    made = []
+    for i in range(n):
+        s_r = rng.random()
+        band = steering.cascade.band(s_r)
+        audit = Audit(s_r=s_r, s_j=judge(s_r)) if band == "inside" and rng.random() < audit_frac else None
+        made.append(
+            record(i, s_r, band=band, s_j=None if band == "inside" else judge(s_r), audit=audit, step=number)
+        )  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        (record(0, 0.7), Seen(low=0.7, high=0.7, s_r=0.7)),
+        (record(0, 0.2, band="below", s_j=0.4), Seen(low=0.2, high=0.2, s_r=0.2, s_j=0.4, weight=1.0)),
+        (record(0, 0.7, audit=Audit(s_r=0.7, s_j=0.1)), Seen(low=0.7, high=0.7, s_r=0.7, s_j=0.1, weight=5.0)),
+        (record(0, 0.7, audit=Audit(s_r=0.7)), Seen(low=0.7, high=0.7, s_r=0.7)),
+        # Judged, and audited about its other reference: certain to be heard, it stands for itself.
+        (
+            record(0, 0.2, 0.7, band="below", s_j=0.4, audit=Audit(s_r=0.2, s_j=0.4, best=0.9)),
+            Seen(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
+        ),
+        (record(0, 0.7, 0.1, 0.99), Seen(low=0.1, high=0.99, s_r=0.7)),
+        (record(0, 0.99, band="skipped"), Seen(low=0.99, high=0.99, s_r=0.99)),
+        (record(0, 0.2, band="below"), Seen(low=0.2, high=0.2, s_r=0.2)),
+        (record(0, 0.7, None), None),
+        (record(0, band="type_mismatch"), None),
+        (record(0, 0.5, band="reranker_only"), None),
+    ],
+)
+def test_what_a_record_says(given, seen):
+    assert Seen.of(given, audit_frac=0.2) == seen
+
+
+def test_a_budget_is_reached_step_by_step():
+    steering, rng = Steering(config(BUDGET)), random.Random(0)
+    shares = []
+    for number in range(1, 30):
+        before = steering.cascade
+        figures = steering.step_ended(step(steering, rng, number))
+        assert (figures["cascade/tau_a"], figures["cascade/tau_b"]) == (before.tau_a, before.tau_b)
+        assert figures["cascade/moved"] <= 0.05 + 1e-12
+        assert (steering.cascade.w1, steering.cascade.w2) == (before.w1, before.w2)
+        check_names(figures, strict=True)
+        shares.append(figures["cascade/judge_frac"])
+    assert shares[0] > 0.65
+    assert shares[-1] == pytest.approx(0.3, abs=0.03)
+
+
+def test_audits_count_towards_the_budget():
+    steering, rng = Steering(config(BUDGET, {"audit_frac": 0.1})), random.Random(0)
+    for number in range(1, 30):
+        figures = steering.step_ended(step(steering, rng, number))
+    assert figures["cascade/judge_frac"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_adaptive_grows_where_the_scorers_agree_and_shrinks_where_they_stop_to():
+    steering, rng = Steering(config(ADAPTIVE)), random.Random(1)
+    for number in range(1, 25):
+        steering.step_ended(step(steering, rng, number, judge=lambda s_r: min(1.0, s_r + 0.02), audit_frac=0.2))
+    grown = steering.cascade
+    assert grown.tau_a < 0.3
+    for number in range(25, 60):
+        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.6 else 1.0 - s_r / 2, audit_frac=0.2)
+        figures = steering.step_ended(made)
+    assert steering.cascade.tau_a > grown.tau_a + 0.2
+    check_names(figures, strict=True)
+
+
+def test_with_a_budget_adaptive_says_where():
+    far = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "max_move": 0.1}}
+    steering, rng = Steering(config(ADAPTIVE, far, BUDGET)), random.Random(2)
+    for number in range(1, 25):
+        figures = steering.step_ended(
+            step(steering, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 1.0 - s_r, audit_frac=0.2)
+        )  # fmt: skip
+    assert figures["cascade/judge_frac"] == pytest.approx(0.3 + 0.04, abs=0.06)
+    assert figures["cascade/loss"] < 0.25, "up to 0.6 they agree: [0, 0.875] loses 0.15, [0.125, 1] 0.27"
+
+
+def test_too_few_rows_move_nothing_and_nothing_on_says_nothing():
+    steering = Steering(config(BUDGET))
+    start = steering.cascade
+    assert steering.step_ended([record(i, 0.1, band="below", s_j=0.5) for i in range(49)])["cascade/moved"] == 0.0
+    assert steering.cascade == start
+    assert steering.step_ended([record(49, 0.1, band="below", s_j=0.5)])["cascade/moved"] > 0.0
+    assert Steering(ConsistencyConfig()).step_ended([record(0, 0.1)]) == {}
+
+
+@pytest.mark.parametrize("parts", [(BUDGET,), (ADAPTIVE,), (ADAPTIVE, BUDGET)])
+def test_a_resumed_run_goes_on_alike_whatever_order_its_records_come_in(parts):
+    rng = random.Random(3)
+    first, audit_frac = Steering(config(*parts)), config(*parts).audit_frac
+    for number in range(1, 6):
+        first.step_ended(step(first, rng, number, audit_frac=audit_frac))
+    resumed = Steering(config(*parts))
+    resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
+    assert resumed.cascade == first.cascade
+    records = step(first, rng, 6, audit_frac=audit_frac)
+    shuffled = random.Random(4).sample(records, len(records))
+    assert first.step_ended(records) == resumed.step_ended(shuffled)
+    assert first.cascade == resumed.cascade
+
+
+def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
+    made = [record(0, 0.1 + attempt / 10) for attempt in range(8)]
+    made = [replace(r, key=replace(r.key, attempt=attempt)) for attempt, r in enumerate(made)]
+    ways = []
+    for records in (made, made[::-1]):
+        steering = Steering(config(BUDGET))
+        steering.step_ended(records)
+        ways.append(steering.state()["seen"])
+    assert ways[0] == ways[1]
+
+
+def test_a_limit_on_rank_is_a_rho_and_holds():
+    """The judge ranks as the reranker does above one half, and at random below."""
+    wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
+    steering, rng = Steering(config(ADAPTIVE, wanted)), random.Random(5)
+    for number in range(1, 30):
+        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.5 else rng.random(), audit_frac=0.2)
+        figures = steering.step_ended(made)
+    assert figures["cascade/loss"] == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_checkpoint_replaces_what_was_seen_since():
+    steering, rng = Steering(config(BUDGET)), random.Random(0)
+    steering.step_ended(step(steering, rng, 1))
+    state = steering.state()
+    steering.step_ended(step(steering, rng, 2))
+    steering.restore(state)
+    assert steering.state() == state
+
+
+def test_a_checkpoint_from_before_leaves_the_start():
+    steering = Steering(config(BUDGET))
+    steering.restore(None)
+    assert steering.cascade.tau_a == 0.68
+
+
+def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one():
+    consistency = config(BUDGET)
+    scores = iter([0.1 + 0.008 * i for i in range(130)])
+    pools = {
+        "reranker": ScriptedPool("reranker", lambda q: reranked(next(scores))),
+        "judge": ScriptedPool("judge", lambda q: judged(0.5)),
+    }
+    router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
+    steering = Steering(consistency)
+    steered = Steered(router, steering)
+
+    async def run():
+        first = [await steered.score(sample("Why?"), rollout(f"a{i}", i)) for i in range(100)]
+        assert steered.step_ended()["cascade/window"] == 100
+        second = await steered.score(sample("Why?"), rollout("b"))
+        return first, second, await Unsteered(router).score(sample("Why?"), rollout("c"))
+
+    first, second, evaluated = asyncio.run(run())
+    assert {r.cascade for r in first} == {(0.68, 0.98, 0.05, 0.72)}
+    assert second.cascade == steering.cascade.parameters != (0.68, 0.98, 0.05, 0.72)
+    assert evaluated.cascade == (0.68, 0.98, 0.05, 0.72)
+
+
+def test_a_response_that_is_scored_again_counts_once_and_as_it_ended():
+    consistency = config(BUDGET)
+    answers = iter([Answer(failure="unavailable"), judged(0.5)])
+    pools = {
+        "reranker": ScriptedPool("reranker", lambda q: reranked(0.1)),
+        "judge": ScriptedPool("judge", lambda q: next(answers)),
+    }
+    router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
+    steering = Steering(consistency)
+    steered = Steered(router, steering)
+
+    async def run():
+        first = await steered.score(sample("Why?"), rollout("So?"))
+        return first, await steered.score(sample("Why?"), rollout("So?"))
+
+    failed, scored = asyncio.run(run())
+    assert (failed.total.ok, scored.total.ok) == (False, True)
+    assert steered.step_ended()["cascade/window"] == 1
+    assert steering.state()["seen"] == [[0.1, 0.1, 0.1, 0.5, 1.0]]

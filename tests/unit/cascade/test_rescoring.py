@@ -1,0 +1,128 @@
+"""The pause for scorers that are away: who is scored again, how long it lasts, how it ends."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import rollout, sample
+
+from hamr.cascade.rescoring import settle
+from hamr.config.faults import UnscoredConfig
+from hamr.errors import TooManyUnscored
+from hamr.types import JudgeTimeout, JudgeUnavailable, MalformedResponse, RewardRecord, RolloutGroup, Scored
+
+AWAY = JudgeUnavailable(detail="no replica was running")
+
+
+def record(key, total):
+    return RewardRecord(key=key, total=total, components=(), action=None, band="none")
+
+
+def group(*totals):
+    rollouts = tuple(rollout(f"text {i}", i) for i in range(len(totals)))
+    records = tuple(record(r.key, total) for r, total in zip(rollouts, totals, strict=True))
+    return RolloutGroup(sample=sample("a"), rollouts=rollouts, records=records)
+
+
+class Rewarder:
+    """Fails as often as it is told to, then scores; keeps what it was asked."""
+
+    def __init__(self, failures=0):
+        self.failures, self.asked = failures, []
+
+    async def score(self, sample, rollout):
+        self.asked.append(rollout)
+        self.failures -= 1
+        total = AWAY if self.failures >= 0 else Scored(value=0.25)
+        return record(rollout.key, total)
+
+
+async def settled(groups, rewarder, **config):
+    """What comes of it, the waits and the notes, on a clock that only sleep moves."""
+    waits, notes = [], []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    result = await settle(
+        groups, rewarder, UnscoredConfig(**config), step=3, note=notes.append, clock=lambda: sum(waits), sleep=sleep
+    )
+    return result, waits, notes
+
+
+async def test_up_to_the_share_nothing_happens():
+    groups = [group(AWAY, Scored(value=0.0)), group(AWAY, MalformedResponse(detail="x"))]
+    result, waits, notes = await settled(groups, Rewarder())
+    assert (result.groups, result.rescored, result.metrics, waits, notes) == (groups, 0, {}, [], [])
+    result, waits, _ = await settled([group(AWAY, AWAY)], Rewarder(), max_frac=None)
+    assert (result.rescored, waits) == (0, [])
+    assert (await settled([], Rewarder()))[0].groups == []
+
+
+async def test_the_failed_are_scored_again_and_only_they():
+    kept = Scored(value=1.0)
+    groups = [group(AWAY, kept, AWAY), group(kept, AWAY)]
+    rewarder = Rewarder()
+    result, waits, notes = await settled(groups, rewarder)
+    assert [(r.key.sample, r.siblings, r.text) for r in rewarder.asked] == [
+        (0, 2, "text 0"), (2, 2, "text 2"), (1, 1, "text 1")
+    ]  # fmt: skip
+    assert all(r.rescored for r in rewarder.asked)
+    new = Scored(value=0.25)
+    assert [g.rewards for g in result.groups] == [(0.25, 1.0, 0.25), (1.0, 0.25)]
+    assert [r.total for r in result.groups[0].records] == [new, kept, new]
+    assert [g.rollouts for g in result.groups] == [g.rollouts for g in groups]
+    assert [[r.key for r in g.records] for g in result.groups] == [[r.key for r in g.records] for g in groups]
+    assert (waits, result.metrics) == ([10.0], {"rollout/rescored": 3.0, "timing/step/paused": 10.0})
+    assert notes == [
+        "step 3: 3 of 5 responses have no reward (judge_unavailable 3; e.g. no replica was running); waiting for the "
+        "scorers: asked again in 10 s, the run stops in 900 s",
+        "step 3: scored again after 10 s, goes on",
+    ]
+
+
+async def test_waits_grow_and_the_run_goes_on_as_soon_as_enough_is_scored():
+    rewarder = Rewarder(failures=4 + 4 + 4 + 2)
+    result, waits, _ = await settled([group(*[AWAY] * 4)], rewarder, first_s=10.0, longest_s=30.0)
+    assert waits == [10.0, 20.0, 30.0, 30.0]
+    assert [r.total.ok for r in result.groups[0].records] == [False, False, True, True]
+    assert len(rewarder.asked) == 16
+
+
+async def test_at_the_end_one_line_says_what_is_missing():
+    groups = [group(AWAY, AWAY, JudgeTimeout(detail="slow"), Scored(value=1.0))]
+    rewarder = Rewarder(failures=1000)
+    with pytest.raises(TooManyUnscored) as stopped:
+        await settled(groups, rewarder, wait_s=25.0)
+    assert str(stopped.value) == (
+        "step 3: 3 of 4 responses have no reward (judge_unavailable 3; e.g. no replica was running) after 25 s of "
+        "asking again, and experiment.unscored.max_frac=0.5; nothing of this step was trained on or recorded: see to "
+        "the pools, then resume the run"
+    )
+    assert stopped.value.exit_code == 1
+    assert len(rewarder.asked) == 6, "after 10 s and, the rest, after 15 s more"
+
+
+async def test_without_time_to_wait_it_stops_at_once():
+    rewarder = Rewarder()
+    with pytest.raises(TooManyUnscored):
+        await settled([group(AWAY)], rewarder, wait_s=0.0)
+    assert rewarder.asked == []
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=6), max_size=5),
+    st.integers(0, 40),
+    st.floats(0, 1),
+)
+async def test_what_is_trained_on_never_lacks_more_than_the_share(scored, failures, max_frac):
+    groups = [group(*(Scored(value=1.0) if ok else AWAY for ok in oks)) for oks in scored]
+    count = sum(len(g.records) for g in groups)
+    try:
+        result, waits, _ = await settled(groups, Rewarder(failures), max_frac=max_frac)
+    except TooManyUnscored:
+        return
+    failed = sum(not r.total.ok for g in result.groups for r in g.records)
+    assert failed <= max_frac * count
+    assert sum(waits) <= 900.0
+    keys = [r.key for g in result.groups for r in g.records]
+    assert keys == [r.key for g in groups for r in g.records]

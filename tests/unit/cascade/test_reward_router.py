@@ -1,0 +1,521 @@
+"""The router on scripted pools: who is asked, what comes out, what is counted."""
+
+import asyncio
+import pickle
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import ScriptedPool, call, judged, reranked, rollout, sample
+
+from hamr.cascade.metrics import RouterMetrics
+from hamr.cascade.replay import replay
+from hamr.cascade.router import RewardRouter
+from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
+from hamr.data.formats import Formats
+from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.types import (
+    Answer,
+    JudgeTimeout,
+    JudgeUnavailable,
+    JudgeUnparsable,
+    MalformedResponse,
+    Reply,
+    RerankerTimeout,
+    RerankerUnavailable,
+    RewardRecord,
+    Scored,
+    ToolCall,
+)
+
+LOOKUP = ToolCall(name="lookup", parameters={"id": 7})
+CALL_TEXT = '<tool_call>{"name": "lookup", "arguments": {"id": "7"}}</tool_call>'
+
+
+def build(reranker=None, judge=None, *, deadline_s=5.0, response_format="plain", rewards=None, **consistency):
+    pools = {name: pool for name, pool in (("reranker", reranker), ("judge", judge)) if pool is not None}
+    rewards = rewards or RewardsConfig(consistency=ConsistencyConfig(**consistency))
+    return RewardRouter(
+        rewards,
+        pools,
+        count_tokens=lambda text: len(text.split()),
+        deadline_s=deadline_s,
+        formats=Formats(asked=response_format),
+    )
+
+
+def pools(reranker_scores, judge_scores=None):
+    return (
+        ScriptedPool("reranker", {k: reranked(v) for k, v in reranker_scores.items()}),
+        ScriptedPool("judge", {k: judged(v) for k, v in (judge_scores or {}).items()}),
+    )
+
+
+def component(record, name):
+    return next(c for c in record.components if c.name == name)
+
+
+# --- no model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "value", "band"),
+    [
+        (CALL_TEXT, ["Why?"], 0.0, "type_mismatch"),
+        ("Why?", [LOOKUP], 0.0, "type_mismatch"),
+        (CALL_TEXT, [LOOKUP], 1.0, "tool_match"),
+        (CALL_TEXT, ["Why?", LOOKUP], 1.0, "tool_match"),
+        (CALL_TEXT.replace('"7"', "8"), [LOOKUP], 0.0, "tool_match"),
+    ],
+)
+async def test_types_and_tools_ask_no_model(text, references, value, band):
+    reranker, judge = pools({})
+    record = await build(reranker, judge).score(sample(*references), rollout(text))
+    assert (record.total, record.band) == (Scored(value=value), band)
+    assert reranker.asked == judge.asked == []
+
+
+@pytest.mark.parametrize(("verbatim", "band", "value"), [(True, "verbatim", 1.0), (False, "inside", 0.9)])
+async def test_a_reference_word_for_word_is_right_where_that_is_asked_for(verbatim, band, value):
+    reranker, judge = pools({"Why not?": 0.9, "Who?": 0.7})
+    rewards = RewardsConfig(consistency=ConsistencyConfig(verbatim=verbatim))
+    record = await build(reranker, judge, rewards=rewards).score(sample("Who?", "Why not?"), rollout("Why not?"))
+    assert (record.total, record.band) == (Scored(value=value), band)
+    assert bool(reranker.asked) is not verbatim
+    assert replay(record, rewards) == record.total
+
+
+async def test_a_malformed_response_is_a_genuine_zero():
+    reranker, judge = pools({})
+    rewards = RewardsConfig(format=FormatConfig(weight=0.5), rules=RulesConfig(weight=0.25))
+    record = await build(reranker, judge, rewards=rewards).score(sample("Why?"), rollout("<tool_call>{"))
+    assert isinstance(component(record, "consistency").outcome, MalformedResponse)
+    assert component(record, "format").outcome == Scored(value=0.0)
+    assert (record.total, record.action, record.band) == (Scored(value=0.25), None, "none")
+    assert reranker.asked == judge.asked == []
+
+
+async def test_without_weight_consistency_is_neither_asked_nor_recorded():
+    rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0), format=FormatConfig(weight=1.0))
+    record = await build(rewards=rewards).score(sample("Why?"), rollout("So?"))
+    assert [c.name for c in record.components] == ["format", "length", "rules"]
+    assert record.total == Scored(value=1.0)
+
+
+# --- the cascade -------------------------------------------------------------------------------
+
+
+async def test_inside_the_interval_the_judge_is_not_asked():
+    reranker, judge = pools({"So?": 0.68})
+    record = await build(reranker, judge).score(sample("Why?"), rollout("So?"))
+    assert (record.total, record.band, record.s_r, record.s_j) == (Scored(value=0.68), "inside", 0.68, None)
+    assert judge.asked == []
+    question = reranker.asked[0]
+    assert question.variables == {"history": "Customer: Cancel it.", "statement_a": "Why?", "statement_b": "So?"}
+    assert question.affinity == "s1"
+
+
+@pytest.mark.parametrize(("s_r", "s_j", "value", "band"), [(0.5, 1.0, 0.975, "below"), (1.0, 0.5, 0.86, "above")])
+async def test_outside_the_interval_the_judge_speaks(s_r, s_j, value, band):
+    reranker, judge = pools({"So?": s_r}, {"So?": s_j})
+    record = await build(reranker, judge).score(sample("Why?"), rollout("So?"))
+    assert record.total.value == pytest.approx(value)
+    assert (record.band, record.s_r, record.s_j) == (band, s_r, s_j)
+    assert [c.pool for c in record.calls] == ["reranker", "judge"]
+
+
+async def test_the_best_reference_counts_and_all_are_recorded():
+    reranker, judge = pools({("a", "x"): 0.2, ("b", "x"): 0.9, ("c", "x"): 0.99}, {("a", "x"): 0.0, ("c", "x"): 0.0})
+    record = await build(reranker, judge).score(sample("a", LOOKUP, "b", "c"), rollout("x"))
+    assert (record.total, record.band, record.s_r) == (Scored(value=0.9), "inside", 0.9)
+    assert [(s.reference, s.s_r, s.s_j) for s in record.reference_scores] == [
+        (0, 0.2, 0.0),
+        (2, 0.9, None),
+        (3, 0.99, 0.0),
+    ]
+    assert [q.variables["statement_a"] for q in judge.asked] == ["a", "c"]
+    assert reranker.most_open == 3
+
+
+async def test_best_k_spares_the_judge_the_others():
+    reranker, judge = pools({("a", "x"): 0.2, ("b", "x"): 0.5, ("c", "x"): 0.3}, {("b", "x"): 0.5})
+    record = await build(reranker, judge, judge_best_k=1).score(sample("a", "b", "c"), rollout("x"))
+    assert [q.variables["statement_a"] for q in judge.asked] == ["b"]
+    assert record.total.value == pytest.approx(0.05 * 0.5 + 0.95 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "band", "asked"),
+    [
+        ("reranker", 0.3, "reranker_only", (1, 0)),
+        ("soft_judge", 0.8, "judge_only", (0, 1)),
+        ("hard_judge", 0.5, "judge_only", (0, 1)),
+    ],
+)
+async def test_modes(mode, value, band, asked):
+    reranker, judge = pools({"x": 0.3}, {"x": 0.8})
+    record = await build(reranker, judge, mode=mode).score(sample("a"), rollout("x"))
+    assert (record.total, record.band) == (Scored(value=value), band)
+    assert (len(reranker.asked), len(judge.asked)) == asked
+
+
+async def test_the_hard_judge_needs_no_probabilities_but_a_verdict():
+    by_text = {"x": Answer(verdict="Consistent"), "y": Answer(score=0.9, verdict="perhaps")}
+    router = build(judge=ScriptedPool("judge", by_text), mode="hard_judge")
+    assert (await router.score(sample("a"), rollout("x"))).total == Scored(value=1.0)
+    assert isinstance((await router.score(sample("a"), rollout("y"))).total, JudgeUnparsable)
+
+
+def test_a_missing_pool_fails_at_set_up():
+    reranker, judge = pools({})
+    with pytest.raises(ConfigError, match=r"rewards\.consistency\.judge"):
+        build(reranker)
+    build(reranker, mode="reranker")
+    build(None, judge, mode="soft_judge")
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+def raises(error):
+    def script(question):
+        raise error
+
+    return script
+
+
+def says(answer):
+    return lambda question: answer
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (says(Answer(failure="timeout", detail="t")), JudgeTimeout),
+        (says(Answer(failure="unparsable")), JudgeUnparsable),
+        (says(Answer(failure="unavailable")), JudgeUnavailable),
+        (says(Answer(score=1.5)), JudgeUnparsable),
+        (says(Answer(score=float("nan"))), JudgeUnparsable),
+        (says(Answer()), JudgeUnparsable),
+        (raises(ScorerTimeout("slow")), JudgeTimeout),
+        (raises(ScorerUnavailable("none left")), JudgeUnavailable),
+        (raises(EngineDied("killed")), JudgeUnavailable),
+        (raises(VerdictUnparsable("hm")), JudgeUnparsable),
+    ],
+)
+async def test_a_judge_that_fails_is_typed_and_never_a_number(script, kind):
+    reranker, _ = pools({"x": 0.3})
+    router = build(reranker, ScriptedPool("judge", script))
+    record = await router.score(sample("a"), rollout("x"))
+    assert type(record.total) is kind
+    assert (record.band, record.s_r, record.s_j) == ("below", 0.3, None)
+    assert component(record, "consistency").contribution is None
+    assert router.metrics()[f"router/failures/{kind.kind}"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (says(Answer(failure="timeout")), RerankerTimeout),
+        (says(Answer(failure="unparsable")), RerankerUnavailable),
+        (says(Answer(score=-0.1)), RerankerUnavailable),
+        (raises(ScorerUnavailable("x")), RerankerUnavailable),
+    ],
+)
+async def test_a_reranker_that_fails_is_typed_and_asks_no_judge(script, kind):
+    judge = ScriptedPool("judge", {})
+    record = await build(ScriptedPool("reranker", script), judge).score(sample("a"), rollout("x"))
+    assert type(record.total) is kind
+    assert judge.asked == []
+
+
+@pytest.mark.parametrize("unread", [Answer(failure="unparsable", detail="hm"), Answer(score=float("nan")), Answer()])
+async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(unread):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", lambda q: judged(0.8) if q.attempt else replace(unread, call=call("judge")))
+    router = build(reranker, judge)
+    record = await router.score(sample("a"), rollout("x"))
+    assert record.total.value == pytest.approx(0.05 * 0.3 + 0.95 * 0.8)
+    assert [q.attempt for q in judge.asked] == [0, 1]
+    assert [c.pool for c in record.calls] == ["reranker", "judge", "judge"], "both tries are paid for"
+    metrics = router.metrics()
+    assert (metrics["router/judge_calls"], metrics["router/reasks"], metrics["router/escalated_frac"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(("max_reasks", "asked"), [(0, 1), (1, 2), (2, 3)])
+async def test_how_often_a_verdict_is_asked_for_is_configured(max_reasks, asked):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", says(Answer(failure="unparsable")))
+    record = await build(reranker, judge, max_reasks=max_reasks).score(sample("a"), rollout("x"))
+    assert isinstance(record.total, JudgeUnparsable)
+    assert len(judge.asked) == asked
+
+
+@pytest.mark.parametrize("failure", ["timeout", "unavailable"])
+async def test_a_judge_that_is_away_is_not_asked_again(failure):
+    reranker, _ = pools({"x": 0.3})
+    judge = ScriptedPool("judge", says(Answer(failure=failure)))
+    await build(reranker, judge).score(sample("a"), rollout("x"))
+    assert len(judge.asked) == 1
+
+
+async def test_a_hard_verdict_without_a_score_has_been_read():
+    judge = ScriptedPool("judge", says(Answer(verdict="part")))
+    record = await build(judge=judge, mode="hard_judge").score(sample("a"), rollout("x"))
+    assert (record.total, len(judge.asked)) == (Scored(value=0.5), 1)
+
+
+async def test_a_bug_in_a_pool_is_not_swallowed():
+    router = build(ScriptedPool("reranker", raises(ZeroDivisionError("bug"))), ScriptedPool("judge", {}))
+    with pytest.raises(ZeroDivisionError, match="bug"):
+        await router.score(sample("a"), rollout("x"))
+
+
+async def test_an_unweighted_side_reward_does_not_save_a_failed_response():
+    rewards = RewardsConfig(format=FormatConfig(weight=1.0))
+    router = build(
+        ScriptedPool("reranker", says(Answer(failure="timeout"))), ScriptedPool("judge", {}), rewards=rewards
+    )
+    assert isinstance((await router.score(sample("a"), rollout("x"))).total, RerankerTimeout)
+
+
+async def test_the_deadline_ends_the_wait_with_a_typed_outcome():
+    reranker, judge = pools({"x": 0.3}, {"x": 1.0})
+    judge.hold = asyncio.Event()
+    record = await build(reranker, judge, deadline_s=0.05).score(sample("a"), rollout("x"))
+    assert isinstance(record.total, JudgeTimeout)
+
+
+# --- asking once -------------------------------------------------------------------------------
+
+
+async def test_a_group_that_says_the_same_asks_once():
+    reranker, judge = pools({"x": 0.3, "y": 0.7}, {"x": 0.5})
+    router = build(reranker, judge)
+    records = await asyncio.gather(*(router.score(sample("a"), rollout(t, i)) for i, t in enumerate("xxxy")))
+    assert (len(reranker.asked), len(judge.asked)) == (2, 1)
+    assert records[0].total == records[1].total == records[2].total
+    # Who answered stands in every record, the cost only in that of the one who asked.
+    assert [sum(c.cost for c in r.calls) for r in records] == [4.0, 0.0, 0.0, 2.0]
+    assert [[c.replica for c in r.calls] for r in records] == [["r0", "r0"]] * 3 + [["r0"]]
+    later = await router.score(sample("a"), rollout("x", 9))
+    assert (later.total, len(reranker.asked)) == (records[0].total, 2)
+    metrics = router.metrics()
+    assert (metrics["router/reranker_calls"], metrics["router/judge_calls"]) == (2.0, 1.0)
+    assert metrics["router/cache_hit_frac"] == pytest.approx(6 / 9)
+
+
+async def test_other_variables_are_another_question():
+    reranker, judge = pools({"x": 0.7})
+    router = build(reranker, judge)
+    await router.score(sample("a"), rollout("x"))
+    await router.score(sample("b"), rollout("x"))
+    assert len(reranker.asked) == 2
+
+
+async def test_failures_are_asked_again_and_forgotten_answers_too():
+    answers = iter([Answer(failure="timeout"), reranked(0.8), reranked(0.9)])
+    reranker = ScriptedPool("reranker", lambda question: next(answers))
+    router = build(reranker, ScriptedPool("judge", {}))
+    totals = [(await router.score(sample("a"), rollout("x"))).total for _ in range(3)]
+    assert isinstance(totals[0], RerankerTimeout)
+    assert totals[1:] == [Scored(value=0.8)] * 2
+    router.forget()
+    assert (await router.score(sample("a"), rollout("x"))).total == Scored(value=0.9)
+
+
+async def test_the_cache_is_bounded_and_drops_the_least_recently_used():
+    reranker = ScriptedPool("reranker", lambda question: reranked(0.8))
+    router = RewardRouter(
+        RewardsConfig(consistency=ConsistencyConfig(mode="reranker")), {"reranker": reranker},
+        count_tokens=len, deadline_s=5.0, cache_size=2,
+    )  # fmt: skip
+    for text in ("x", "y", "x", "z", "x", "y"):
+        await router.score(sample("a"), rollout(text))
+    assert [q.variables["statement_b"] for q in reranker.asked] == ["x", "y", "z", "y"]
+
+
+async def test_a_waiter_that_is_cancelled_takes_nobody_along():
+    reranker, judge = pools({"x": 0.8})
+    reranker.hold = asyncio.Event()
+    router = build(reranker, judge)
+    first = asyncio.create_task(router.score(sample("a"), rollout("x")))
+    second = asyncio.create_task(router.score(sample("a"), rollout("x")))
+    await reranker.reached.wait()
+    first.cancel()
+    await asyncio.sleep(0)
+    reranker.hold.set()
+    assert (await second).total == Scored(value=0.8)
+    assert first.cancelled()
+    assert len(reranker.asked) == 1
+
+
+async def test_close_cancels_what_is_under_way():
+    reranker, judge = pools({"x": 0.8})
+    reranker.hold = asyncio.Event()
+    router = build(reranker, judge)
+    waiting = asyncio.create_task(router.score(sample("a"), rollout("x")))
+    await reranker.reached.wait()
+    await router.close()
+    assert reranker.open == 0
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+# --- side rewards and counters -----------------------------------------------------------------
+
+
+async def test_side_rewards_add_up():
+    rewards = RewardsConfig(
+        format=FormatConfig(weight=0.2), length=LengthConfig(weight=1.0, cache_ratio=1.0), rules=RulesConfig(weight=0.5)
+    )
+    reranker, judge = pools({"one two three stupid": 0.8})
+    router = build(reranker, judge, rewards=rewards)
+    record = await router.score(sample("a b", LOOKUP, "a b c"), rollout("one two three stupid"))
+    # 4 words against the longest reference: the tool call counts 5 words here, so nothing is too long.
+    assert [c.contribution for c in record.components] == pytest.approx([0.8, 0.2, 0.0, 0.0])
+    short = await router.score(sample("a b"), rollout("one two three stupid"))
+    assert component(short, "length").outcome == Scored(value=-1.0)
+    assert short.total.value == pytest.approx(0.8 + 0.2 - 1.0)
+
+
+async def test_a_length_of_ones_own_stands_for_the_references():
+    rewards = RewardsConfig(length=LengthConfig(weight=1.0, cache_ratio=1.0, reference_length=2))
+    reranker, judge = pools({"one two three": 0.8})
+    record = await build(reranker, judge, rewards=rewards).score(sample("a b c d e f"), rollout("one two three"))
+    assert component(record, "length").outcome == Scored(value=-0.5)
+
+
+def test_a_reply_without_a_band_is_no_escalated_one():
+    """Of two references the judge was asked about one, and the reranker's failure for the other decided."""
+    metrics = RouterMetrics()
+    inside = RewardRecord(
+        key=rollout("a").key, total=Scored(value=0.8), components=(), action=Reply(content="a"), band="inside"
+    )  # fmt: skip
+    metrics.record(inside, escalated=False, malformed=False)
+    metrics.record(replace(inside, band="none"), escalated=True, malformed=False)
+    assert metrics.read()["router/escalated_frac"] == 0.0
+
+
+async def test_a_rationale_after_the_answer_has_no_length_and_breaks_no_rule():
+    reranker, judge = pools({"So?": 0.8})
+    router = build(reranker, judge, response_format="think_answer")
+    record = await router.score(sample("Why?"), rollout("<answer>So?</answer><think>what a stupid question and"))
+    assert record.total == Scored(value=0.8)
+    assert component(record, "length").outcome == Scored(value=0.0)
+    assert component(record, "rules").outcome == Scored(value=1.0)
+
+
+@given(
+    st.text(max_size=20).filter(lambda t: "</answer>" not in t),
+    st.one_of(
+        st.text(max_size=30),
+        st.sampled_from(["<think>stupid</think>", "<answer>no</answer>", "<tool_call>{", "</answer>"]),
+    ),
+)
+def test_in_post_cot_no_tail_moves_any_reward(answer: str, tail: str) -> None:
+    rewards = RewardsConfig(
+        format=FormatConfig(weight=0.2), length=LengthConfig(weight=1.0, cache_ratio=1.0), rules=RulesConfig(weight=0.5)
+    )
+
+    async def both() -> list[tuple[object, ...]]:
+        reranker = ScriptedPool("reranker", lambda question: reranked(0.8))
+        router = build(reranker, ScriptedPool("judge", {}), response_format="answer_think", rewards=rewards)
+        head = f"<answer>{answer}</answer>"
+        records = [await router.score(sample("a b"), rollout(text)) for text in (head, head + tail)]
+        return [(r.total, r.action, r.components, r.band) for r in records]
+
+    first, second = asyncio.run(both())
+    assert first == second
+
+
+async def test_the_format_reward_asks_for_the_order_that_each_prompt_asked_for():
+    asked = Formats(asked="hybrid", post_share=0.5)
+    samples = [sample("a b", sample_id=str(i)) for i in range(40)]
+    post = [s for s in samples if asked.of(s) == "answer_think"]
+    pre = [s for s in samples if asked.of(s) == "think_answer"]
+    assert 10 < len(post) < 30
+    router = RewardRouter(
+        RewardsConfig(consistency=ConsistencyConfig(weight=0.0), format=FormatConfig(weight=1.0)), {},
+        count_tokens=len, deadline_s=5.0, formats=asked,
+    )  # fmt: skip
+    answer_first, thought_first = "<answer>So?</answer><think>a</think>", "<think>a</think><answer>So?</answer>"
+    for own, right, wrong in ((post, answer_first, thought_first), (pre, thought_first, answer_first)):
+        records = [await router.score(own[0], rollout(text)) for text in (right, wrong)]
+        assert [component(r, "format").outcome.value for r in records] == [1.0, 0.0]
+        assert [r.action for r in records] == [Reply(content="So?")] * 2
+
+
+async def test_the_record_says_how_long_a_customer_waited():
+    reranker, judge = pools({"So?": 0.8})
+    router = build(reranker, judge, response_format="answer_think")
+    told = replace(rollout("<answer>So?</answer><think>a</think>"), seconds=2.0)
+    whole = await router.score(sample("Why?"), told)
+    assert (whole.answer_tokens, whole.answer_s) == (len(told.token_ids), 2.0)
+    marked = await router.score(sample("Why?"), replace(told, answer_tokens=1, answer_s=0.5))
+    assert (marked.answer_tokens, marked.answer_s) == (1, 0.5)
+
+
+async def test_counters_are_shares_of_what_they_name_and_reset():
+    reranker, judge = pools({"low": 0.3, "mid": 0.8, "high": 0.99}, {"low": 0.1, "high": 0.9})
+    router = build(reranker, judge)
+    for number, text in enumerate(["low", "mid", "mid2", "high", CALL_TEXT, ""]):
+        if text == "mid2":
+            reranker.script["mid2"] = Answer(score=0.9, call=call("reranker", queue_s=1.25, service_s=1.5))
+        await router.score(sample("a"), rollout(text, number))
+    metrics = router.metrics()
+    expected = {
+        "router/requests": 6.0, "router/reranker_calls": 4.0, "router/judge_calls": 2.0,
+        "router/type_mismatch_frac": 1 / 6, "router/tool_match_frac": 0.0, "router/verbatim_frac": 0.0,
+        "router/malformed_frac": 1 / 6,
+        "router/escalated_frac": 0.5, "router/cache_hit_frac": 0.0,
+        "router/band/below_frac": 0.25, "router/band/inside_frac": 0.5, "router/band/above_frac": 0.25,
+        "router/queue_s/reranker/mean": 0.5, "router/queue_s/reranker/max": 1.25,
+        "router/service_s/reranker/mean": 0.75,
+        "router/queue_s/judge/mean": 0.25, "router/queue_s/judge/max": 0.25, "router/service_s/judge/mean": 0.5,
+    }  # fmt: skip
+    assert metrics == pytest.approx(expected)
+    assert router.metrics() == {"router/requests": 0.0, "router/reranker_calls": 0.0, "router/judge_calls": 0.0}
+
+
+async def test_an_answer_that_was_known_already_took_no_time_and_is_in_no_mean():
+    reranker, judge = pools({"mid": 0.8})
+    router = build(reranker, judge)
+    for number in range(3):
+        await router.score(sample("a"), rollout("mid", number))
+    metrics = router.metrics()
+    assert (metrics["router/queue_s/reranker/mean"], metrics["router/service_s/reranker/mean"]) == (0.25, 0.5)
+
+
+async def test_seconds_come_from_the_clock_that_was_given():
+    ticks = iter([10.0, 12.5])
+    router = RewardRouter(
+        RewardsConfig(), {"reranker": ScriptedPool("r", {}), "judge": ScriptedPool("j", {})},
+        count_tokens=len, deadline_s=5.0, clock=lambda: next(ticks),
+    )  # fmt: skip
+    record = await router.score(sample(LOOKUP), rollout(CALL_TEXT))
+    assert record.seconds == 2.5
+    assert (record.response, record.response_tokens, record.versions) == (CALL_TEXT, 3, rollout("").versions)
+
+
+async def test_half_a_surrogate_pair_is_a_malformed_response():
+    """Real tokenizers refuse it; JSON over HTTP can carry it."""
+    counted = []
+    asked = {name: ScriptedPool(name, {}) for name in ("reranker", "judge")}
+    router = RewardRouter(
+        RewardsConfig(), asked, count_tokens=lambda text: counted.append(text.encode()) or 1, deadline_s=5.0
+    )
+    record = await router.score(sample("Why?"), rollout("Well \ud800"))
+    assert counted and record.action is None
+    assert next(c for c in record.components if c.name == "format").value == 0.0
+
+
+def test_metrics_that_nobody_reads_do_not_grow():
+    metrics = RouterMetrics()
+    for seconds in range(10_000):
+        metrics.question("judge", asked=True, call=replace(call("judge"), queue_s=float(seconds), service_s=2.0))
+    assert len(pickle.dumps(metrics)) < 2_000
+    read = metrics.read()
+    assert (read["router/queue_s/judge/mean"], read["router/queue_s/judge/max"]) == (4999.5, 9999.0)
+    assert read["router/service_s/judge/mean"] == 2.0

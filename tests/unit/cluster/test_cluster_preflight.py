@@ -1,0 +1,106 @@
+"""What a cluster's head answers before it is joined, by one that says what each test wants."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+import ray
+from ray.core.generated import gcs_service_pb2 as messages
+from ray.core.generated import gcs_service_pb2_grpc as services
+
+from hamr.cluster.cluster_preflight import check_joinable
+from hamr.errors import BadInput
+
+HERE = {"ray_version": ray.__version__, "python_version": ".".join(map(str, sys.version_info[:3]))}
+
+Start = Callable[..., str]
+
+
+class Head(services.InternalKVGcsServiceServicer):  # type: ignore[misc]
+    def __init__(self, described: dict[str, str], refuses: grpc.StatusCode | None) -> None:
+        self.described, self.refuses = described, refuses
+
+    def InternalKVGet(self, request: Any, context: grpc.ServicerContext) -> Any:
+        if self.refuses is not None:
+            context.abort(self.refuses, "no")
+        assert (request.namespace, request.key) == (b"cluster", b"CLUSTER_METADATA")
+        return messages.InternalKVGetReply(value=json.dumps(self.described).encode() if self.described else b"")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    servers = []
+
+    def started(described: dict[str, str], refuses: grpc.StatusCode | None = None) -> str:
+        server = grpc.server(futures.ThreadPoolExecutor(1))
+        services.add_InternalKVGcsServiceServicer_to_server(Head(described, refuses), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield started
+    for server in servers:
+        server.stop(None).wait()
+
+
+def refused(address: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        check_joinable(address)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_head_of_the_same_versions_is_joined(start: Start) -> None:
+    check_joinable(start(HERE))
+    check_joinable(start({}))
+
+
+def test_other_versions_are_named(start: Start) -> None:
+    address = start(HERE | {"python_version": "3.9.1"})
+    message = refused(address)
+    assert message.startswith(
+        f"cluster.address: '{address}': was started with Ray {ray.__version__} and Python 3.9.1, "
+    )
+    assert f"this process has Ray {ray.__version__} and Python {HERE['python_version']}; install the same" in message
+    assert "was started with Ray 2.52.0 and Python" in refused(start(HERE | {"ray_version": "2.52.0"}))
+
+
+def test_a_token_is_wrong_or_missing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = start(HERE, grpc.StatusCode.UNAUTHENTICATED)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert "does not take the token that is in force here; export RAY_AUTH_MODE=token and RAY_" in refused(address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert "wants a token; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in refused(address)
+
+
+def test_who_answers_may_be_no_ray(start: Start) -> None:
+    address = start(HERE, grpc.StatusCode.UNIMPLEMENTED)
+    assert "does not answer as a Ray cluster (unimplemented)" in refused(address)
+
+
+@pytest.mark.parametrize("form", ["{}", "ray://{}"])
+def test_nobody_answers(form: str) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        address = form.format(f"127.0.0.1:{unheard.getsockname()[1]}")
+        assert f"cluster.address: '{address}': nobody answers there" in refused(address)
+
+
+def test_auto_is_where_ray_would_look(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = start(HERE | {"ray_version": "2.52.0"})
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert f"cluster.address: '{address}': was started with Ray 2.52.0" in refused("auto")
+
+
+def test_what_is_no_address_is_left_to_ray() -> None:
+    check_joinable("local")

@@ -1,0 +1,63 @@
+"""Who needs which model where, and the one line for a node that has it not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hamr.cluster.model_folders import POLICY, _absent, _by_node, pool_model, refuse_absent
+from hamr.cluster.placement import Node, plan
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+
+POLICY_FOLDER, JUDGE_FOLDER = Path("/home/a/hub/policy"), Path("/home/a/hub/judge")
+MODELS = {POLICY: POLICY_FOLDER, pool_model("judge"): JUDGE_FOLDER}
+
+
+def test_each_node_needs_the_models_of_what_lies_there() -> None:
+    """Trainer, engine and router have the policy; a pool that asks an endpoint has no model here."""
+    config = Config.model_validate(
+        {
+            "data": {"type": "sage"},
+            "trainer": {"node_labels": {"room": "west"}},
+            "router": {"num_cpus": 3},
+            "pools": {
+                "judge": {"role": "judge", "prompt": "judge.en", "engine": {"node_labels": {"room": "east"}}},
+                "reranker": {
+                    "role": "reranker",
+                    "prompt": "reranker.en",
+                    "type": "openai",
+                    "endpoint": "http://10.0.0.1:1",
+                },
+            },
+        }
+    )
+    rooms = {"west": 2, "east": 2, "north": 3}
+    nodes = [Node(name=name, resources={"CPU": cpus}, labels={"room": name}) for name, cpus in rooms.items()]
+    assert _by_node(plan(config, nodes), MODELS) == {
+        "west": {POLICY: POLICY_FOLDER},
+        "north": {POLICY: POLICY_FOLDER},
+        "east": {pool_model("judge"): JUDGE_FOLDER},
+    }
+
+
+def test_a_folder_without_a_model_in_it_is_none(tmp_path: Path) -> None:
+    assert _absent([tmp_path]) == [tmp_path]
+    (tmp_path / "config.json").write_text("{}")
+    assert _absent([tmp_path, tmp_path / "none"]) == [tmp_path / "none"]
+
+
+def test_a_node_without_the_folder_is_named_with_what_to_set() -> None:
+    wanted = {"10.0.0.1": {POLICY: POLICY_FOLDER}, "10.0.0.2": MODELS}
+    refuse_absent(wanted, {"10.0.0.1": [JUDGE_FOLDER], "10.0.0.2": []})  # nobody needs it there
+    with pytest.raises(BadInput) as refused:
+        refuse_absent(wanted, {"10.0.0.1": [], "10.0.0.2": [JUDGE_FOLDER]})
+    assert str(refused.value) == (
+        "pools.judge.model: '/home/a/hub/judge': node 10.0.0.2 has no such folder; set HF_HOME and HAMR_CACHE to "
+        "folders that all nodes see, or give a model's folder in one"
+    )
+
+
+def test_a_node_that_does_not_answer_is_left_to_what_starts_on_it() -> None:
+    refuse_absent({"10.0.0.1": MODELS}, {"10.0.0.1": "no answer in 60 s"})

@@ -1,0 +1,72 @@
+"""What may be asked of a run's pools, without any."""
+
+from __future__ import annotations
+
+import pytest
+
+from hamr.cluster.placement import Node
+from hamr.cluster.scaling import check_growth, resized
+from hamr.config.schema import Config
+from hamr.errors import BadInput, CapacityError
+
+
+def config(judge: dict | None = None, **sections: object) -> Config:
+    pools = {
+        "reranker": {"role": "reranker", "prompt": "reranker.en", "replicas": 2},
+        "judge": {"role": "judge", "prompt": "judge.en"} | (judge or {}),
+        "spare": {"role": "grader"},
+    }
+    return Config.model_validate({"data": {"type": "sage"}, "pools": pools} | sections)
+
+
+def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
+    c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
+    changed = resized(c.pools, {"reranker": 5, "judge": 3}, c.rewards)
+    assert changed["reranker"].replicas == 5
+    bounds = changed["judge"].autoscaling
+    assert bounds is not None
+    assert (bounds.min_replicas, bounds.max_replicas) == (3, 4)
+    assert c.pools["reranker"].replicas == 2, "the configuration is what it was"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"rerankr": 2}, r"scale rerankr: 2: no such pool; there are \(nearest first\): reranker, "),
+        ({"judge": 0}, "scale judge: 0: the run needs it: rewards.consistency would have nobody to ask"),
+        ({"judge": -1}, "the run needs it"),
+        ({"spare": 0}, "a pool keeps one replica"),
+        ({"judge": 5}, "scale judge: 5: beyond the bounds of pools.judge.autoscaling, 2 to 4"),
+        ({"judge": 1}, "beyond the bounds"),
+    ],
+)
+def test_what_cannot_be_is_one_line(wanted: dict[str, int], says: str) -> None:
+    c = config({"autoscaling": {"min_replicas": 2, "max_replicas": 4}})
+    with pytest.raises(BadInput, match=says) as refused:
+        resized(c.pools, wanted, c.rewards)
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
+
+
+def test_who_asks_which_pool_follows_from_the_rewards() -> None:
+    assert config().rewards.asked == {"consistency.reranker": "reranker", "consistency.judge": "judge"}
+    alone = config(rewards={"consistency": {"mode": "reranker"}, "dialogue": {"weight": 1.0, "pool": "spare"}})
+    assert alone.rewards.asked == {"consistency.reranker": "reranker", "dialogue.pool": "spare"}
+
+
+def test_growth_needs_room_for_the_new_replicas_only() -> None:
+    c = config()
+    changed = resized(c.pools, {"reranker": 5}, c.rewards)
+    nodes = [Node(name="a", resources={"CPU": 1.0}), Node(name="b", resources={"CPU": 0.7})]
+    check_growth(c.pools, changed, nodes, {"reranker": 2})
+    with pytest.raises(CapacityError, match="scale reranker: 5: the cluster has room for 4: .* 0.5 CPU on one node"):
+        check_growth(c.pools, changed, nodes[:1], {"reranker": 2})
+    check_growth(c.pools, resized(c.pools, {"reranker": 1}, c.rewards), [], {"reranker": 2})
+
+
+def test_an_autoscaled_pool_that_load_has_grown_needs_no_room_again() -> None:
+    c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
+    changed = resized(c.pools, {"judge": 3}, c.rewards)
+    check_growth(c.pools, changed, [], {"judge": 3})
+    with pytest.raises(CapacityError, match="room for 2"):
+        check_growth(c.pools, changed, [], {"judge": 2})

@@ -1,0 +1,96 @@
+"""Files in shared memory, the comparison of log-probabilities, and the ranks of independent engines."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from hamr.errors import BadInput
+from hamr.models.weights import check_shared_room, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.trainer.deepspeed_weights import write_safetensors
+
+LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
+
+
+def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
+    own = weight_file(tmp_path, "ab")
+    others = [tmp_path / "psm_123", tmp_path / "hamr-weights-x-1.safetensors", tmp_path / "hamr-weights-1-a-0.txt"]
+    for file in (dead, own, *others):
+        file.write_text("w")
+    assert sweep_stale(tmp_path) == [dead]
+    assert sorted(tmp_path.iterdir()) == sorted([own, *others])
+
+
+def test_file_says_whose_and_which_it_is(tmp_path: Path) -> None:
+    assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
+
+
+def test_shared_memory_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    check_shared_room(tmp_path, 1)
+    with pytest.raises(BadInput, match=rf"rollout.transfer: '{tmp_path}': .* GB free on .*1000000000.0 GB needed"):
+        check_shared_room(tmp_path, 10**18)
+    with pytest.raises(BadInput, match="0.0 GB free"):
+        check_shared_room(tmp_path / "none", 1)
+
+
+def test_gap_by_hand() -> None:
+    assert logprob_gap([-1.0, -2.0, -math.inf], [-1.5, -2.0, -math.inf]) == (pytest.approx(0.5 / 3), 0.5)
+    assert logprob_gap([], []) == (0.0, 0.0)
+    assert logprob_gap([-math.inf], [-1.0]).max == math.inf
+    with pytest.raises(ValueError, match="one text"):
+        logprob_gap([-1.0], [])
+
+
+@given(LOGPROBS, st.floats(min_value=-3, max_value=3))
+def test_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], shift: float) -> None:
+    shifted = [x + shift for x in logprobs]
+    gap = logprob_gap(logprobs, shifted)
+    assert gap.mean == pytest.approx(abs(shift), abs=1e-9)
+    assert gap.max == pytest.approx(abs(shift), abs=1e-9)
+    assert gap == logprob_gap(shifted, logprobs)
+
+
+@given(engines=st.integers(1, 6), tensor_parallel=st.integers(1, 4))
+def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> None:
+    """The sender is 0; vLLM adds a worker's rank within its engine to the offset."""
+    address = nccl_address(("10.0.0.1", 4321), engines, tensor_parallel)
+    ranks = [
+        engine_init({"rank_offset": 1, "packed": True}, engine, tensor_parallel)["rank_offset"] + within
+        for engine in range(engines)
+        for within in range(tensor_parallel)
+    ]
+    assert [0, *ranks] == list(range(address.world_size))
+    assert address[:2] == ("10.0.0.1", 4321)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_file_written_over_another_is_that_of_the_library(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], dtype: torch.dtype
+) -> None:
+    """Over a longer and over a shorter file, in the same memory (its inode), read back by safetensors itself."""
+    tensors = {f"layer.{i}.wéight": torch.randn(shape).to(dtype) for i, shape in enumerate(shapes)}
+    file = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    for before in (b"", b"x" * 10_000, b"y"):
+        file.write_bytes(before)
+        inode = file.stat().st_ino
+        write_safetensors(tensors, file)
+        assert file.stat().st_ino == inode
+        read = load_file(file)
+        assert read.keys() == tensors.keys()
+        assert all(read[name].dtype == dtype and torch.equal(read[name], tensors[name]) for name in tensors)

@@ -1,0 +1,144 @@
+"""The breaker on a clock that the test moves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.config.faults import BreakerConfig
+from hamr.pools.circuit_breaker import PROBING_S, Breaker
+
+CONFIG = BreakerConfig(failure_frac=0.5, min_count=4, window_s=10.0, cooldown_s=5.0, probes=2)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock):
+    return Breaker(CONFIG, clock)
+
+
+def ask(breaker, *ends):
+    for end in ends:
+        ticket = breaker.admit()
+        assert ticket is not None
+        breaker.settle(ticket, end)
+
+
+def opened(breaker):
+    ask(breaker, False, False, False, False)
+    assert breaker.state == "open"
+    return breaker
+
+
+def test_it_opens_at_the_share_and_not_before_the_count(breaker):
+    ask(breaker, False, False, False)
+    assert breaker.state == "closed"
+    ask(breaker, False)
+    assert (breaker.state, breaker.admit(), breaker.openings) == ("open", None, 1)
+
+
+def test_failures_that_are_never_in_a_row_open_it_too(breaker):
+    ask(breaker, True, False, True, False)
+    assert breaker.state == "open"
+
+
+def test_a_smaller_share_keeps_it_closed(breaker):
+    ask(breaker, *[True, False, True] * 20)
+    assert breaker.state == "closed"
+
+
+def test_what_is_older_than_the_window_is_forgotten(breaker, clock):
+    ask(breaker, False, False, False)
+    clock.now = 10.5
+    ask(breaker, False)
+    assert breaker.state == "closed"
+
+
+def test_only_a_failure_opens_it(breaker, clock):
+    """Five good answers leave the window and two old failures are then half of four: no reason to open now."""
+    ask(breaker, *[True] * 5)
+    clock.now = 5.0
+    ask(breaker, False, False)
+    clock.now = 12.0
+    ask(breaker, True, True)
+    assert breaker.state == "closed"
+
+
+def test_probes_close_it(breaker, clock):
+    opened(breaker)
+    clock.now = 3.0
+    assert breaker.retry_in_s() == 2.0
+    clock.now = 5.0
+    assert breaker.state == "half_open"
+    probes = [breaker.admit(), breaker.admit()]
+    assert None not in probes
+    assert (breaker.admit(), breaker.retry_in_s()) == (None, PROBING_S)
+    breaker.settle(probes[0], True)
+    assert breaker.admit() is None, "an answered probe makes no room for a third"
+    breaker.settle(probes[1], True)
+    assert breaker.state == "closed"
+    ask(breaker, False, False, False)
+    assert breaker.state == "closed", "the failures before the outage are forgotten"
+
+
+def test_a_failed_probe_opens_it_again(breaker, clock):
+    opened(breaker)
+    clock.now = 6.0
+    first, second = breaker.admit(), breaker.admit()
+    breaker.settle(first, False)
+    assert (breaker.state, breaker.retry_in_s(), breaker.openings) == ("open", 5.0, 2)
+    breaker.settle(second, True)
+    assert breaker.state == "open", "the other probe belongs to the past"
+
+
+def test_a_probe_that_nobody_waited_for_gives_its_place_back(breaker, clock):
+    opened(breaker)
+    clock.now = 5.0
+    probes = [breaker.admit(), breaker.admit()]
+    breaker.settle(probes[0], None)
+    again = breaker.admit()
+    assert again is not None
+    breaker.settle(probes[1], True)
+    breaker.settle(again, True)
+    assert breaker.state == "closed"
+
+
+def test_what_was_asked_before_it_opened_does_not_count_as_a_probe(breaker, clock):
+    old = [breaker.admit(), breaker.admit()]
+    opened(breaker)
+    clock.now = 5.0
+    breaker.admit()
+    for ticket in old:
+        breaker.settle(ticket, True)
+    assert breaker.state == "half_open"
+    breaker.settle(old[0], False)
+    assert breaker.state == "half_open"
+
+
+@given(st.lists(st.tuples(st.floats(0, 4), st.sampled_from([True, False, None])), max_size=80))
+def test_it_never_sticks(events):
+    """Whatever happened, a pool that answers from now on is asked freely after one cool-down and its probes."""
+    clock = Clock()
+    breaker = Breaker(CONFIG, clock)
+    for wait, end in events:
+        clock.now += wait
+        ticket = breaker.admit()
+        if ticket is None:
+            assert breaker.state == "open"
+            assert 0.0 < breaker.retry_in_s() <= CONFIG.cooldown_s + 1e-9
+        else:
+            breaker.settle(ticket, end)
+    clock.now += CONFIG.cooldown_s
+    ask(breaker, *[True] * CONFIG.probes)
+    assert breaker.state == "closed"

@@ -1,0 +1,144 @@
+"""Responses that travel to the router together: each gets its own record, as soon as it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hamr.pools import router_calls
+from hamr.pools.router_calls import RouterCalls, in_batches, packed, packed_done, unpacked
+
+
+class Actor:
+    """Answers a call as the router actor does, by way of a function of the arguments."""
+
+    def __init__(self, score: Any) -> None:
+        self.score, self.calls, self.cancelled = score, [], []
+        self.score_many = self
+
+    def options(self, **how: Any) -> Any:
+        return self
+
+    def remote(self, calls: bytes) -> AsyncIterator[Any]:
+        self.calls.append(unpacked(calls))
+        return self._stream(self.calls[-1])
+
+    async def _stream(self, calls: list[Any]) -> AsyncIterator[Any]:
+        async for done in in_batches(self.score, calls):
+            yield _value(packed_done(done))
+
+
+async def _value(value: Any) -> Any:
+    return value
+
+
+async def quick(name: str, seconds: float = 0.0) -> Any:
+    await asyncio.sleep(seconds)
+    if name == "bad":
+        raise ValueError("a mistake of the router")
+    return f"record of {name}"
+
+
+async def test_those_that_come_together_share_a_call_and_get_their_own_record() -> None:
+    actor = Actor(quick)
+    calls = RouterCalls(actor)
+    records: list[Any] = await asyncio.gather(*(calls.score(f"r{i}") for i in range(10)))
+    assert records == [f"record of r{i}" for i in range(10)]
+    assert actor.calls == [[(f"r{i}",) for i in range(10)]]
+    assert await calls.score("later") == "record of later"
+    assert len(actor.calls) == 2
+
+
+async def test_a_full_call_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_calls, "MOST", 4)
+    monkeypatch.setattr(router_calls, "GATHER_S", 0.5)
+    actor = Actor(quick)
+    calls = RouterCalls(actor)
+    asked = [asyncio.create_task(calls.score(f"r{i}")) for i in range(9)]
+    await asyncio.sleep(0.05)
+    assert [len(call) for call in actor.calls] == [4, 4], "the ninth waits for company"
+    await asyncio.gather(*asked)
+    assert [len(call) for call in actor.calls] == [4, 4, 1]
+
+
+async def test_a_slow_one_keeps_nobody() -> None:
+    calls = RouterCalls(Actor(quick))
+    slow = asyncio.create_task(calls.score("slow", 30.0))
+    assert await asyncio.wait_for(calls.score("fast"), 5.0) == "record of fast"
+    assert not slow.done()
+    slow.cancel()
+
+
+async def test_a_mistake_concerns_its_own_response_alone() -> None:
+    calls = RouterCalls(Actor(quick))
+    good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
+    assert good == "record of good"
+    assert isinstance(bad, ValueError)
+
+
+async def test_a_dead_actor_concerns_all_that_have_no_record_yet() -> None:
+    async def dying(calls: bytes) -> AsyncIterator[Any]:
+        yield _value(packed([(1, "record of second")]))
+        raise ConnectionError("the actor died")
+
+    actor = Actor(quick)
+    actor.remote = dying  # type: ignore[method-assign, assignment]
+    calls = RouterCalls(actor)
+    first, second = await asyncio.gather(calls.score("first"), calls.score("second"), return_exceptions=True)
+    assert (str(first), second) == ("the actor died", "record of second")
+
+
+async def test_a_call_that_nobody_waits_for_is_cancelled_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    cancelled = []
+    monkeypatch.setattr(ray, "cancel", lambda stream, recursive: cancelled.append(recursive))
+    calls = RouterCalls(Actor(quick))
+    one, two = (asyncio.create_task(calls.score(name, 30.0)) for name in ("one", "two"))
+    await asyncio.sleep(0.05)
+    one.cancel()
+    await asyncio.sleep(0.05)
+    assert cancelled == []
+    two.cancel()
+    await asyncio.sleep(0.05)
+    assert cancelled == [False]
+
+
+async def test_one_who_leaves_before_the_call_is_not_in_it() -> None:
+    actor = Actor(quick)
+    calls = RouterCalls(actor)
+    gone = asyncio.create_task(calls.score("gone"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await calls.score("here") == "record of here"
+    assert actor.calls == [[("here",)]]
+
+
+async def test_an_error_that_cannot_travel_goes_in_words() -> None:
+    class Local(Exception):
+        """Of no module, so that no other process could make one."""
+
+    async def score(name: str) -> Any:
+        if name == "bad":
+            raise Local("odd")
+        return f"record of {name}"
+
+    calls = RouterCalls(Actor(score))
+    good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
+    assert good == "record of good"
+    assert isinstance(bad, RuntimeError) and "Local('odd')" in str(bad)
+
+
+async def test_a_response_that_is_cancelled_inside_of_the_router_is_told_so() -> None:
+    async def score(name: str) -> Any:
+        if name == "bad":
+            raise asyncio.CancelledError
+        return f"record of {name}"
+
+    calls = RouterCalls(Actor(score))
+    good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
+    assert good == "record of good"
+    assert isinstance(bad, RuntimeError) and "cancelled" in str(bad)

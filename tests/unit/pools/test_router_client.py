@@ -1,0 +1,81 @@
+"""The driver's side of the router, without Ray: what is in force is said again to every successor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from hamr.config.pools import RouterConfig
+from hamr.pools.router_actor import RouterClient
+from hamr.pools.router_calls import packed, unpacked
+from hamr.types import RewardRecord, Rollout, SampleKey, Scored, ServiceSample
+from hamr.types.cascade import Cascade
+
+SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
+ROLLOUT = Rollout(
+    key=SampleKey(run="r", step=1, prompt="s", sample=0),
+    prompt_ids=(1, 2),
+    token_ids=(3,),
+    logprobs=(-0.5,),
+    text="So?",
+    finish_reason="stop",
+    versions=(),
+)
+
+
+RECORD = RewardRecord(
+    key=ROLLOUT.key,
+    total=Scored(value=1.0),
+    components=(),
+    action=None,
+    band="none",
+    response=ROLLOUT.text,
+    response_tokens=1,
+    versions=(),
+)
+
+
+class Dying:
+    """An actor that dies under its first calls; what it was told is kept."""
+
+    def __init__(self, deaths: int) -> None:
+        self.left, self.told = deaths, []
+        self.score_many = self
+
+    def options(self, **how: Any) -> Any:
+        assert how == {"num_returns": "streaming"}
+        return self
+
+    async def remote(self, packed_calls: bytes) -> Any:
+        calls = unpacked(packed_calls)
+        self.told += calls
+        self.left -= 1
+        if self.left >= 0:
+            raise RayActorError
+        yield _value(packed([(i, RECORD) for i in range(len(calls))]))
+
+
+async def _value(value: Any) -> Any:
+    return value
+
+
+async def test_a_restarted_router_is_told_the_cascade_again() -> None:
+    actor: Any = Dying(deaths=2)
+    client, cascade = RouterClient(actor, RouterConfig(deadline_s=30.0)), Cascade(0.1, 0.2, 0.3, 0.4)
+    await client.score(SAMPLE, ROLLOUT, cascade=cascade, group_aware=False)
+    assert [call[2:] for call in actor.told] == [(cascade, False)] * 3
+
+
+async def test_without_a_cascade_the_configured_one_counts() -> None:
+    actor: Any = Dying(deaths=0)
+    await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
+    assert actor.told[0][2:] == (None, True)
+
+
+async def test_tokens_that_no_reward_reads_stay_here_and_the_record_keeps_how_likely_they_were() -> None:
+    actor: Any = Dying(deaths=0)
+    record = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
+    sent = actor.told[0][1]
+    assert (sent.prompt_ids, sent.logprobs, sent.token_ids) == ((), (), (3,))
+    assert record.mean_logprob == -0.5

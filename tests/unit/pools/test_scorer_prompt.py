@@ -1,0 +1,149 @@
+"""Reading a score from label probabilities, and fitting a template to a model's tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from hamr.apps.scorer.command import prepare_scorers
+from hamr.config.load import load_config
+from hamr.config.pools import PoolConfig
+from hamr.config.resources import resource
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable
+from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.scorer_prompt import MIN_LABEL_MASS, ScorerPrompt, read_labels
+from hamr.pools.scorers import check_scorer
+from hamr.prompting.templates import PromptTemplate, VerdictToken
+
+VARIABLES = {"history": "Customer: hi", "statement_a": "Hello!", "statement_b": "Good morning."}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder as far as its tokenizer goes: byte-level BPE that knows the labels as whole words."""
+    core = tokenizers.Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.train_from_iterator(
+        ["yes no Yes Part No Verdict:", "Verdict: Yes Verdict: Part Verdict: No yes\nno\n"] * 50,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            show_progress=False,
+            special_tokens=["<|im_start|>", "<|im_end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    path = tmp_path_factory.mktemp("model")
+    core.save(str(path / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    settings = {"eos_token": "<|im_end|>", "chat_template": template}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> ScorerPrompt:
+    return ScorerPrompt(PromptTemplate.load("judge.en"), load_tokenizer(folder))
+
+
+def test_score_by_hand() -> None:
+    """0.3, 0.2, 0.1 of the whole are 1/2, 1/3, 1/6 of the labels: 1/2 + 0.5 / 3 = 2/3."""
+    reading = read_labels({"yes": 0.3, "part": 0.2, "no": 0.1})
+    assert reading.score == pytest.approx(2 / 3)
+    assert reading.label_mass == pytest.approx(0.6)
+    assert reading.probabilities == pytest.approx({"yes": 1 / 2, "part": 1 / 3, "no": 1 / 6})
+    assert reading.verdict == "yes"
+
+
+def test_two_levels_give_p_yes() -> None:
+    assert read_labels({"yes": 0.06, "no": 0.02}).score == pytest.approx(0.75)
+
+
+def test_hard_verdict_and_soft_score_may_differ() -> None:
+    reading = read_labels({"yes": 0.40, "part": 0.15, "no": 0.45})
+    assert reading.verdict == "no"
+    assert reading.score == pytest.approx(0.475)
+
+
+@pytest.mark.parametrize("mass", [0.0, MIN_LABEL_MASS / 4, math.nan])
+def test_no_mass_on_the_labels_is_no_score(mass: float) -> None:
+    with pytest.raises(VerdictUnparsable):
+        read_labels({"yes": mass, "no": mass})
+
+
+@given(st.tuples(*[st.floats(1e-4, 1.0)] * 3))
+def test_a_score_is_a_share(masses: tuple[float, float, float]) -> None:
+    total = sum(masses) * 1.000001
+    reading = read_labels(dict(zip(("yes", "part", "no"), (m / total for m in masses), strict=True)))
+    assert 0.0 <= reading.score <= 1.0
+    assert math.isclose(sum(reading.probabilities.values()), 1.0)
+
+
+def test_log_probabilities_are_read_by_token(judge: ScorerPrompt) -> None:
+    said = {judge.labels["yes"]: math.log(0.3), judge.labels["part"]: math.log(0.2), judge.labels["no"]: math.log(0.1)}
+    assert judge.read(said).score == pytest.approx(2 / 3)
+
+
+def test_the_label_follows_the_prefix_as_one_token(judge: ScorerPrompt) -> None:
+    encode = judge.tokenizer.encode
+    for label, said in judge.template.labels.items():
+        assert encode(judge.template.verdict_prefix + said.token) == [
+            *judge.verdict_ids(after_thinking=False),
+            judge.labels[label],
+        ]
+
+
+def test_the_question_ends_where_the_scorer_speaks(judge: ScorerPrompt) -> None:
+    text = judge.tokenizer.core.decode(judge.question_ids(VARIABLES), skip_special_tokens=False)
+    assert text.endswith("<|im_start|>assistant\n")
+    assert "Good morning." in text
+
+
+def test_a_label_of_several_tokens_is_named(judge: ScorerPrompt) -> None:
+    labels = dict(judge.template.labels) | {"part": VerdictToken(token=" somewhat-consistent", value=0.5)}
+    with pytest.raises(BadInput, match=r"labels\.part\.token.*' somewhat-consistent'.*exactly one token"):
+        ScorerPrompt(dataclasses.replace(judge.template, labels=labels), judge.tokenizer)
+
+
+def test_a_pool_with_an_unknown_template_is_refused_before_any_engine(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="reranker"):
+        check_scorer("r", PoolConfig(role="reranker", prompt="rerankr.en"), folder)
+
+
+def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = PromptTemplate.load("reranker.en")
+    odd = dataclasses.replace(template, labels=dict(template.labels) | {"no": VerdictToken(token="nein!", value=0.0)})
+    monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
+    with pytest.raises(BadInput, match=r"^pools\.ranker: prompt reranker\.en: labels\.no\.token"):
+        check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{{ statement_b }}", "{{ reply }}", r"its template wants \['reply'\]"),
+        ("{{ statement_b }}", "{{ statement_a }}", "does not show {{ statement_b }}"),
+    ],
+)
+def test_a_template_that_no_question_can_fill_is_refused_before_ray_starts(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    text = resource("prompts", "reranker_short.en.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "mine.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    job = load_config(["experiment=smoke", f"pools.reranker.prompt={tmp_path / 'mine.yaml'}"])
+    with pytest.raises(ConfigError, match=said) as refused:
+        prepare_scorers(job, (), (), lambda line: None)
+    assert refused.value.where == "pools.reranker.prompt"
+    assert "\n" not in str(refused.value)

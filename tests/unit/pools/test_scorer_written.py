@@ -1,0 +1,175 @@
+"""Written answers of a local engine and of an endpoint, on scripted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.config.pools import PoolConfig
+from hamr.pools.scorer_openai import OpenAIScorer
+from hamr.pools.scorer_written import REASK_TEMPERATURE, GraderScorer, Writer
+from hamr.protocols import SamplingConfig
+from hamr.rewards.written import WrittenPrompt
+from hamr.types import Question
+
+SCHEMA = {"type": "object"}
+
+
+class Words:
+    """A tokenizer whose tokens are words."""
+
+    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        return list(range(sum(len(m["content"].split()) for m in messages)))
+
+
+class Engine:
+    """Says `text` until the tokens are used up; keeps what it was asked."""
+
+    def __init__(self, text: str, tokens: int = 3) -> None:
+        self.text, self.tokens, self.asked = text, tokens, []
+
+    async def complete(self, ids: Sequence[int], sampling: SamplingConfig, **how: Any) -> SimpleNamespace:
+        self.asked.append((len(ids), sampling, how))
+        cut = sampling.max_new_tokens < self.tokens
+        said = min(self.tokens, sampling.max_new_tokens)
+        reason = "length" if cut else "stop"
+        return SimpleNamespace(text=self.text, token_ids=(1,) * said, finish_reason=reason, cached_tokens=2)
+
+
+def grader(**changes: Any) -> PoolConfig:
+    return PoolConfig.model_validate({"role": "grader", "max_context": 4000, "price_per_1k_tokens": 2.0} | changes)
+
+
+def question(attempt: int = 0) -> Question:
+    variables = {"history": "Customer: Hi.", "response": "Hello.", "call": ""}
+    return Question(variables=variables, prompt="dialogue.en", schema=SCHEMA, attempt=attempt)
+
+
+def scorer(engine: Engine, config: PoolConfig) -> GraderScorer:
+    return GraderScorer(Writer("side", config, engine, Words(), "m@1"))  # type: ignore[arg-type]
+
+
+async def test_the_whole_text_comes_back_with_its_bill() -> None:
+    engine = Engine("Fine. {}")
+    (answer,) = await scorer(engine, grader(answer_tokens=50)).score([question()])
+    assert (answer.text, answer.score, answer.failure) == ("Fine. {}", None, None)
+    ((prompt_tokens, sampling, how),) = engine.asked
+    assert (sampling.temperature, sampling.max_new_tokens) == (0.0, 50)
+    assert how == {"seed": 0, "schema": None}
+    assert answer.call is not None
+    assert (answer.call.pool, answer.call.model, answer.call.output_tokens) == ("side", "m@1", 3)
+    assert answer.call.prompt_version == WrittenPrompt.load("dialogue.en").id
+    assert answer.call.cost == pytest.approx(2.0 * (prompt_tokens + 3) / 1000)
+
+
+async def test_asking_again_is_not_greedy_and_the_schema_holds_where_it_is_wanted() -> None:
+    engine = Engine("x")
+    await scorer(engine, grader(structured=True)).score([question(attempt=2)])
+    ((_, sampling, how),) = engine.asked
+    assert sampling.temperature == REASK_TEMPERATURE
+    assert how == {"seed": 2, "schema": SCHEMA}
+
+
+async def test_an_answer_that_is_cut_off_is_unparsable_even_if_a_verdict_stands_in_it() -> None:
+    engine = Engine('{"reason": "quoted", "score": 5}', tokens=60)
+    (answer,) = await scorer(engine, grader(answer_tokens=50)).score([question()])
+    assert (answer.text, answer.failure, answer.detail) == (None, "unparsable", "cut off after 50 tokens")
+
+
+async def test_a_question_that_leaves_no_room_is_not_put() -> None:
+    engine = Engine("x")
+    (answer,) = await scorer(engine, grader(max_context=20)).score([question()])
+    assert answer.failure == "unparsable"
+    assert "max_context=20" in answer.detail
+    assert engine.asked == []
+
+
+async def test_the_answer_gets_what_room_is_left() -> None:
+    engine = Engine("x")
+    (full,) = await scorer(engine, grader(answer_tokens=10_000)).score([question()])
+    ((prompt_tokens, sampling, _),) = engine.asked
+    assert sampling.max_new_tokens == 4000 - prompt_tokens
+    assert full.text == "x"
+
+
+async def test_a_grader_has_no_prompt_of_its_own() -> None:
+    (answer,) = await scorer(Engine("x"), grader()).score([Question(variables={})])
+    assert answer.failure == "unparsable"
+
+
+# --- an endpoint -------------------------------------------------------------------------------
+
+
+class Completions:
+    def __init__(self, text: str | None, finish: str = "stop") -> None:
+        self.text, self.finish, self.asked = text, finish, []
+
+    async def create(self, **request: Any) -> Any:
+        from openai.types.chat import ChatCompletion
+
+        self.asked.append(request)
+        choice = {"index": 0, "finish_reason": self.finish, "message": {"role": "assistant", "content": self.text}}
+        usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "served", "choices": [choice]}
+        return ChatCompletion.model_validate(body | {"usage": usage})
+
+
+def endpoint(completions: Completions, **changes: Any) -> OpenAIScorer:
+    made = OpenAIScorer("side", grader(type="openai", endpoint="http://localhost:1/v1", **changes))
+    made._client = SimpleNamespace(chat=SimpleNamespace(completions=completions))  # type: ignore[assignment]
+    return made
+
+
+async def test_an_endpoint_writes_too() -> None:
+    completions = Completions("Fine. {}")
+    (answer,) = await endpoint(completions, answer_tokens=40).score([question()])
+    assert answer.text == "Fine. {}"
+    assert answer.call is not None
+    assert (answer.call.model, answer.call.prompt_tokens, answer.call.output_tokens) == ("served", 7, 5)
+    assert answer.call.prompt_version == WrittenPrompt.load("dialogue.en").id
+    (request,) = completions.asked
+    assert (request["temperature"], request["max_tokens"]) == (0.0, 40)
+    assert "response_format" not in request
+    assert "<response>\nHello.\n</response>" in request["messages"][1]["content"]
+
+
+async def test_an_endpoint_is_held_to_the_schema_where_it_is_wanted() -> None:
+    completions = Completions("{}")
+    await endpoint(completions, structured=True).score([question(attempt=1)])
+    (request,) = completions.asked
+    assert request["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert (request["temperature"], request["seed"]) == (REASK_TEMPERATURE, 1)
+
+
+async def test_a_verdict_that_is_asked_for_again_is_another_draw() -> None:
+    completions = Completions("Verdict: Yes")
+    made = endpoint(completions, role="judge", prompt="judge.en")
+    asked = Question(variables={"history": "", "statement_a": "Hello.", "statement_b": "Hi."})
+    answers = await made.score([asked, replace(asked, attempt=1)])
+    assert [a.score for a in answers] == [1.0, 1.0]
+    assert [(r["temperature"], r["seed"]) for r in completions.asked] == [(0.0, 0), (REASK_TEMPERATURE, 1)]
+
+
+async def test_an_endpoint_s_answer_that_is_cut_off_is_unparsable() -> None:
+    (answer,) = await endpoint(Completions("{}", finish="length")).score([question()])
+    assert (answer.text, answer.failure) == (None, "unparsable")
+    (empty,) = await endpoint(Completions(None)).score([question()])
+    assert empty.text == "", "an empty answer is one, which its reader refuses"
+    (without,) = await endpoint(Completions("x")).score([Question(variables={})])
+    assert without.failure == "unparsable"
+
+
+async def test_a_conversation_is_asked_as_it_stands_with_its_own_way_of_sampling() -> None:
+    engine = Engine("Certainly.")
+    talk = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Can you help me?"})
+    asked = Question(messages=talk, temperature=0.9, max_new_tokens=7, seed=40, attempt=1)
+    (answer,) = await scorer(engine, grader(answer_tokens=50)).score([asked])
+    assert answer.text == "Certainly."
+    assert answer.call is not None
+    assert answer.call.prompt_version == "chat"
+    ((prompt_tokens, sampling, how),) = engine.asked
+    assert (prompt_tokens, sampling.temperature, sampling.max_new_tokens, how["seed"]) == (6, 0.9, 7, 41)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.errors import BadInput
+from hamr.procedures import load_scenario
+
+FREE = {"PackageStatus": "NoContract", "Penalty": 0}
+BOUND = {"PackageStatus": "Contracted", "Penalty": 100}
+
+
+@pytest.fixture(scope="module")
+def telecom():
+    return load_scenario("telecom_package")
+
+
+@pytest.mark.parametrize(
+    ("labels", "system", "path", "action"),
+    [
+        (("Enquiry", "Agree", "Data", "Calm"), FREE, [1, 2, 3, 6, 4], "ChangeOrder"),
+        (("Change", "Agree", "Data", "Discontent"), BOUND, [1, 2, 4, 5, 7], "TransHuman"),
+        (("Enquiry", "Reject", "Voice", "Calm"), FREE, [1, 2, 3, 6], "GoodBye"),
+    ],
+)
+def test_the_papers_example_paths(telecom, labels, system, path, action):
+    names = ("ConsumptionType", "ApplicationTendency", "ConsumptionProfile", "EmotionTag")
+    fields = dict(zip(names, labels, strict=True))
+    expected = [f"stage{number}" for number in path]
+    assert telecom.reference(fields, system) == (expected, action)
+    assert any(
+        dict(case.fields) == fields and dict(case.system) == system and list(case.route.stages) == expected
+        for case in telecom.cases()
+    )
+
+
+def test_twelve_leaves_nine_sequences_and_thirty_six_cases(telecom):
+    routes = telecom.paths()
+    assert len(routes) == len(set(routes)) == 12
+    assert len({route.stages for route in routes}) == 9
+    cases = telecom.cases()
+    assert len({(tuple(c.fields.items()), tuple(c.system.items())) for c in cases}) == len(cases) == 36
+    assert {case.route for case in cases} == set(routes)
+
+
+def test_cancelling_does_not_read_the_contract(telecom):
+    path, action = telecom.reference({"ConsumptionType": "Cancel"}, FREE)
+    assert (path, action) == (["stage1", "stage2", "stage5"], "ChangeOrder")
+
+
+def test_every_route_follows_edges_whose_conditions_hold(telecom):
+    graph = telecom.graph
+    assert networkx.is_directed_acyclic_graph(graph)
+    for case in telecom.cases():
+        known = {**case.fields, **case.system}
+        nodes = [*case.route.stages, case.route.action]
+        for here, there in pairwise(nodes):
+            edge = graph.edges[here, there]
+            assert edge["reads"] is None or any(test.holds(known[edge["reads"]]) for test in edge["when"])
+
+
+@given(penalty=st.integers(min_value=1, max_value=10**9))
+def test_any_positive_penalty_leads_to_the_mood(penalty):
+    walk = load_scenario("telecom_package").walk(
+        {"ConsumptionType": "Change"}, {"PackageStatus": "Contracted", "Penalty": penalty}
+    )
+    assert walk.path[-1] == "stage7"
+    assert walk.awaits == "EmotionTag"
+    assert walk.action is None
+
+
+def test_a_walk_says_what_it_waits_for(telecom):
+    assert telecom.walk({}, FREE).awaits == "ConsumptionType"
+    assert telecom.walk({"ConsumptionType": "Enquiry", "ConsumptionProfile": None}, FREE).awaits == "ConsumptionProfile"
+
+
+@pytest.mark.parametrize(
+    ("fields", "system", "said"),
+    [
+        ({"ConsumptionType": "Change"}, {"PackageStatus": "Contracted", "Penalty": -1}, "at least 0"),
+        ({"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penalty": 5}, "belongs to a contract"),
+        ({"ConsumptionType": "Change"}, {"PackageStatus": "Contracted", "Penalty": True}, "whole number"),
+        ({"ConsumptionType": "Change"}, {"PackageStatus": "Contracted", "Penalty": "100"}, "whole number"),
+        ({"ConsumptionType": "Change"}, {"PackageStatus": "Contracted"}, "Penalty: None: missing"),
+        ({"ConsumptionType": "Buy"}, FREE, "allowed: ['Enquiry', 'Change', 'Cancel']"),
+        ({"Mood": "Calm"}, FREE, "no such variable"),
+        ({"ConsumptionType": "Enquiry"}, FREE, "stage3 needs it"),
+        ({"ConsumptionType": "Change"}, BOUND, "stage7 needs it"),
+    ],
+)
+def test_what_cannot_be_is_refused(telecom, fields, system, said):
+    with pytest.raises(BadInput) as caught:
+        telecom.reference(fields, system)
+    assert said in str(caught.value)
+
+
+def test_the_path_list_has_the_form_of_the_paper(telecom):
+    listed = telecom.path_list()
+    assert len(listed) == 36
+    assert {
+        "Classification_items": ["Change", "Agree", "Data", "Discontent"],
+        "system_variables": {"PackageStatus": "Contracted", "Penalty": 100},
+        "expected_path": ["stage1", "stage2", "stage4", "stage5", "stage7"],
+        "final_output": {"Action": "TransHuman"},
+    } in listed
+
+
+def test_facts_of_the_ticket_decide_nothing(telecom):
+    fields = {"ConsumptionType": "Change"}
+    assert telecom.reference(fields, telecom.furnished(FREE, seed=3)) == telecom.reference(fields, FREE)
+
+
+def test_a_mistyped_variable_gets_the_nearest(telecom):
+    with pytest.raises(BadInput, match="did you mean 'Penalty'"):
+        telecom.reference({"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penaltie": 0})

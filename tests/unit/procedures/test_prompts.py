@@ -1,0 +1,172 @@
+"""What agent, customer and judge are told: golden renderings, and what a scenario's file has to appear in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from hamr.errors import BadInput, ConfigError
+from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures import prompts as texts
+from hamr.procedures.templates import Phrases, TextPrompt
+
+GOLDEN = Path(__file__).parent / "golden"
+LANGUAGES = ("en", "zh")
+FIELDS = {"ConsumptionType": "Enquiry", "ApplicationTendency": "Reject", "ConsumptionProfile": "Voice"}
+
+
+def render(kind, name, language):
+    scenario = load_scenario(name)
+    system = scenario.furnished(scenario.file.system_states[-1], seed=0)
+    if kind == "service":
+        return texts.service_prompt(scenario, system, language=language)
+    if kind == "judge":
+        return texts.judge_prompt(scenario, language=language)
+    if kind == "policy":
+        return texts.policy_text(scenario, language=language)
+    if kind == "sop":
+        return texts.sop_text(scenario, language=language)
+    return texts.user_prompt(
+        scenario,
+        intent="advice",
+        persona="pensioner",
+        level="weak",
+        fields=FIELDS,
+        system=system,
+        language=language,
+    )
+
+
+RENDERED = [(kind, "telecom_package") for kind in ("service", "user", "judge")] + [("policy", "online_education")]
+RENDERED += [("sop", name) for name in scenario_names()]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(("kind", "name"), RENDERED)
+def test_golden_rendering(kind, name, language):
+    golden = GOLDEN / f"{kind}.{name}.{language}.txt"
+    text = render(kind, name, language) + "\n"
+    if os.environ.get("HAMR_WRITE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", scenario_names())
+def test_the_procedure_in_words_has_every_edge_of_the_graph(name, language):
+    """Read back, the text gives the graph: nothing of it is written by hand."""
+    scenario = load_scenario(name)
+    edges, here = set(), ""
+    for line in texts.sop_text(scenario, language=language).splitlines():
+        stage = re.match(r"- (stage[\w@]+)", line)
+        here = stage[1] if stage else here
+        found = re.search(r"(?:go on to |转到 )(stage[\w@]*\w)|ACTION = ([\w+]+)", line)
+        if found:
+            edges.add((here, found[1] or found[2]))
+    assert edges == set(scenario.graph.edges)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", scenario_names())
+def test_agent_and_judge_are_told_all_that_the_scenario_says(name, language):
+    scenario = load_scenario(name)
+    file = scenario.file
+    system = scenario.furnished(file.system_states[0], seed=1)
+    told = texts.service_prompt(scenario, system, language=language)
+    judged = texts.judge_prompt(scenario, language=language)
+    for text in (told, judged):
+        assert texts.sop_text(scenario, language=language) in text
+        for entry in (*file.actions.values(), *file.fields.values()):
+            assert entry.description.of(language) in text
+        for field in file.fields.values():
+            assert all(meaning.of(language) in text for meaning in field.meanings.values())
+    for key in texts.SERVICE_KEYS:
+        assert f'"{key}":' in told
+    for variable, value in system.items():
+        assert f"{variable} = {json.dumps(value) if isinstance(value, bool) else value}" in told
+    for item in file.catalogue.values():
+        assert item.of(language) in told
+    for key in (*texts.JUDGE_KEYS, *texts.DIMENSIONS):
+        assert f'"{key}":' in judged
+    assert str(texts.CHAT_WORDS) in told
+    assert not re.search(r"\n{3,}|&lt;|\{\w+\}", told + judged)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", scenario_names())
+def test_the_customer_never_sees_what_the_back_end_hides_nor_the_procedure(name, language):
+    scenario = load_scenario(name)
+    file = scenario.file
+    for case in scenario.cases():
+        system = scenario.furnished(case.system, seed=2)
+        text = texts.user_prompt(
+            scenario,
+            intent=scenario.intents_of(case.fields)[0],
+            persona=next(iter(file.personas)),
+            level=file.levels[-1],
+            fields=case.fields,
+            system=system,
+            language=language,
+        )
+        hidden = [v for part in (file.system, file.facts) for v, entry in part.items() if entry.hidden]
+        assert not any(variable in text for variable in hidden)
+        assert "ACTION" not in text and "stage2" not in text
+        assert all(file.fields[f].meanings[value].of(language) in text for f, value in case.fields.items())
+        assert f"\n{texts.END_MARK}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"intent": "advise"}, "did you mean 'advice'"),
+        ({"persona": "comuter"}, "did you mean 'commuter'"),
+        ({"level": "storng"}, "did you mean 'strong'"),
+        ({"fields": {"ConsumptionType": "Cancel"}}, "the fields differ"),
+        ({"fields": {"ConsumptionType": "Enquiry", "Mood": "Calm"}}, "no such field"),
+        ({"system": {"Penaltie": 1}}, "did you mean 'Penalty'"),
+        ({"language": "de"}, "known: ['en', 'zh']"),
+    ],
+)
+def test_what_a_scenario_does_not_have_is_refused(change, said):
+    good = {"intent": "advice", "persona": "commuter", "level": "zero", "fields": {}, "system": {}, "language": "en"}
+    texts.user_prompt(load_scenario("telecom_package"), **good)
+    with pytest.raises(BadInput) as caught:
+        texts.user_prompt(load_scenario("telecom_package"), **{**good, **change})
+    assert said in str(caught.value)
+
+
+def test_both_languages_have_the_same_phrases_with_the_same_gaps():
+    one, other = (Phrases.load(f"sage_phrases.{language}").phrases for language in LANGUAGES)
+    gap = re.compile(r"\{\w+\}")
+    assert one.keys() == other.keys()
+    assert all(set(gap.findall(one[key])) == set(gap.findall(other[key])) for key in one)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_records_can_name_the_templates(language):
+    ids = texts.prompt_ids(language)
+    assert set(ids) == {"service", "user", "judge", "policy", "phrases"}
+    assert all(re.fullmatch(rf"sage_{role}\.{language}@\d+\+[0-9a-f]{{12}}", ids[role]) for role in ids)
+
+
+def test_weights_sum_to_a_hundred():
+    assert sum(texts.DIMENSIONS.values()) == 100
+    assert list(texts.DIMENSIONS.values()) == [20, 25, 25, 15, 15]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: t\nversion: 1\nlanguage: en\n", "exactly the keys"),
+        ("name: t\nversion: 1\nlanguage: en\ntext: '{{ a }}'\n", "alone in a tag"),
+        ("name: t\nversion: one\nlanguage: en\ntext: x\n", "integer"),
+    ],
+)
+def test_a_bad_template_is_one_clear_line(tmp_path, text, said):
+    (tmp_path / "t.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        TextPrompt.load(str(tmp_path / "t.yaml"))

@@ -1,0 +1,55 @@
+"""What an engine is told, without starting one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hamr.config.pools import EngineConfig
+from hamr.errors import BadInput
+from hamr.rollout.vllm_settings import engine_args, engine_env
+
+
+def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
+    engine = EngineConfig(threads=2, kv_cache_mb=96, block_size=64, max_num_seqs=48)
+    env = engine_env(engine)
+    assert env["OMP_NUM_THREADS"] == "2"
+    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    args = engine_args("/m", engine, "bfloat16", 1024, 7)
+    assert (args["kv_cache_memory_bytes"], args["block_size"], args["max_num_seqs"]) == (96 << 20, 64, 48)
+    assert (args["max_model_len"], args["seed"], args["logprobs_mode"]) == (1024, 7, "processed_logprobs")
+    assert "gpu_memory_utilization" not in args
+
+
+def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
+    engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
+    args = engine_args("/m", engine, "bfloat16", 4096, 0, nccl=True)
+    assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
+    assert args["distributed_executor_backend"] == "mp"
+    assert "distributed_executor_backend" not in engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 4096, 0)
+    assert args["enforce_eager"] is False
+    assert args["weight_transfer_config"] == {"backend": "nccl"}
+    assert "kv_cache_memory_bytes" not in args
+    assert "OMP_NUM_THREADS" not in engine_env(engine)
+    assert "enable_sleep_mode" not in args
+    assert engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
+
+
+def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:
+    with pytest.raises(BadInput, match="multiples of 32"):
+        engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0)
+    assert engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0)["block_size"] == 16
+
+
+def test_modules_stay_light() -> None:
+    """The router and the driver import these for their tokenizers and types; seconds of imports would be theirs."""
+    code = (
+        "import sys, hamr.models.bundled, hamr.models.tokenizer, hamr.rollout.vllm_engine, hamr.models.weights, "
+        "hamr.rollout.workers, hamr.trainer.weight_sync; print([m for m in ('torch', 'vllm', 'ray', 'transformers') "
+        "if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,209 @@
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.telemetry import glossary
+from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup, markdown
+from hamr.telemetry.metrics import (
+    Histogram,
+    MetricsWriter,
+    percentile,
+    read_jsonl,
+    read_metrics,
+    reduce_stats,
+    reward_metrics,
+    router_metrics,
+    std,
+)
+from hamr.types import Component, JudgeTimeout, MalformedResponse, ReferenceScore, RerankerUnavailable, Scored
+
+from tests.unit.telemetry.records import BANDS, FAILURES, call, record
+
+outcomes = st.sampled_from([Scored(value=0.5), MalformedResponse(), *(failure() for failure in FAILURES)])
+
+
+def part(name, outcome, weight=1.0):
+    return Component(name=name, outcome=outcome, weight=weight)
+
+
+def test_reward_metrics_by_hand():
+    rs = [
+        record(0, 1.0, components=[part("consistency", Scored(value=0.5)), part("format", Scored(value=1.0))]),
+        record(1, 3.0, components=[part("consistency", Scored(value=0.9)), part("format", Scored(value=0.0))]),
+        record(2, MalformedResponse(), components=[part("consistency", MalformedResponse())]),
+        record(3, JudgeTimeout(), components=[part("consistency", JudgeTimeout()), part("format", Scored(value=1.0))]),
+    ]
+    m = reward_metrics(rs)
+    # The failure is in no mean of the total: (1 + 3 + 0) / 3. Its format score is a score all the same.
+    assert m["reward/total/mean"] == pytest.approx(4 / 3)
+    assert (m["reward/total/min"], m["reward/total/max"]) == (0.0, 3.0)
+    assert m["reward/total/std"] == pytest.approx(math.sqrt((1 / 9 + 25 / 9 + 16 / 9) / 3))
+    assert m["reward/total/p50"] == 1.0
+    assert m["reward/consistency/mean"] == pytest.approx((0.5 + 0.9 + 0.0) / 3)
+    assert m["reward/format/mean"] == pytest.approx(2 / 3)
+    assert m["reward/failed_frac"] == 0.25
+    assert m["reward/outcome/scored"] == 0.5
+    assert m["reward/outcome/malformed_response"] == m["reward/outcome/judge_timeout"] == 0.25
+    assert m["reward/outcome/reranker_unavailable"] == 0.0
+
+
+def test_a_step_in_which_everything_failed_has_no_mean():
+    m = reward_metrics([record(0, RerankerUnavailable())])
+    assert m["reward/failed_frac"] == m["reward/outcome/reranker_unavailable"] == 1.0
+    assert "reward/total/mean" not in m
+    assert "reward/consistency/mean" not in m
+    assert reward_metrics([]) == {} == router_metrics([])
+
+
+def test_router_metrics_by_hand():
+    bands = ["below", "inside", "inside", "above", "inside", "tool_match", "type_mismatch", "type_mismatch"]
+    calls = {
+        0: (call("reranker", tokens=10), call("judge", tokens=30, cost=0.5)),
+        1: (call("reranker", tokens=12),),
+    }
+    # The reply of index 4 lies inside by the reference that decided, but another one had to go to the judge.
+    scores = {4: (ReferenceScore(reference=0, s_r=0.9), ReferenceScore(reference=1, s_r=0.1, s_j=0.2))}
+    m = router_metrics(
+        [
+            record(i, band=b, calls=calls.get(i, ()), reference_scores=scores.get(i, ()), seconds=float(i))
+            for i, b in enumerate(bands)
+        ]
+    )
+    assert m["router/escalated_frac"] == 3 / 5
+    assert (m["router/band/below_frac"], m["router/band/inside_frac"], m["router/band/above_frac"]) == (0.2, 0.6, 0.2)
+    assert (m["router/tool_match_frac"], m["router/type_mismatch_frac"]) == (1 / 8, 2 / 8)
+    assert (m["router/tokens/reranker"], m["router/tokens/judge"], m["router/cost/judge"]) == (24.0, 31.0, 0.5)
+    assert m["router/seconds/max"] == 7.0
+
+
+def test_no_share_is_escalated_of_nothing():
+    m = router_metrics([record(0, band="tool_match"), record(1, band="judge_only")])
+    assert "router/escalated_frac" not in m
+    assert m["router/tool_match_frac"] == 0.5
+
+
+@given(st.lists(st.tuples(outcomes, st.sampled_from(BANDS)), min_size=1, max_size=5))
+def test_shares_of_outcomes_and_bands_sum_to_one(made):
+    rs = [record(i, outcome, band=band) for i, (outcome, band) in enumerate(made)]
+    outcome = [v for k, v in reward_metrics(rs).items() if k.startswith("reward/outcome/")]
+    bands = [v for k, v in router_metrics(rs).items() if k.startswith("router/band/")]
+    assert sum(outcome) == pytest.approx(1.0)
+    assert not bands or sum(bands) == pytest.approx(1.0)
+
+
+def test_all_metrics_of_records_are_in_the_glossary():
+    r = record(0, 1.0, calls=(call("reranker"), call("judge")), band="below")
+    check_names({**reward_metrics([r]), **router_metrics([r])}, strict=True)
+
+
+def test_percentile_between_neighbours():
+    assert [percentile([4.0, 1.0, 2.0], q) for q in (0, 25, 50, 75, 100)] == [1.0, 1.5, 2.0, 3.0, 4.0]
+    with pytest.raises(ValueError):
+        percentile([], 50)
+
+
+def test_reduce_once():
+    assert reduce_stats("a/b", [1.0, 2.0, 6.0], ("mean", "max", "p50", "sum")) == {
+        "a/b/mean": 3.0,
+        "a/b/max": 6.0,
+        "a/b/p50": 2.0,
+        "a/b/sum": 9.0,
+    }
+    assert reduce_stats("a/b", []) == {}
+    assert std([2.0]) == 0.0
+
+
+def test_histogram_by_hand():
+    h = Histogram.of([0.0, 0.1, 0.5, 1.0, 9.0, -9.0], bins=2, low=0.0, high=1.0)
+    assert h.edges == (0.0, 0.5, 1.0)
+    assert h.counts == (3, 3)
+
+
+@given(st.lists(st.floats(-1e6, 1e6)), st.integers(1, 30))
+def test_a_histogram_loses_nothing(values, bins):
+    h = Histogram.of(values, bins=bins)
+    assert sum(h.counts) == len(values)
+    assert len(h.edges) == bins + 1
+    assert list(h.edges) == sorted(h.edges)
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+def test_one_object_a_step(tmp_path):
+    w = MetricsWriter(tmp_path / "m.jsonl", clock=lambda: 5.0)
+    w.write(1, "sft", {"sft/loss": 2.5})
+    w.write(1, "rl", {"policy/entropy": 1.0, "policy/grad_norm": float("nan")})
+    lines = (tmp_path / "m.jsonl").read_text().splitlines()  # readable before it is closed
+    assert json.loads(lines[0]) == {"step": 1, "stage": "sft", "time": 5.0, "sft/loss": 2.5}
+    assert json.loads(lines[1])["policy/grad_norm"] is None
+
+
+def test_a_torn_line_is_left_out_and_then_cut_off(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1, "stage": "rl", "time": 0}\n{"step": 2, "sta')
+    assert [r["step"] for r in read_jsonl(path)] == [1]
+    w = MetricsWriter(path)
+    w.write(2, "rl", {})
+    assert [r["step"] for r in read_jsonl(path)] == [1, 2]
+    assert list(read_jsonl(tmp_path / "none")) == []
+
+
+def test_a_step_that_was_run_again_counts_once(tmp_path):
+    w = MetricsWriter(tmp_path / "m.jsonl")
+    for step, value in ((1, 0.1), (2, 0.2), (2, 0.9), (3, 0.3)):
+        w.write(step, "rl", {"reward/total/mean": value})
+    assert [(r["step"], r["reward/total/mean"]) for r in read_metrics(tmp_path / "m.jsonl")] == [
+        (1, 0.1),
+        (2, 0.9),
+        (3, 0.3),
+    ]
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_is_refused_in_tests(tmp_path):
+    w = MetricsWriter(tmp_path / "m.jsonl")  # strict by the environment of these tests
+    with pytest.raises(UnknownMetric, match="reward/total/meen"):
+        w.write(1, "rl", {"reward/total/mean": 1.0, "reward/total/meen": 1.0})
+
+
+def test_an_unknown_name_is_warned_about_once_in_production(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv(glossary.STRICT_ENV)
+    monkeypatch.setattr(glossary, "_warned", set())
+    w = MetricsWriter(tmp_path / "m.jsonl")
+    with caplog.at_level(logging.WARNING):
+        for step in (1, 2, 3):
+            w.write(step, "rl", {"odd/name": 1.0})
+    assert [r.message.split(": ")[1] for r in caplog.records] == ["odd/name"]
+    assert [r["odd/name"] for r in read_jsonl(tmp_path / "m.jsonl")] == [1.0, 1.0, 1.0]
+
+
+def test_patterns():
+    assert lookup("reward/rules/mean").pattern == "reward/<component>/mean"
+    assert lookup("reward/total/mean").pattern == "reward/total/mean"
+    assert lookup("eval/rl-5/reward/total").unit == "reward"
+    assert lookup("reward/a/b/mean") is None
+    assert lookup("Reward/total/mean") is None
+    assert lookup("") is None
+
+
+def test_the_glossary_says_each_thing_once_and_prints_as_a_table():
+    patterns = [m.pattern for m in METRICS]
+    assert len(set(patterns)) == len(patterns)
+    lines = markdown().splitlines()
+    assert len(lines) == len(METRICS) + 2
+    assert all(line.count("|") - line.count("\\|") == 5 for line in lines)
+
+
+def test_the_documentation_is_the_glossary():
+    page = Path(__file__).parents[3] / "docs" / "metrics.md"
+    print_page = "from hamr.telemetry.glossary import page; print(page(), end='')"
+    remedy = f'write it again: python -c "{print_page}" > docs/metrics.md'
+    assert page.read_text() == glossary.page(), remedy

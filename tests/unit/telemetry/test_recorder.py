@@ -1,0 +1,186 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hamr.errors import BadInput
+from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import read_jsonl, read_metrics
+from hamr.telemetry.recorder import RunRecorder, pick_samples
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.wandb_sink import WandbSink, check_wandb
+from hamr.types import JudgeTimeout, Reference, ReferenceScore, Reply, ServiceSample, ToolCall, Turn
+
+from tests.unit.telemetry.records import record
+
+SAMPLE = ServiceSample(
+    id="p",
+    ticket={},
+    policy="",
+    tools=(),
+    history=(Turn(role="customer", content="Cancel it."), Turn(role="agent", content="Why?")),
+    references=(
+        Reference(action=Reply(content="May I ask why?")),
+        Reference(action=ToolCall(name="refund", parameters={"order": 7})),
+    ),
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with RunFolder.create(tmp_path / "run", "a: 1") as folder:
+        yield folder
+
+
+def test_a_step_is_one_row_with_the_figures_of_its_records(folder):
+    with RunRecorder(folder, prompts={"p": SAMPLE}) as recorder:
+        recorder.begin("rl", 2)
+        recorder.records(1, [record(0, 0.0, band="below"), record(1, 1.0)])
+        recorder.metrics(1, {"policy/entropy": 2.0})
+        recorder.metrics(2, {"policy/entropy": 1.0})
+    first, second = read_metrics(folder.metrics)
+    assert (first["stage"], first["step"], first["policy/entropy"]) == ("rl", 1, 2.0)
+    assert first["reward/total/mean"] == 0.5
+    assert first["router/escalated_frac"] == 0.5
+    assert "reward/total/mean" not in second
+    with Ledger(folder.ledger, readonly=True) as ledger:
+        assert ledger.count() == 2
+    rows = list(read_jsonl(folder.samples))
+    assert [r["total"] for r in rows] == [0.0, 1.0]
+    assert rows[0]["customer"] == "Cancel it."
+    assert rows[0]["reference"] == "May I ask why?"
+    assert rows[0]["reward/consistency"] == 0.0
+
+
+def test_each_step_says_how_long_the_rest_of_its_stage_takes(folder):
+    with RunRecorder(folder) as recorder:
+        recorder.begin("sft", 1)
+        recorder.metrics(1, {"timing/step/total": 100.0})
+        recorder.begin("rl", 8)
+        for step, seconds in enumerate((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), start=1):
+            recorder.metrics(step, {"timing/step/total": seconds})
+        recorder.metrics(7, {"policy/entropy": 1.0})
+    rows = list(read_metrics(folder.metrics))
+    left = {(row["stage"], row["step"]): row["progress/left_s"] for row in rows}
+    assert left[("sft", 1)] == 0.0, "a stage that is over has nothing left"
+    assert left[("rl", 1)] == 63.0, "seven more of 9 s; the stage before does not count"
+    assert left[("rl", 6)] == 2.0, "two more at the pace of the last five"
+    assert left[("rl", 7)] == 1.0, "a step that was not timed changes no pace"
+
+
+def test_an_evaluation_stays_apart_from_training(folder):
+    with RunRecorder(folder) as recorder:
+        recorder.evaluation("base", 0, {"eval/base/action_accuracy": 0.5}, [record(0, step=0)])
+        recorder.begin("rl", 1)
+        recorder.metrics(1, {"policy/entropy": 1.0})
+    base, rl = read_metrics(folder.metrics)
+    assert (base["stage"], base["eval/base/action_accuracy"]) == ("eval-base", 0.5)
+    assert "reward/total/mean" not in rl
+    assert [r["stage"] for r in read_jsonl(folder.samples)] == ["eval-base"]
+
+
+def test_samples_hold_the_best_the_worst_and_a_failure():
+    rs = [record(i, 0.5) for i in range(30)]
+    rs[7], rs[11], rs[20] = record(7, 0.9), record(11, 0.1), record(20, JudgeTimeout())
+    rows = pick_samples(rs, {}, 4, seed=3)
+    assert len(rows) == 4
+    assert {7, 11, 20} <= {r["sample"] for r in rows}
+    assert rows == pick_samples(rs, {}, 4, seed=3)
+    assert [r["outcome"] for r in rows if r["sample"] == 20] == ["judge_timeout"]
+    assert [r["total"] for r in rows if r["sample"] == 20] == [None]
+
+
+def test_the_reference_shown_is_the_one_that_scored_best():
+    scores = (ReferenceScore(reference=0, s_r=0.2), ReferenceScore(reference=1, s_r=0.3, s_j=0.9))
+    (row,) = pick_samples([record(0, reference_scores=scores)], {"p": SAMPLE}, 1, seed=0)
+    assert row["reference"] == "refund(order=7)"
+    json.dumps(row, allow_nan=False)
+
+
+# --- W&B ---------------------------------------------------------------------------------------
+
+
+def test_online_wants_a_key():
+    with pytest.raises(BadInput, match="WANDB_API_KEY") as e:
+        check_wandb("online", {})
+    assert e.value.exit_code == 2
+    check_wandb("online", {"WANDB_API_KEY": "k"})
+    check_wandb("offline", {})
+
+
+def test_disabled_does_nothing(tmp_path):
+    sink = WandbSink(tmp_path, mode="disabled")
+    sink.metrics(1, "rl", {"reward/total/mean": 1.0})
+    sink.close()
+    assert os.listdir(tmp_path) == []
+    assert sink.id is None
+
+
+DYING = """
+import signal, sys
+import psutil
+from pathlib import Path
+from hamr.telemetry import wandb_sink
+
+wandb_sink.CLOSE_S["offline"] = 3.0
+sink = wandb_sink.WandbSink(Path(sys.argv[1]), config={})
+sink.metrics(1, "rl", {"policy/entropy": 1.0})
+for service in psutil.Process().children(recursive=True):
+    service.send_signal(getattr(signal, sys.argv[2]))
+for step in range(2, 2000):
+    sink.metrics(step, "rl", {"policy/entropy": float(step)})
+sink.close()
+print("the run goes on", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+def test_a_wandb_that_dies_or_hangs_costs_the_run_nothing_else(tmp_path, signal):
+    command = [sys.executable, "-c", DYING, str(tmp_path), signal]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "the run goes on" in done.stdout, done.stderr
+    assert done.stderr.count("W&B gets nothing more of this run") == 1
+
+
+OFFLINE = """
+import sys
+from pathlib import Path
+from hamr.telemetry.recorder import RunRecorder
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.wandb_sink import WandbSink
+from tests.unit.telemetry.records import record
+
+make = RunFolder.resume if sys.argv[2] == "resume" else lambda p: RunFolder.create(p, "a: 1")
+with make(sys.argv[1]) as folder:
+    config = {"judge": {"api_key": "canary-config", "url": "http://x/canary-env/v1"}, "kept": "config-marker"}
+    sink = WandbSink(folder.path, config=config)
+    with RunRecorder(folder, wandb=sink) as recorder:
+        recorder.begin("rl", 1)
+        recorder.records(1, [record(0, 0.5), record(1, 1.0)])
+        recorder.metrics(1, {"policy/entropy": 2.0})
+    print(sink.id)
+"""
+
+
+@pytest.mark.slow
+def test_offline_files_hold_the_metrics_and_no_secret(tmp_path):
+    env = {**os.environ, "FOO_API_KEY": "canary-env", "WANDB_API_KEY": "c" * 36 + "cana", "HAMR_STRICT_METRICS": "1"}
+
+    def run(mode):
+        command = [sys.executable, "-c", OFFLINE, str(tmp_path / "run"), mode, "--key=canary-argv"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()[-1]
+
+    assert run("create") == run("resume")
+    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and not p.is_symlink()]
+    parts = [p for p in files if p.suffix == ".wandb"]
+    assert len(parts) == 2
+    assert all(b"reward/total/mean" in p.read_bytes() and b"config-marker" in p.read_bytes() for p in parts)
+    for path in files:
+        content = path.read_bytes()
+        for canary in (b"canary-env", b"canary-config", b"canary-argv", b"c" * 36 + b"cana"):
+            assert canary not in content, path

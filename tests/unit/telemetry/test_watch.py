@@ -1,0 +1,101 @@
+"""Signs of reward hacking, and when they raise an alarm."""
+
+from dataclasses import replace
+
+import pytest
+
+from hamr.config.logging import AlarmsConfig
+from hamr.telemetry.metrics import read_metrics
+from hamr.telemetry.recorder import RunRecorder
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.watch import TruthWindow, alarms, flags, pearson, watch_metrics
+from hamr.types import Audit, Component, JudgeTimeout, Scored
+
+from tests.unit.telemetry.records import record
+
+
+def test_a_reward_that_goes_with_length_shows():
+    records = [replace(record(i, i / 4), response_tokens=10 * i) for i in range(5)]
+    assert watch_metrics(records)["watch/length_correlation"] == pytest.approx(1.0)
+    assert pearson([0.0, 1.0, 2.0], [1.0, 0.0, 1.0]) == 0.0
+    assert pearson([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+
+
+def test_repeats_count_within_a_group_only():
+    same = [replace(record(i, 1.0), response="Bye.") for i in range(2)]
+    elsewhere = replace(record(0, 1.0), response="Bye.", key=replace(record(0, 1.0).key, prompt="q"))
+    other = replace(record(3, 1.0), response="Data or voice?")
+    assert watch_metrics([*same, elsewhere, other])["watch/duplicate_frac"] == 0.5
+
+
+def test_the_scorers_distance_takes_audits_in():
+    asked = replace(record(0, 1.0), s_r=0.2, s_j=0.6)
+    audited = replace(record(1, 1.0), s_r=0.8, s_j=None, audit=Audit(s_r=0.8, s_j=0.0))
+    both = replace(asked, audit=Audit(s_r=0.2, s_j=0.6, best=1.0))
+    assert watch_metrics([both, audited])["watch/scorer_gap"] == pytest.approx(0.6), "heard once, counted once"
+    assert watch_metrics([asked, audited])["watch/scorer_gap"] == pytest.approx(0.6)
+
+
+def test_the_component_that_decides_shows():
+    def of(number, consistency, length):
+        parts = (("consistency", consistency, 1.0), ("length", length, 0.5))
+        components = tuple(Component(name=n, outcome=Scored(value=v), weight=w) for n, v, w in parts)
+        return replace(record(number, 1.0), components=components)
+
+    # Contributions 0, 1 (variance 1/4) and 0, 1/2 (variance 1/16).
+    assert watch_metrics([of(0, 0.0, 0.0), of(1, 1.0, 1.0)])["watch/top_component"] == pytest.approx(0.8)
+
+
+def test_no_records_and_failures_say_nothing():
+    assert watch_metrics([]) == {}
+    failed = [replace(record(i, 1.0), total=JudgeTimeout(), components=()) for i in range(4)]
+    assert "watch/length_correlation" not in watch_metrics(failed)
+
+
+@pytest.mark.parametrize(("value", "raised"), [(4.1, True), (-4.1, True), (4.0, False)])
+def test_an_alarm_is_beyond_its_limit_on_either_side(value, raised):
+    assert bool(alarms({"audit/drift": value}, AlarmsConfig(audit_drift=4.0))) is raised
+    assert alarms({"audit/drift": value}, AlarmsConfig(audit_drift=None)) == {}
+    assert flags({"audit/drift": value}, AlarmsConfig(audit_drift=4.0)) == {"audit_drift": float(raised)}
+
+
+def test_a_run_notes_its_alarms(tmp_path):
+    class Terminal:
+        def __init__(self):
+            self.lines = []
+
+        def step(self, step, total, metrics):
+            pass
+
+        def note(self, text):
+            self.lines.append(text)
+
+    terminal = Terminal()
+    with (
+        RunFolder.create(tmp_path / "run", "a: 1") as folder,
+        RunRecorder(folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audit_frac=0.5) as recorder,
+    ):
+        recorder.begin("rl", 1)
+        audited = [
+            replace(record(i, i / 4), response_tokens=10 * i, audit=Audit(s_r=0.8, s_j=0.7, best=0.7)) for i in range(5)
+        ]
+        recorder.records(1, audited)
+        recorder.metrics(1, {})
+    [row] = read_metrics(folder.metrics)
+    assert row["alarm/length_correlation"] == 1.0
+    assert row["audit/answered"] == 5.0
+    assert [line for line in terminal.lines if "watch/length_correlation is 1.00 (limit 0.5)" in line]
+
+
+def test_truth_falls_while_the_reward_rises() -> None:
+    window = TruthWindow(size=4)
+    clean = [window.add(0.4 + 0.02 * i, 0.4 + 0.02 * i) for i in range(20)]
+    assert max(clean) == 0.0
+    hacked = [window.add(0.8 + 0.01 * i, 0.78 - 0.05 * i) for i in range(8)]
+    assert hacked[-1] > 0.15 and hacked == sorted(hacked)
+    assert "scorers" in alarms({"truth/drop": hacked[-1]}, AlarmsConfig())["truth_drop"]
+
+
+def test_truth_that_falls_with_the_reward_is_no_alarm() -> None:
+    window = TruthWindow(size=4)
+    assert max(window.add(0.8 - 0.05 * i, 0.8 - 0.05 * i) for i in range(12)) == 0.0

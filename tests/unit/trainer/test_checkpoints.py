@@ -1,0 +1,204 @@
+import asyncio
+import errno
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.errors import HamrError
+from hamr.trainer.checkpoints import Checkpoints
+
+
+def writer(text):
+    async def write(folder):
+        (folder / "policy").mkdir()
+        (folder / "policy" / "weights.bin").write_text(text)
+        (folder / "rng.json").write_text("[]")
+
+    return write
+
+
+async def test_the_newest_comes_back_with_its_state(tmp_path):
+    c = Checkpoints(tmp_path)
+    assert c.newest() is None
+    await c.save(1, writer("one"), {"data": {"epoch": 0, "at": 8}, "wandb": "abc"})
+    await c.save(10, writer("ten"), {"data": {"epoch": 1, "at": 0.1}})
+    newest = c.newest()
+    assert (newest.step, newest.path.name, newest.state) == (10, "step_10", {"data": {"epoch": 1, "at": 0.1}})
+    assert (newest.path / "policy" / "weights.bin").read_text() == "ten"
+
+
+async def test_older_ones_go_but_never_below_keep(tmp_path):
+    c = Checkpoints(tmp_path, keep=2)
+    for step in range(1, 6):
+        await c.save(step, writer("x"), {})
+        assert [p.step for p in c.all()] == list(range(step, max(step - 2, 0), -1))
+    assert sorted(os.listdir(tmp_path)) == ["step_4", "step_5"]
+
+
+async def test_damaged_ones_do_not_count_into_keep(tmp_path):
+    c = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 3):
+        await c.save(step, writer("x"), {})
+    (tmp_path / "step_3" / "rng.json").unlink()
+    await c.save(4, writer("x"), {})
+    assert [p.step for p in c.all()] == [4, 2]
+
+
+async def test_a_model_counts_without_the_rest_of_its_checkpoint(tmp_path):
+    c = Checkpoints(tmp_path, keep=3)
+    assert c.newest_policy() is None
+    for step in (1, 2, 3):
+        await c.save(step, writer("x"), {})
+    (tmp_path / "step_3" / "policy" / "weights.bin").unlink()
+    (tmp_path / "step_2" / "rng.json").unlink()
+    assert c.newest().step == 1
+    assert c.newest_policy() == tmp_path / "step_2" / "policy"
+
+
+DAMAGE = {
+    "is missing": lambda p: (p / "rng.json").unlink(),
+    "bytes instead of": lambda p: (p / "policy" / "weights.bin").write_text("shorter or longer"),
+    "weights.bin does not match": lambda p: (p / "policy" / "weights.bin").write_text("owt"),
+    "it has no state.json": lambda p: (p / "state.json").unlink(),
+    "state.json is damaged": lambda p: (p / "state.json").write_text('{"step": 2, "st'),
+    "state.json does not match": lambda p: (p / "state.json").write_text(
+        (p / "state.json").read_text().replace('"at": 2', '"at": 3')
+    ),
+    "belongs to step 2": lambda p: p.rename(p.with_name("step_3")),
+}
+
+
+@pytest.mark.parametrize("problem", DAMAGE)
+async def test_what_is_not_whole_is_skipped_with_a_note(tmp_path, caplog, problem):
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {"at": 1})
+    await c.save(2, writer("two"), {"at": 2})
+    DAMAGE[problem](tmp_path / "step_2")
+    with caplog.at_level(logging.WARNING):
+        assert c.newest().step == 1
+    assert problem in caplog.text
+
+
+async def test_a_step_saved_again_replaces_the_former(tmp_path):
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {"at": 1})
+    await c.save(1, writer("new"), {"at": 2})
+    assert c.newest().state == {"at": 2}
+    assert os.listdir(tmp_path) == ["step_1"]
+
+
+async def test_one_that_was_being_replaced_at_death_still_counts(tmp_path):
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {"at": 1})
+    (tmp_path / "step_1").rename(tmp_path / ".step_1.replaced")
+    assert c.newest().state == {"at": 1}
+    await c.save(2, writer("two"), {})
+    assert sorted(os.listdir(tmp_path)) == ["step_1", "step_2"]
+
+
+class TorchWriteError(RuntimeError):
+    pass
+
+
+FULL = [
+    OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+    TorchWriteError("I/O error: No space left on device (os error 28)"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=["no space", "quota", "as text"])
+async def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path, error):
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {})
+
+    async def write(folder):
+        (folder / "half").write_text("x")
+        raise RuntimeError("worker failed") from error
+
+    with pytest.raises(HamrError, match=r"step 2: no space left .*experiment\.run_dir") as e:
+        await c.save(2, write, {})
+    assert "\n" not in str(e.value)
+    assert os.listdir(tmp_path) == ["step_1"]
+
+
+async def test_another_failure_passes_through_and_leaves_nothing(tmp_path):
+    async def write(folder):
+        (folder / "half").write_text("x")
+        raise KeyError("optimizer")
+
+    with pytest.raises(KeyError, match="optimizer"):
+        await Checkpoints(tmp_path).save(1, write, {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        await Checkpoints(tmp_path).save(1, writer("x"), {"loss": float("nan")})
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_cancelled_save_leaves_nothing(tmp_path):
+    started = asyncio.Event()
+
+    async def write(folder):
+        started.set()
+        await asyncio.sleep(600)
+
+    task = asyncio.create_task(Checkpoints(tmp_path).save(1, write, {}))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == []
+
+
+@given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)))
+def test_any_json_state_survives(tmp_path_factory, state):
+    folder = tmp_path_factory.mktemp("c")
+    asyncio.run(Checkpoints(folder).save(1, writer("x"), state))
+    assert Checkpoints(folder).newest().state == state
+
+
+SAVER = """
+import asyncio, sys
+from hamr.trainer.checkpoints import Checkpoints
+c = Checkpoints(sys.argv[1])
+newest = c.newest()
+first = newest.step if newest else 0
+async def write(folder):
+    for i in range(20):
+        (folder / f"shard_{i}.bin").write_bytes(bytes([i]) * 2000)
+async def main():
+    for step in range(first, first + 10000):
+        await c.save(step, write, {"step": step})   # the first one replaces the newest
+        print(step, flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_point_a_whole_checkpoint_stands(tmp_path):
+    draw = random.Random(0)
+    done = -1
+    for _ in range(12):
+        saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        done = max(done, int(saver.stdout.readline()))
+        time.sleep(draw.uniform(0, 0.05))
+        saver.send_signal(signal.SIGKILL)
+        done = max([done, *(int(line) for line in saver.stdout.read().split("\n") if line)])
+        saver.wait()
+        newest = Checkpoints(tmp_path).newest()
+        # Whatever was reported as saved is there; the one after it may have made it too.
+        assert newest.step in (done, done + 1)
+        assert newest.state == {"step": newest.step}
+        assert len(os.listdir(newest.path)) == 21
+        done = newest.step
+    asyncio.run(Checkpoints(tmp_path).save(done + 1, writer("x"), {}))
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    assert json.loads((tmp_path / f"step_{done + 1}" / "state.json").read_text())["step"] == done + 1

@@ -1,0 +1,32 @@
+"""Files of a trainer's state: the same bytes as a plain file, flushed on the way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from hamr.trainer import state_files
+from hamr.trainer.state_files import StateFiles, WrittenThrough
+
+
+def test_pieces_arrive_in_order_and_are_flushed_as_they_fill_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+    monkeypatch.setattr(state_files, "PIECE", 10)
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.fstat(number).st_size))
+    with WrittenThrough(tmp_path / "x") as file:
+        assert [file.write(b"abc"), file.write(b"d" * 25), file.write(memoryview(b"ef"))] == [3, 25, 2]
+    assert (tmp_path / "x").read_bytes() == b"abc" + b"d" * 25 + b"ef"
+    assert flushed == [13, 23, 30]
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    state = {"moments": torch.arange(5.0), "step": 3, "groups": [{"lr": 1e-5, "betas": (0.9, 0.95)}]}
+    StateFiles().save(state, str(tmp_path / "s.pt"))
+    found = torch.load(tmp_path / "s.pt", weights_only=True)
+    assert torch.equal(found.pop("moments"), state.pop("moments"))
+    assert found == state

@@ -1,0 +1,99 @@
+"""Weights on their way, with trainers and engines on hosts that are not this one."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.config.pools import EngineConfig
+from hamr.config.schema import RolloutConfig
+from hamr.errors import EngineDied
+from hamr.models.weights import NcclAddress
+from hamr.trainer.weight_sync import NcclSync, RolloutClient, SharedMemorySync
+
+
+class Engines:
+    """Rollout workers that note what they are told."""
+
+    def __init__(self, workers: int, tensor_parallel: int = 1) -> None:
+        engine = EngineConfig(num_gpus=tensor_parallel, tensor_parallel_size=tensor_parallel)
+        self.config = RolloutConfig(workers=workers, engine=engine, check_logprobs=False)
+        self.log: list[Any] = []
+        self.handles = [SimpleNamespace() for _ in range(workers)]
+
+    async def commit_version(self, version: int) -> None:
+        self.log.append(version)
+
+    async def load_weights(self, path: Path, version: int) -> None:
+        self.log.append((path, version))
+
+
+class Senders:
+    """Trainers on a host of their own."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+
+    async def meeting_point(self) -> tuple[str, int]:
+        return "10.0.0.7", 4321
+
+    async def open_transfer(self, address: NcclAddress, client: RolloutClient) -> None:
+        self.log.append(address)
+
+    async def send_weights(self) -> None:
+        self.log.append("sent")
+
+
+async def test_engines_and_trainers_meet_where_rank_0_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM has rank 0 listen there: this process may be on another node, whose address that rank cannot take."""
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: pytest.fail("the driver's own address is of no use"))
+    trainers, engines = Senders(), Engines(workers=3, tensor_parallel=2)
+    sync = NcclSync(trainers, engines)  # type: ignore[arg-type]
+    await sync.sync(1)
+    await sync.sync(2)
+    assert trainers.log == [NcclAddress("10.0.0.7", 4321, 7), "sent", "sent"], "they join once"
+    assert engines.log == [1, 2]
+
+
+class Writers:
+    """Trainers whose shared memory is that of another host: what they write there, nobody finds here."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.log: list[Any] = []
+        self.fail = fail
+
+    async def share_weights(self, directory: Path, wanted: int) -> Path:
+        self.log.append(("share", directory, wanted))
+        return directory / "hamr-weights-7-there.safetensors"
+
+    async def write_weights(self, path: Path) -> None:
+        self.log.append(("write", path))
+        if self.fail:
+            raise EngineDied("rank 0 died")
+
+    async def remove_weights(self) -> None:
+        self.log.append("remove")
+
+
+async def test_files_are_named_and_removed_where_they_are_written(tmp_path: Path) -> None:
+    """A file of the same name and one of a dead process lie here by chance; they are somebody else's."""
+    path = tmp_path / "hamr-weights-7-there.safetensors"
+    here = [path, tmp_path / "hamr-weights-999999999-dead.safetensors"]
+    for file in here:
+        file.write_text("w")
+    trainers, engines = Writers(), Engines(workers=1)
+    sync = SharedMemorySync(trainers, engines, directory=tmp_path)  # type: ignore[arg-type]
+    await sync.open(100)
+    await sync.sync(1)
+    await sync.sync(2)
+    await sync.close()
+    assert trainers.log == [("share", tmp_path, 100), ("write", path), ("write", path), "remove"]
+    assert engines.log == [(path, 1), (path, 2)]
+    broken = SharedMemorySync(Writers(fail=True), engines, directory=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(EngineDied):
+        await broken.sync(1)
+    assert all(file.exists() for file in here)
