@@ -248,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(
             f"--at-once {args.at_once}: group-aware responses wait for their {args.responses} siblings; raise it"
         )
-    from hamr.apps.scorer.command import prepare_scorers
+    from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.preparation import load_splits
     from hamr.cluster.session import ray_session
 

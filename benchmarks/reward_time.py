@@ -30,6 +30,7 @@ import simulated_time  # noqa: E402
 from calibration import machine  # noqa: E402
 from reward_model import MODELS, Replies, from_file, synthetic  # noqa: E402
 
+from hamr.calibration.cascade import Cascade  # noqa: E402
 from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import spearman  # noqa: E402
 from hamr.cascade.cascade_controller import Steered, Steering  # noqa: E402
@@ -46,7 +47,6 @@ from hamr.types import (  # noqa: E402
     ServiceSample,
     Turn,
 )
-from hamr.types.cascade import Cascade  # noqa: E402
 
 GOAL_SAVED, GOAL_RHO = 0.6, 0.005
 

@@ -1,4 +1,4 @@
-"""`hamr <job> [hydra overrides]`: one thin entry per file in jobs/.
+"""`hamr <job> [hydra overrides]`: one thin entry per folder in apps/.
 
 Help is answered without importing a job: its HELP string is read from the source, so that no model library loads.
 """

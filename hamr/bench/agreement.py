@@ -10,7 +10,7 @@ import numpy as np
 
 from hamr.bench.statistics import Estimate, cohen_kappa, exact_agreement, share_interval
 from hamr.calibration.ranks import bootstrap_interval, spearman
-from hamr.rewards.verdict import LABEL_VALUES, Label
+from hamr.prompting.labels import LABEL_VALUES, Label
 
 Rating = tuple[float, Label]
 """A score in [0, 1] and the level that was said with it."""

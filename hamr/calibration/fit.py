@@ -16,11 +16,11 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats, bootstrap_interval, spearman
 from hamr.calibration.search import Effort, FittingSet, Point, frontier, mixed, search
 from hamr.config.schema import CascadeConfig
 from hamr.errors import BadInput, DataError
-from hamr.types.cascade import Cascade
 
 PAPER = Cascade.from_config(CascadeConfig())
 """tau = [0.68, 0.98], w1 = 0.05, w2 = 0.72 (the paper's Table 5): the schema's defaults."""

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.grid import WEIGHT_STEPS, Grid
 from hamr.calibration.ranks import Floats, Ints, Target
-from hamr.types.cascade import Cascade
 
 Candidate: TypeAlias = tuple[int, int, int, int]
 """(cut a, cut b, step of w1, step of w2)"""

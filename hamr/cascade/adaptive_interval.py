@@ -20,9 +20,9 @@ from typing import Literal
 
 import numpy as np
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats
 from hamr.cascade.reply_window import Bounds, Evidence
-from hamr.types.cascade import Cascade
 
 Ends = tuple[float, float]
 Measure = Literal["gap", "rank"]

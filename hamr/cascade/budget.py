@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats
 from hamr.cascade.adaptive_interval import GAINED, Ends, Measure, loss
 from hamr.cascade.reply_window import Bounds, Evidence
-from hamr.types.cascade import Cascade
 
 _SHARES, _PLACES = 101, 33
 

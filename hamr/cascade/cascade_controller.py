@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
 from hamr.cascade.budget import balance, balanced, placed, without_audits
 from hamr.cascade.reply_window import Bounds, Evidence, Seen
 from hamr.config.schema import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
-from hamr.types.cascade import Cascade
 
 
 class Steering:

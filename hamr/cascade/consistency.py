@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hamr.calibration.cascade import Cascade
 from hamr.config.schema import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.rewards.verdict import hard_score
 from hamr.types import Band, Failure, Fallback, JudgeTimeout, JudgeUnavailable, Outcome, ReferenceScore, Scored
-from hamr.types.cascade import Cascade
 
 AWAY = (JudgeTimeout, JudgeUnavailable)
 """Failures that say nothing about the response, only about the judge."""

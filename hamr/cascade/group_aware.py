@@ -29,10 +29,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import to_judge
 from hamr.config.schema import ConsistencyConfig
 from hamr.types import ReferenceScore, Scored
-from hamr.types.cascade import Cascade
 
 
 @dataclass(frozen=True, kw_only=True)

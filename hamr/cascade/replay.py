@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
 from hamr.cascade.group_aware import unjudged
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -11,7 +12,6 @@ from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.mix import mix
 from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
-from hamr.types.cascade import Cascade
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import drawn
 from hamr.cascade.cached_pool import Ask, Asker
 from hamr.cascade.consistency_scorer import Finding, Inquiry
@@ -44,7 +45,6 @@ from hamr.types import (
     Scored,
     ServiceSample,
 )
-from hamr.types.cascade import Cascade
 
 MATCHED: dict[str, Band] = {"type_mismatch": "type_mismatch", "tool_call": "tool_match", "reply": "verbatim"}
 """The band of a response that needs no scorer, by the kind of its match."""

@@ -35,7 +35,8 @@ class MovingConfig(Section):
 
 
 class AdaptiveConfig(MovingConfig):
-    """Keeps the trust interval as large as the judge's agreement with the reranker allows (`hamr.cascade.adaptive_interval`)."""
+    """Keep the trust interval as large as the judge's agreement with the reranker allows
+    (`hamr.cascade.adaptive_interval`)."""
 
     enabled: bool = False
     reach: Fraction = 0.2

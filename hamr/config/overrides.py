@@ -16,6 +16,8 @@ from hamr.errors import ConfigError
 CONFIG_DIR_FLAG = "--config-dir"
 DATA_FILES = ("train", "validation", "test", "sft")
 
+MULTIRUN = "--multirun"
+
 
 def group_options(roots: Sequence[Path], groups: Sequence[str]) -> dict[str, list[str]]:
     """Group -> sorted names of its options, over every config folder in `roots`. Other folders there are no groups."""

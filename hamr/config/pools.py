@@ -13,6 +13,12 @@ from hamr.config.lora import LoraConfig
 from hamr.config.section import Fraction, NonNegative, Section
 from hamr.hardware import DType, resolve_dtype
 
+SPEED_ONLY = {
+    "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
+    "batch_size", "batch_wait_ms", "deadline_s", "attempts", "hedge", "breaker", "api_key_env", "price_per_1k_tokens",
+}  # fmt: skip
+"""What of a pool says how fast it answers, not what: a resumed file may use more replicas."""
+
 
 class EngineConfig(FootprintConfig):
     """One vLLM engine."""

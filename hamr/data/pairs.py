@@ -25,12 +25,12 @@ from hamr.data.contrasts import (
     plain,
     replies_of,
 )
+from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
 from hamr.errors import DataError
 from hamr.procedures.acts import SageActs
-from hamr.rewards.truth import facts
 from hamr.types import ServiceSample
 
 Label = Literal["consistent", "partial", "inconsistent"]

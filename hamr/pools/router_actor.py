@@ -1,6 +1,6 @@
 """The router as an actor, and the driver's side of it.
 
-All decisions are in `hamr.routing`; here are transport and survival. The actor keeps nothing that cannot be asked for
+All decisions are in `hamr.cascade`; here are transport and survival. The actor keeps nothing that cannot be asked for
 again, so when it dies Ray restarts it and the client puts what was in flight to its successor. A response may then be
 scored twice, and is recorded once: records carry their key, and the ledger takes each key once.
 """
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.router import RewardRouter
 from hamr.cluster.session import ends_at_once
 from hamr.config.pools import PoolConfig, RouterConfig
@@ -29,7 +30,6 @@ from hamr.pools.client import PoolClient
 from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpacked
 from hamr.protocols import Metrics
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
-from hamr.types.cascade import Cascade
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -23,8 +23,9 @@ from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.pools.scorer_call import bill
 from hamr.pools.scorer_prompt import Reading, read_labels
 from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
+from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate
-from hamr.rewards.verdict import LABEL_VALUES, parse_verdict, verdict_place
+from hamr.rewards.verdict import parse_verdict, verdict_place
 from hamr.security.endpoints import check_url, look_up
 from hamr.types import Answer, Question, ScorerCall
 

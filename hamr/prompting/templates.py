@@ -21,8 +21,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hamr.config.resources import resource
 from hamr.errors import ConfigError, DataError
+from hamr.prompting.labels import LABEL_VALUES, VERDICT_WORDS, Label
 from hamr.prompting.reading import ANSWER_KEYS
-from hamr.rewards.verdict import LABEL_VALUES, VERDICT_WORDS, Label
 
 _KEYS = {"name", "version", "language", "system", "user", "verdict_prefix", "labels", "thinking"}
 _WRAPPED = re.compile(r"<(?P<tag>\w+)>\s*\{\{\s*\w+\s*\}\}\s*</(?P=tag)>")

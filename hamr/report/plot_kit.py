@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hamr.apps.report.data import STAGE_NAMES, ReportData
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, MUTED, GRID = "#1f2933", "#616e7c", "#e4e7eb"
 BLUE, SKY, GREEN, ORANGE, RED, PINK, GREY = "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#9aa5b1"
-STAGE_COLOURS = {"base": GREY, "sft": SKY, "rl": BLUE}
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, GREY)
 
 STYLE: dict[str, Any] = {
@@ -63,7 +60,7 @@ def step_axis(ax: Axes) -> None:
     ax.margins(x=0.02)
 
 
-def _log_axis(ax: Axes) -> None:
+def log_axis(ax: Axes) -> None:
     """Logarithmic, with plain numbers at 1, 2, 5, 10, ... instead of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -81,45 +78,3 @@ def percent(ax: Axes, *, x: bool = False) -> None:
 
 def legend(ax: Axes, **options: Any) -> None:
     ax.legend(**{"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": 5, "handlelength": 1.3, **options})
-
-
-def grouped_bars(
-    data: ReportData, groups: dict[str, dict[str, float | None]], size: tuple[float, float], label: str = "{:.2f}"
-) -> tuple[Figure, Axes]:
-    """groups[group][stage] -> height; the value stands above each bar."""
-    figure, ax = axes(size)
-    stages = list(data.stages)
-    width = 0.8 / len(stages)
-    for i, stage in enumerate(stages):
-        known = [(x, h) for x, g in enumerate(groups.values()) if (h := g.get(stage)) is not None]
-        at = [x + (i - (len(stages) - 1) / 2) * width for x, _ in known]
-        heights = [h for _, h in known]
-        bars = ax.bar(at, heights, width * 0.92, color=STAGE_COLOURS[stage], label=STAGE_NAMES[stage])
-        ax.bar_label(bars, fmt=label.format, padding=2, fontsize=8, color=MUTED)
-    ax.set_xticks(range(len(groups)), [g.replace("_", " ") for g in groups])
-    ax.tick_params(axis="x", length=0, labelcolor=INK)
-    ax.axhline(0, color="#cbd2d9", lw=0.8)
-    ax.margins(y=0.14)
-    legend(ax)
-    return figure, ax
-
-
-def lines(
-    data: ReportData, keys: dict[str, tuple[str, str]], ylabel: str, *, log: bool = False, stage: str = "rl"
-) -> Figure | None:
-    """keys: metric -> (label, colour)."""
-    known = [(data.series(key, stage), *look) for key, look in keys.items()]
-    known = [k for k in known if k[0][0]]
-    if not known:
-        return None
-    figure, ax = axes(HALF)
-    for (steps, values), label, colour in known:
-        ax.plot(steps, values, color=colour, label=label, marker="o" if len(steps) < 3 else None, ms=5)
-    log = log and all(v > 0 for (_, values), _, _ in known for v in values)
-    if log:
-        _log_axis(ax)
-    ax.set_ylabel(ylabel)
-    step_axis(ax)
-    if len(known) > 1:
-        legend(ax)
-    return figure

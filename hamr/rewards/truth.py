@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hamr.data.facts import FACT, HAN, facts
 from hamr.rewards.matching import match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 
@@ -17,11 +18,7 @@ PRECISION = 0.7
 """Least share of a reply's words that the nearest known wording of the act has too."""
 RECALL = 0.5
 """Least share of that wording's words that the reply has."""
-_HAN = r"\u4e00-\u9fff"
-_NO_NAME = r"(?!(?:A|An|At|For|From|In|It|My|Of|On|Only|The|With|Your)\s)"
-"""Words that begin a sentence before a number: "For 29 a month" names nothing."""
-_FACT = re.compile(rf"(?<![^\W{_HAN}])(?:{_NO_NAME}[A-Z][^\W{_HAN}]*\s)?\d[^\W{_HAN}]*(?:[.,]\d+)*")
-_WORD = re.compile(rf"[{_HAN}]|[^\W\d_{_HAN}]+")
+_WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
 """A word, or one Chinese character."""
 
 Wording = tuple[str, Counter[str]]
@@ -107,19 +104,8 @@ class ExactAct:
         return ranked[0] if ranked else None
 
 
-def facts(text: str) -> set[str]:
-    """Numbers of a text, each with the capitalised word directly before it.
-
-    >>> sorted(facts("Ring 400min at $55 would suit you."))
-    ['55', 'Ring 400min']
-    >>> sorted(facts("推荐Surf 40GB，每月29元。"))
-    ['29', 'Surf 40GB']
-    """
-    return set(_FACT.findall(text))
-
-
 def _words(text: str) -> Counter[str]:
-    return Counter(word.lower() for word in _WORD.findall(_FACT.sub(" ", text)))
+    return Counter(word.lower() for word in _WORD.findall(FACT.sub(" ", text)))
 
 
 def metric_word(act: str) -> str:

@@ -14,13 +14,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal
 
 from hamr.errors import VerdictUnparsable
-
-Label = Literal["yes", "part", "no"]
-
-LABEL_VALUES: Mapping[Label, float] = {"yes": 1.0, "part": 0.5, "no": 0.0}
+from hamr.prompting.labels import LABEL_VALUES, VERDICT_WORDS, Label
 
 _WRITTEN: Mapping[str, Label] = {
     "yes": "yes", "consistent": "yes", "是": "yes", "一致": "yes",
@@ -29,8 +25,6 @@ _WRITTEN: Mapping[str, Label] = {
     "no": "no", "inconsistent": "no", "not consistent": "no", "否": "no", "不一致": "no",
 }  # fmt: skip
 
-# The words after which a verdict stands. Prompting defuses the same ones in untrusted text.
-VERDICT_WORDS = ("verdict", "judge_result", "judge result", "结论", "判定结果", "判断结果")
 _MARKER = re.compile(
     r"(?:" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")[\"'*_`]*\s*[:：][ \t]*(?P<said>[^\n]*)",
     re.IGNORECASE,

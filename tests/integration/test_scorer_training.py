@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from hamr.apps.scorer.command import clearly_better, main, prepare_scorers
+from hamr.apps.scorer.command import main
 from hamr.apps.scorer.grader import Grading
 from hamr.apps.scorer.judged import JudgedResponse
 from hamr.apps.scorer.lessons import example, grader_exam, question_ids, training_examples
+from hamr.apps.scorer.prepare import clearly_better, prepare_scorers
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
@@ -254,7 +255,7 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
 def test_a_killed_job_leaves_no_training_behind() -> None:
     code = """
 import time
-from hamr.apps.scorer.command import _child
+from hamr.apps.scorer.prepare import child as _child
 if __name__ == "__main__":
     with _child() as call:
         call(time.sleep, 600)

@@ -1,7 +1,6 @@
-"""DESIGN's rules of dependency, held by reading every import in hamr/ (those inside functions too).
+"""Import rules: the order of the packages, no cycles, and which package may import which heavy library.
 
-jobs -> {controller, actors, observability} -> {rewards, routing, ...} -> config -> {types, errors}, with backends
-beside actors: actors may import backends, and backends whatever lies below actors.
+Every import statement in hamr/ is read, those inside functions too; those under `if TYPE_CHECKING:` are not.
 """
 
 from __future__ import annotations
@@ -10,58 +9,65 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hamr"
 
-BASE = {"types", "errors", "protocols", "endpoints", "redact", "hardware"}
-PURE = {"rewards", "routing", "algorithms", "augmentation", "evaluation", "data", "planning"}
-MAY_IMPORT: dict[str, set[str]] = {
-    "types": set(),
-    "errors": set(),
-    "protocols": BASE,
-    "endpoints": {"errors"},
-    "redact": set(),
-    "processes": set(),
-    "signals": {"processes"},
-    "hardware": set(),
-    "garbage": set(),
-    "config": BASE,
-    **{room: BASE | PURE | {"config"} for room in PURE},
-    "backends": BASE | PURE | {"config", "processes"},
-    "observability": BASE | PURE | {"config", "processes", "signals"},
-    # Speaks to protocols, so that it runs in one process without Ray.
-    "controller": BASE | PURE | {"config", "observability"},
-    "actors": BASE | PURE | {"config", "backends", "observability", "processes", "signals", "garbage"},
-    # For other trainers' environments: nothing but the vocabulary and the sample format, standard library only.
-    "adapters": BASE,
-    "cli": {"errors", "redact", "signals", "garbage"},
-    "__main__": {"cli"},
+LAYERS: tuple[set[str], ...] = (
+    {"types", "errors", "hardware", "garbage"},
+    {"security"},
+    {"protocols", "signals", "adapters"},
+    {"config", "cli"},
+    {"prompting", "__main__"},
+    {"procedures"},
+    {"algorithms", "data"},
+    {"rewards"},
+    {"calibration"},
+    {"cascade", "models"},
+    {"telemetry"},
+    {"cluster"},
+    {"rollout"},
+    {"pools", "trainer"},
+    {"controller", "report"},
+    {"bench"},
+    {"apps"},
+    {"__init__"},
+)
+"""A package imports packages of lower layers only."""
+LAYER = {package: i for i, layer in enumerate(LAYERS) for package in layer}
+ONLY: dict[str, set[str]] = {
+    "adapters": {"types", "errors", "protocols", "security"},
+    "cli": {"errors", "security", "signals", "garbage"},
+    "controller": {"types", "errors", "protocols", "config", "data", "algorithms", "rewards", "cascade", "telemetry"},
 }
-COMPOSITION_ROOTS = {"jobs", "__init__"}
-"""May import anything of hamr."""
+"""Packages that import even less: other trainers' environments have the standard library only, help is instant, and the
+controller runs in one process without Ray."""
 
+ENGINES = {"models", "pools", "rollout", "trainer"}
 ONLY_IN: dict[str, set[str]] = {
-    "ray": {"actors", "jobs"},
-    "vllm": {"backends"},
-    "deepspeed": {"backends"},
-    "transformers": {"backends"},
-    "openai": {"backends"},
-    "sentence_transformers": {"backends"},
-    "wandb": {"observability"},
-    "hydra": {"config.load", "jobs"},
-    "omegaconf": {"config.load", "jobs"},
+    "ray": {"cluster", "pools", "rollout", "trainer", "apps"},
+    "vllm": ENGINES,
+    "deepspeed": ENGINES,
+    "transformers": ENGINES,
+    "openai": ENGINES,
+    "sentence_transformers": ENGINES,
+    "wandb": {"telemetry"},
+    "hydra": {"config.load", "apps"},
+    "omegaconf": {"config.load", "apps"},
 }
 NO_TORCH = {
     "rewards",
-    "routing",
-    "planning",
+    "cascade",
+    "calibration",
+    "procedures",
+    "prompting",
     "types",
     "errors",
     "protocols",
-    "endpoints",
+    "security",
     "config",
     "cli",
     "data",
@@ -72,7 +78,7 @@ NO_TORCH = {
 def imported(source: str, module: str) -> Iterator[str]:
     """Dotted names that `source` (of `module`, itself dotted) imports; `from a import b` gives `a.b`."""
     package = module.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in _at_runtime(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -83,6 +89,15 @@ def imported(source: str, module: str) -> Iterator[str]:
             yield from (a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str))
 
 
+def _at_runtime(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only a type checker reads."""
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        only_types = isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
+        if not only_types:
+            yield from _at_runtime(child)
+
+
 def _called(node: ast.Call) -> str:
     function = node.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
@@ -91,18 +106,18 @@ def _called(node: ast.Call) -> str:
 def violations(source: str, module: str) -> list[str]:
     """What `source`, the code of `module` (e.g. `hamr.rewards.length`), may not import."""
     inside = module.split(".")[1:]
-    room, name = inside[0], ".".join(inside)
+    package, name = inside[0], ".".join(inside)
     found = []
     for target in imported(source, module):
         top, *rest = target.split(".")
         if top == "hamr":
-            wanted = rest[0] if rest else ""
-            # A name that is no room is one of the package itself: `from hamr import __version__`.
-            is_room = wanted in MAY_IMPORT or wanted in COMPOSITION_ROOTS
-            if is_room and room not in COMPOSITION_ROOTS and wanted not in MAY_IMPORT[room] | {room}:
-                found.append(f"{module} imports {target}: {room} may not know {wanted}")
-        elif top == "torch" and room in NO_TORCH:
-            found.append(f"{module} imports {target}: no torch in {room}")
+            # A name that is no package is one of hamr itself: `from hamr import __version__`.
+            other = rest[0] if rest and rest[0] in LAYER else package
+            above = other != package and LAYER[other] >= LAYER[package]
+            if above or other not in ONLY.get(package, LAYER.keys()) | {package}:
+                found.append(f"{module} imports {target}: {package} may not import {other}")
+        elif top == "torch" and package in NO_TORCH:
+            found.append(f"{module} imports {target}: no torch in {package}")
         elif top in ONLY_IN and not any(name == p or name.startswith(f"{p}.") for p in ONLY_IN[top]):
             found.append(f"{module} imports {target}: {top} only in {sorted(ONLY_IN[top])}")
     return found
@@ -124,9 +139,33 @@ def test_module_keeps_the_rules(module: str) -> None:
     assert violations(MODULES[module].read_text(encoding="utf-8"), module) == []
 
 
-def test_every_top_level_name_has_a_place() -> None:
-    rooms = {module.split(".")[1] for module in MODULES}
-    assert rooms <= set(MAY_IMPORT) | COMPOSITION_ROOTS
+def test_every_top_level_name_has_a_layer() -> None:
+    assert {module.split(".")[1] for module in MODULES} <= set(LAYER)
+
+
+def cycle(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, if there are any."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    imports = {
+        module: {known for target in imported(file.read_text(), module) if (known := _module(target)) != module} - {""}
+        for module, file in MODULES.items()
+    }
+    assert sum(map(len, imports.values())) > len(MODULES), "the imports are read"
+    assert cycle(imports) == []
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) != []
+
+
+def _module(target: str) -> str:
+    """The module of hamr that `target`, a module or a name in one, comes from; "" for other libraries."""
+    parents = (target, target.rpartition(".")[0])
+    return next((name for name in parents if name in MODULES), "")
 
 
 @pytest.mark.parametrize(
@@ -135,12 +174,13 @@ def test_every_top_level_name_has_a_place() -> None:
         ("hamr.controller", "import ray"),
         ("hamr.controller", "from hamr.pools.router_actor import Router"),
         ("hamr.rewards.length", "def f():\n    import torch.nn.functional as F"),
-        ("hamr.rewards.length", "from hamr.backends import models"),
-        ("hamr.rewards.length", "from ..jobs import train"),
-        ("hamr.trainer.actors", "from vllm import LLM"),
-        ("hamr.backends.engine", "from hamr.actors import pools"),
-        ("hamr.backends.engine", "import wandb"),
+        ("hamr.rewards.length", "from hamr.models import bundled"),
+        ("hamr.rewards.length", "from ..apps.train import command"),
+        ("hamr.trainer.actors", "from hamr.pools import client"),
+        ("hamr.rollout.vllm_engine", "from hamr.pools import client"),
+        ("hamr.rollout.vllm_engine", "import wandb"),
         ("hamr.data.samples", "from transformers import AutoTokenizer"),
+        ("hamr.data.samples", "from hamr.rewards.truth import ExactAct"),
         ("hamr.config.overrides", "from hydra import compose"),
         ("hamr.config.schema", "import hamr.rewards.length"),
         ("hamr.bench.ecs.score", "import importlib\nimportlib.import_module('openai')"),
@@ -148,22 +188,23 @@ def test_every_top_level_name_has_a_place() -> None:
         ("hamr.cli", "from hamr.config.load import load_config"),
     ],
 )
-def test_the_rules_bite(module: str, source: str) -> None:
+def test_forbidden_imports_are_found(module: str, source: str) -> None:
     assert len(violations(source, module)) == 1
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("hamr.apps.train.command", "import ray, hydra\nfrom hamr.actors import router"),
-        ("hamr.trainer.actors", "import ray\nfrom hamr.backends import models"),
+        ("hamr.apps.train.command", "import ray, hydra\nfrom hamr.pools import router_actor"),
+        ("hamr.trainer.actors", "import ray\nfrom hamr.models import bundled"),
         ("hamr.config.load", "from omegaconf import OmegaConf\nfrom hamr.errors import ConfigError"),
         ("hamr.algorithms.losses", "import torch\nfrom .advantages import group"),
-        ("hamr.backends.trainer", "import torch, deepspeed, peft, safetensors\nfrom hamr.algorithms import losses"),
+        ("hamr.trainer.policy_model", "import torch, deepspeed, peft\nfrom hamr.algorithms import losses"),
         ("hamr.telemetry.wandb_sink", "import wandb"),
+        ("hamr.config.load", "if TYPE_CHECKING:\n    from hamr.apps.train import command"),
     ],
 )
-def test_the_rules_allow(module: str, source: str) -> None:
+def test_allowed_imports_pass(module: str, source: str) -> None:
     assert violations(source, module) == []
 
 

@@ -19,8 +19,9 @@ from hamr.data.pairs import ReplyPair
 from hamr.data.progress import Item, Made, Progress, item_key
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
+from hamr.prompting.labels import LABEL_VALUES
 from hamr.protocols import Ask
-from hamr.rewards.verdict import LABEL_VALUES, canonical_label, hard_score
+from hamr.rewards.verdict import canonical_label, hard_score
 
 Tell = Callable[[str], None]
 Row = tuple[float, float, float, float | None]
@@ -63,7 +64,7 @@ def _ask(
     run: str,
 ) -> None:
     # Ray and the engines load only here: calibrating from a file needs neither.
-    from hamr.apps.scorer.command import prepare_scorers
+    from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room
     from hamr.apps.shared.preparation import load_splits
     from hamr.cluster.model_folders import pool_model

@@ -72,7 +72,7 @@ BENCHMARKS = {
     "sage": "hamr.apps.evaluate.sage.run",
 }
 """Name -> module with a `main` that takes the other arguments."""
-REQUESTS = {name: f"hamr.jobs.{name}_request" for name in BENCHMARKS}
+REQUESTS = {name: f"hamr.apps.evaluate.{name}.request" for name in BENCHMARKS}
 
 
 def main(args: list[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Literal
 from hamr.apps.pipeline.jobs import JOBS
 from hamr.apps.pipeline.plan import Plan, Stage
 from hamr.apps.pipeline.run import Run, work_off
-from hamr.apps.train.command import MULTIRUN
+from hamr.config.overrides import MULTIRUN
 from hamr.errors import BadInput
 
 MOST = 500

@@ -1,4 +1,4 @@
-"""A run folder as `hamr.planning` wants it: steps with their times, groups and questions."""
+"""A run folder as `hamr.apps.plan.build` wants it: steps with their times, groups and questions."""
 
 from __future__ import annotations
 

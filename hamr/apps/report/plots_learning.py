@@ -9,22 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
-from hamr.report.plot_kit import (
-    BLUE,
-    GREEN,
-    HALF,
-    INK,
-    MUTED,
-    ORANGE,
-    RED,
-    STAGE_COLOURS,
-    WIDE,
-    axes,
-    grouped_bars,
-    legend,
-    percent,
-    step_axis,
-)
+from hamr.apps.report.stage_plots import STAGE_COLOURS, grouped_bars
+from hamr.report.plot_kit import BLUE, GREEN, HALF, INK, MUTED, ORANGE, RED, WIDE, axes, legend, percent, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import ReportData
-from hamr.report.plot_kit import BLUE, CYCLE, GREY, HALF, axes, legend, lines, step_axis
+from hamr.apps.report.stage_plots import lines
+from hamr.report.plot_kit import BLUE, CYCLE, GREY, HALF, axes, legend, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import ReportData
+from hamr.apps.report.stage_plots import lines
 from hamr.report.plot_kit import (
     BLUE,
     CYCLE,
@@ -23,7 +24,6 @@ from hamr.report.plot_kit import (
     WIDE,
     axes,
     legend,
-    lines,
     percent,
     step_axis,
 )

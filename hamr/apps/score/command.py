@@ -16,6 +16,7 @@ from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, render
 from hamr.cascade.replay import replay
 from hamr.config.load import load_config, load_dumped
+from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.prompting.templates import is_path, read_template
@@ -25,12 +26,6 @@ HELP = "scores finished responses with the whole reward system, or replays a run
 
 OWN = ("input", "output", "resume")
 """What this job takes beside overrides."""
-
-SPEED_ONLY = {
-    "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
-    "batch_size", "batch_wait_ms", "deadline_s", "attempts", "hedge", "breaker", "api_key_env", "price_per_1k_tokens",
-}  # fmt: skip
-"""What of a pool says how fast it answers, not what: a resumed file may go on with more replicas."""
 
 
 def main(args: list[str]) -> int:

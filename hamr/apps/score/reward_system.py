@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from hamr.apps.score.background_loop import BackgroundLoop
-from hamr.apps.scorer.command import prepare_scorers
+from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.apps.shared.pool_room import check_pool_room
 from hamr.apps.shared.preparation import load_splits
 from hamr.cluster.model_folders import POLICY, pool_model

@@ -11,13 +11,13 @@ from hamr.apps.scorer.gate import Gate, gates
 from hamr.apps.shared.job_options import number, output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
+from hamr.calibration.cascade import Cascade
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, contrasts
 from hamr.errors import BadInput
 from hamr.protocols import Ask
 from hamr.telemetry.run_folder import write_atomic
-from hamr.types.cascade import Cascade
 
 SEED = 31
 FILE = "scorer_check.json"

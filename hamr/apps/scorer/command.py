@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import ctypes
-import fcntl
-import hashlib
-import json
-import multiprocessing
-import os
 import random
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Sequence
 
 from hamr.apps.scorer.grader import labelled_responses
 from hamr.apps.scorer.lessons import (
     PAIRS_SEED,
     Exam,
-    Lessons,
     compared_exam,
     grader_exam,
-    grader_lessons,
     grading_of,
     pair_exam,
-    pair_lessons,
 )
-from hamr.apps.scorer.pair_check import auc, auc_standard_error
+from hamr.apps.scorer.prepare import CHILD_ENV, TunedScorer, child, environment, prepare_scorers, raw_scores
 from hamr.apps.scorer.reliability import Quality, quality
 from hamr.apps.scorer.report import write_measured
 from hamr.apps.shared.preparation import load_splits, run_path
 from hamr.config.load import dump_config, load_config
-from hamr.config.pools import PoolConfig, ScorerTrainingConfig
+from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
 from hamr.data.splits import Splits
-from hamr.errors import BadInput, HamrError
-from hamr.models.bundled import cache_dir, resolve_model
-from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
+from hamr.errors import BadInput
+from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
-from hamr.pools.pair_training import PairExample
-from hamr.pools.scorer_pairs import check_installed, check_pair_model
 from hamr.pools.scorer_prompt import ScorerPrompt
-from hamr.pools.scorers import check_template
 from hamr.prompting.templates import PromptTemplate
-from hamr.telemetry.run_folder import RunFolder, write_atomic
-from hamr.trainer.scorer_training import ScorerExample
-from hamr.types import ServiceSample
+from hamr.telemetry.run_folder import RunFolder
 
 HELP = """\
 hamr scorer: fine-tunes the pools' scorers on labelled reply pairs where their raw model carries no signal, and checks
@@ -79,41 +55,8 @@ options (`hamr --help` explains overrides):
   pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, warmup_frac: 0.05, lora: {}}
   pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
   experiment.run_dir=FOLDER"""
-PR_SET_PDEATHSIG = 1
-RECIPE_VERSION = 4
-"""Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
-
 MOST_MEASURED = 300
 """Pairs of a set that a scorer is measured on; with 300 an AUC is known to about 0.02."""
-
-_ONE_KIND = (
-    "all have the same answer, so that nothing can be told apart; a scorer of pairs needs samples with several replies "
-    "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
-)
-
-CHILD_ENV = {
-    **ALLOCATOR_ENV,
-    **WAITING_ENV,
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
-}
-"""Of the training process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed
-training has nothing to warn of, since its resource tracker removes what it leaves."""
-
-PROGRESS_S = 15.0
-"""Longest silence of a training between two of its lines, if a step is no longer than that."""
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedScorer:
-    """A pool's model folder and how it came about. `raw_auc` is the untouched model's, asked without reasoning."""
-
-    path: Path
-    finetuned: bool
-    raw_auc: float | None = None
-    raw_word_overlap_auc: float | None = None
 
 
 def main(args: list[str]) -> int:
@@ -175,207 +118,7 @@ def measured(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Qual
     base = resolve_model(pool.model)
     models = {"raw": base} if exam.suits(base) else {}
     models |= {"tuned": tuned.path} if tuned.finetuned else {}
-    with _environment(CHILD_ENV), _child() as call:
-        scores = {model: call(_raw_scores, path, exam, pool.finetune) for model, path in models.items()}
+    with environment(CHILD_ENV), child() as call:
+        scores = {model: call(raw_scores, path, exam, pool.finetune) for model, path in models.items()}
     scores["overlap"] = exam.overlap
     return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}
-
-
-def prepare_scorers(
-    config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample], progress: Progress
-) -> dict[str, TunedScorer]:
-    """The model folder of every pool that has a model here: as it is, or fine-tuned where the pool asks for it and it
-    is needed.
-
-    Pools are prepared side by side as far as there are cores; one that starts from another waits for it. Raises
-    BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, or
-    that would be fine-tuned on data without both kinds of answers.
-    """
-    for name, pool in config.pools.items():
-        check_template(name, pool)
-    pools = {name: pool for name, pool in config.pools.items() if pool.type != "openai"}
-    for name, pool in pools.items():
-        if pool.compares:
-            check_installed(name, pool)
-        if pool.compares and not pool.finetune:
-            check_pair_model(name, pool, resolve_model(pool.model))
-    threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
-    at_once = max(1, (os.cpu_count() or 1) // threads)
-    prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
-    stop = threading.Event()
-    with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
-        # Those that wait come last: all that they may wait for is then done or under way.
-        for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
-            start = prepared.get(_start(pool) or "")
-            lessons = partial(_lessons, name, pool, config, train, held_out)
-            prepared[name] = side_by_side.submit(prepare_scorer, name, pool, lessons, progress, start, stop)
-        try:
-            return {name: prepared[name].result() for name in pools}
-        except BaseException:
-            stop.set()
-            side_by_side.shutdown(wait=False, cancel_futures=True)
-            _kill_children_until_done(prepared.values())
-            raise
-
-
-def _kill_children_until_done(prepared: Iterable[concurrent.futures.Future[TunedScorer]]) -> None:
-    """End the training processes, which may be minutes from their end, and those that a thread starts meanwhile.
-
-    `concurrent.futures.wait` would never count a future that was cancelled before it started."""
-    prepared = list(prepared)
-    while not all(future.done() for future in prepared):
-        for child in multiprocessing.active_children():
-            child.kill()
-        time.sleep(0.1)
-
-
-def _start(pool: PoolConfig) -> str | None:
-    return pool.finetune.start_from if pool.finetune else None
-
-
-def _lessons(
-    name: str, pool: PoolConfig, config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample]
-) -> Lessons:
-    if pool.role == "grader":
-        return grader_lessons(name, pool, config)
-    return pair_lessons(pool, config.data.max_pairs, train, held_out)
-
-
-def prepare_scorer(
-    name: str,
-    pool: PoolConfig,
-    lessons: Callable[[], Lessons],
-    progress: Progress,
-    start: concurrent.futures.Future[TunedScorer] | None = None,
-    stop: threading.Event | None = None,
-) -> TunedScorer:
-    """Fine-tunes in a process of its own, whose memory is gone afterwards, from what `start` results in or else from
-    the pool's model. The result is cached by everything that it depends on: models, template, pairs and settings."""
-    base = resolve_model(pool.model)
-    if pool.finetune is None:
-        return TunedScorer(path=base, finetuned=False)
-    tuning, taught = pool.finetune, lessons()
-    begin = start.result().path if start else base
-    models = [str(path.resolve()) for path in (base, begin)]
-    recipe = json.dumps([RECIPE_VERSION, models, *taught.basis])
-    folder = cache_dir() / "scorers" / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    note = folder.with_name(f"{folder.name}.json")
-    if not note.is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        waiting = f"{name}: another process trains the same scorer; waiting for it"
-        with _alone(folder, lambda: progress(waiting), stop or threading.Event()):
-            if not note.is_file():
-                write_atomic(note, json.dumps(_made(name, tuning, taught, base, begin, folder, progress)))
-    facts = json.loads(note.read_text())
-    return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
-
-
-def _made(
-    name: str,
-    tuning: ScorerTrainingConfig,
-    taught: Lessons,
-    base: Path,
-    begin: Path,
-    folder: Path,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Fine-tunes from `begin` to `folder` where the raw model needs it; what `TunedScorer` is told beside its path."""
-    exam = taught.exam()
-    if len(set(exam.labels)) < 2:
-        raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
-    overlap = exam.overlap_auc
-    with _child() as call:
-        raw = auc(call(_raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
-        needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
-        found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
-        progress(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
-        if needed and not (folder / "config.json").is_file():
-            call(_finetune, taught.train, begin, folder, taught.examples(), tuning, name)
-    return {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """Hold the lock of `folder`, which the kernel releases when the process ends. `stop` ends the wait for it.
-
-    Raises:
-        HamrError: `stop` was set while another process held the lock.
-    """
-    with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        told = False
-        while not _locked(file):
-            if not told:
-                waiting()
-                told = True
-            if stop.wait(0.2):
-                raise HamrError(f"stopped while another process held the lock of {folder}")
-        yield
-
-
-def _locked(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
-    """Whether a raw model's AUC is above that of word overlap by more than the luck of these few pairs: by two standard
-    errors."""
-    return raw - 2 * auc_standard_error(raw, sum(labels), len(labels) - sum(labels)) > overlap
-
-
-def _raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[float]:
-    return exam.scores(base, tuning)
-
-
-def _finetune(
-    train: Callable[..., None],
-    base: Path,
-    out: Path,
-    examples: list[ScorerExample] | list[PairExample],
-    tuning: ScorerTrainingConfig,
-    name: str,
-) -> None:
-    begin = last = time.monotonic()
-
-    def report(step: int, steps: int, loss: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if step == steps or now - last >= PROGRESS_S:
-            last, left = now, (now - begin) * (steps - step) / step
-            print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
-
-    train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
-
-
-@contextlib.contextmanager
-def _child() -> Iterator[Callable[..., Any]]:
-    """A fresh process: what it is called with runs there, and its result (or what it raised) comes back."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
-        try:
-            yield lambda function, *args: pool.submit(function, *args).result()
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise HamrError(
-                f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
-            ) from error
-
-
-def _die_with_parent() -> None:
-    """A killed hamr leaves no training behind: the kernel kills this process when its parent ends (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for processes that start inside, and puts the old ones back."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast
 from hamr.types import Answer, Question
-from hamr.types.cascade import Cascade
 
 Ask = Callable[[Question], Awaitable[Answer]]
 MARGIN = 0.25

@@ -19,13 +19,14 @@ from hamr.apps.shared.preemption import Preemption, stopped
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import machine, versions
-from hamr.apps.train.command import MULTIRUN, Job, run_id, stoppable
+from hamr.apps.train.command import Job, run_id, stoppable
 from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.model_folders import POLICY, check_models
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_demands, place
 from hamr.cluster.resource_requests import Demand, trainer_demand
 from hamr.cluster.session import check_cluster, ray_session
+from hamr.config.overrides import MULTIRUN
 from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError

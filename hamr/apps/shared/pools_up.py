@@ -55,7 +55,7 @@ def with_pools(
     or template will not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
     """
     # Ray and the engines load only here: a command whose work is done already needs neither.
-    from hamr.apps.scorer.command import prepare_scorers
+    from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room
     from hamr.cluster.model_folders import pool_model
     from hamr.cluster.session import ray_session

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hamr.apps.train.dialogues import check_dialogues
+from hamr.apps.shared.dialogue_checks import check_dialogues
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from hamr import __version__
-from hamr.apps.scorer.command import TunedScorer
+from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.train.stages import Run
 from hamr.telemetry.summary import ScorerSummary, Summary
 

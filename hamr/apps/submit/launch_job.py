@@ -1,8 +1,8 @@
 """What every file that starts a cluster has to say about its job: how many nodes, which name, which command.
 
-What the cluster must hold follows from the job's configuration (`hamr.cluster.resource_requests`), what a node has from `launch`.
-The whole resolved configuration goes along as an experiment of its own, so that the job that runs there is the one that
-was looked at here.
+What the cluster must hold follows from the job's configuration (`hamr.cluster.resource_requests`), what a node has
+from `launch`. The whole resolved configuration is included as an experiment of its own, so that the job that runs there
+is the one that was checked here.
 """
 
 from __future__ import annotations

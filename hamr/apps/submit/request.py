@@ -39,7 +39,9 @@ class Request:
         own, settings = split(args)
         if job in AS_GIVEN:
             where = [s for s in settings if _says_where(s)]
-            overrides = importlib.import_module(f"hamr.jobs.{job}").overrides_of([a for a in args if a not in where])
+            overrides = importlib.import_module(f"hamr.apps.{job}.command").overrides_of(
+                [a for a in args if a not in where]
+            )
             config = load_config([*overrides, *where])
             return cls(job=job, own=tuple(own), settings=tuple(settings), config=config)
         if job not in LEARNING:

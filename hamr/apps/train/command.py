@@ -15,8 +15,8 @@ from hamr import signals
 from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
 from hamr.apps.report.run_report import write_report
-from hamr.apps.scorer.command import TunedScorer, prepare_scorers
 from hamr.apps.scorer.fallback import with_usable_scorers
+from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
 from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.pools_up import pools_of
 from hamr.apps.shared.preemption import Preemption, stopped
@@ -32,6 +32,7 @@ from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, plan, planned
 from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.config.overrides import MULTIRUN
 from hamr.config.schema import Config
 from hamr.data.splits import count_copies
 from hamr.errors import Preempted, RunFolderError
@@ -44,9 +45,6 @@ from hamr.telemetry.summary import write_summary
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 
 HELP = "the RL run: rollout, reward cascade, update, sync"
-
-
-MULTIRUN = "--multirun"
 
 
 def main(args: list[str]) -> int:

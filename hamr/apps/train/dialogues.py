@@ -12,52 +12,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hamr.apps.evaluate.sage.run import digest_of, draw_report, write_figures
+from hamr.apps.shared.dialogue_checks import answer_tokens, scenarios_of
 from hamr.apps.train.policy_pool import asked_policy
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import PREFIX, scripted
-from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import Plan
 from hamr.config.schema import Config
-from hamr.errors import BadInput
-from hamr.procedures import Scenario, load_scenario
-from hamr.procedures.words import load_words
+from hamr.procedures import Scenario
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
 
 if TYPE_CHECKING:
     from hamr.apps.train.stages import Run
-    from hamr.models.tokenizer import Tokenizer
 
 POLICY = "policy"
 """The agent's name in traces and tables."""
-
-
-def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
-    """Whether what `experiment.sage` asks for can be, as far as the configuration alone cannot tell. Raises BadInput:
-    no such procedure or script, missing words, and a context that a procedure alone fills."""
-    sage = config.experiment.sage
-    if not sage.scenarios:
-        return
-    if len(set(sage.judges)) < len(sage.judges):
-        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
-    for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
-        if name.startswith(PREFIX):
-            scripted(kind, name.removeprefix(PREFIX), {}, {})
-    for scenario in _scenarios(config).values():
-        if sage.simulator == f"{PREFIX}worded":
-            load_words(scenario, sage.language)
-        _check_room(config, scenario, tokenizer)
-
-
-def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> None:
-    plan = plan_dialogues(scenario, config.experiment.sage)[0]
-    told = Simulation(scenario, _nobody, _nobody, config.experiment.sage).instructions(plan)
-    needed = len(tokenizer.chat_ids([{"role": "system", "content": told}])) + _answer_tokens(config)
-    if needed >= config.model.max_context:
-        remedy = f"{scenario.name}'s procedure and one answer take {needed} tokens alone; raise it"
-        raise BadInput("model.max_context", config.model.max_context, remedy)
 
 
 async def simulate(run: Run, stage: str, step: int) -> None:
@@ -67,7 +37,7 @@ async def simulate(run: Run, stage: str, step: int) -> None:
     sage = config.experiment.sage
     folder = run.folder / "sage" / stage
     shutil.rmtree(folder, ignore_errors=True)
-    scenarios = _scenarios(config)
+    scenarios = scenarios_of(config)
     plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, sage)]
     settings = {
         "agents": {POLICY: {"run": run.run_id, "stage": stage, "step": step}},
@@ -115,7 +85,7 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[Plan]) -> Cas
         run.prepared.codec.tokenizer.chat_ids,
         run=f"{run.run_id}/sage",
         context=config.model.max_context,
-        max_new_tokens=_answer_tokens(config),
+        max_new_tokens=answer_tokens(config),
     )
     return Cast(
         agents={POLICY: policy},
@@ -125,18 +95,6 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[Plan]) -> Cas
     )
 
 
-def _scenarios(config: Config) -> dict[str, Scenario]:
-    return {(scenario := load_scenario(name)).name: scenario for name in config.experiment.sage.scenarios}
-
-
-def _answer_tokens(config: Config) -> int:
-    return config.experiment.sage.max_new_tokens or config.rollout.max_new_tokens
-
-
 def _at_once(config: Config) -> int:
     """As many dialogues as the engines have places for."""
     return config.experiment.sage.at_once or config.rollout.workers * config.rollout.engine.max_num_seqs
-
-
-async def _nobody(question: Question) -> Answer:
-    raise AssertionError("only asked what an agent is told")

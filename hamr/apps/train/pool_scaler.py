@@ -31,7 +31,8 @@ class Router(Protocol):
 
 
 class LiveFleet:
-    """`hamr.apps.train.live_control.Fleet` over Serve's pools. `pools` are the sections in force: their counts change."""
+    """`hamr.apps.train.live_control.Fleet` over Serve's pools. `pools` are the sections in force; their counts
+    change."""
 
     def __init__(
         self,

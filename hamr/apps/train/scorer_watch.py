@@ -10,6 +10,7 @@ from typing import Protocol
 
 from hamr.apps.scorer.gate import Gate, ask_all, gate, gates, mixed
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
+from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, Wrong, contrasts
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
@@ -18,7 +19,6 @@ from hamr.errors import DataError, UnreliableScorer
 from hamr.protocols import Ask
 from hamr.rewards.truth import ExactAct
 from hamr.types import Reply, ServiceSample
-from hamr.types.cascade import Cascade
 
 CHECK_SEED = 29
 RANDOM_MODEL = "tiny"

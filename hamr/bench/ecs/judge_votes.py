@@ -21,8 +21,9 @@ from hamr.cascade.cached_pool import failure_of
 from hamr.cascade.retry import ask_again
 from hamr.data.progress import item_key
 from hamr.errors import BadInput
+from hamr.prompting.labels import LABEL_VALUES
 from hamr.protocols import Ask
-from hamr.rewards.verdict import LABEL_VALUES, canonical_label
+from hamr.rewards.verdict import canonical_label
 from hamr.types import Answer, Question
 
 FILE = "judgements.jsonl"

@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.fit import PAPER, calibrate, tau_profiles
 from hamr.calibration.grid import Grid
 from hamr.calibration.ranks import average_ranks, bootstrap_interval, spearman
 from hamr.calibration.search import FittingSet, mixed
 from hamr.errors import BadInput, DataError
-from hamr.types.cascade import Cascade
 
 EXACT = 1e-12
 

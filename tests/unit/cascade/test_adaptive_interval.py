@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import spearman
 from hamr.cascade.adaptive_interval import FEWEST, loss, most_trusted, weighted_spearman
 from hamr.cascade.reply_window import Bounds, Evidence, Seen
-from hamr.types.cascade import Cascade
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)
 

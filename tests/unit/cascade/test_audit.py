@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import FEWEST, AuditWindow, drawn, drift
 from hamr.cascade.consistency import combine
 from hamr.cascade.replay import replay
@@ -18,7 +19,6 @@ from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import ScorerTimeout
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, Audit, Component, ReferenceScore, RewardRecord, SampleKey, Scored
-from hamr.types.cascade import Cascade
 
 
 def score(s_r, judge, *, audit_frac=1.0, text="Why?"):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.budget import balance, balanced, placed, without_audits
 from hamr.cascade.reply_window import Bounds, Evidence, Seen
-from hamr.types.cascade import Cascade
 
 START = (0.68, 0.98)
 TOLERANCE = 0.02

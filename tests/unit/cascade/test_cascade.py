@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.calibration.cascade import Cascade
 from hamr.config.schema import CascadeConfig
 from hamr.errors import ConfigError, MissingScore
-from hamr.types.cascade import Cascade
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)
 BELOW_A, ABOVE_B = math.nextafter(0.68, 0), math.nextafter(0.98, 1)

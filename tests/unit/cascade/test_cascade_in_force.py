@@ -6,13 +6,13 @@ import json
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import CascadeConfig, ConsistencyConfig, RewardsConfig
 from hamr.errors import MissingScore
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Scored
-from hamr.types.cascade import Cascade
 
 REWARDS = RewardsConfig()
 WIDE, NARROW = Cascade(0.3, 0.9, 0.1, 0.2), Cascade(0.6, 0.7, 0.1, 0.2)

@@ -6,11 +6,11 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
+from hamr.calibration.cascade import Cascade
 from hamr.config.pools import RouterConfig
 from hamr.pools.router_actor import RouterClient
 from hamr.pools.router_calls import packed, unpacked
 from hamr.types import RewardRecord, Rollout, SampleKey, Scored, ServiceSample
-from hamr.types.cascade import Cascade
 
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
 ROLLOUT = Rollout(

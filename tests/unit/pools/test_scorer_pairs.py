@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hamr.apps.scorer.command import prepare_scorers
+from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.config.load import load_config
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError

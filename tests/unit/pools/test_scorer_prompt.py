@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from hamr.apps.scorer.command import prepare_scorers
+from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.config.load import load_config
 from hamr.config.pools import PoolConfig
 from hamr.config.resources import resource

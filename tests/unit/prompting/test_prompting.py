@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hamr.config.resources import resource, roots
 from hamr.errors import ConfigError, DataError
+from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate, neutralise
-from hamr.rewards.verdict import LABEL_VALUES, parse_verdict
+from hamr.rewards.verdict import parse_verdict
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = ["judge.en", "judge.zh", "judge_short.en", "reranker.en", "reranker.zh", "reranker_short.en"]

@@ -22,7 +22,6 @@ from hamr.types import (
     Turn,
     VersionSpan,
 )
-
 from tests.unit.telemetry.records import call
 
 CONFIG = """

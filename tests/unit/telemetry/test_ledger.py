@@ -15,7 +15,6 @@ from hamr.errors import HamrError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.record_json import outcome_from_dict, record_from_json, record_to_json
 from hamr.types import Component, JudgeTimeout, RewardRecord, SampleKey, Scored, VersionSpan
-
 from tests.unit.telemetry.records import call, record, records
 
 

@@ -21,7 +21,6 @@ from hamr.telemetry.metrics import (
     std,
 )
 from hamr.types import Component, JudgeTimeout, MalformedResponse, ReferenceScore, RerankerUnavailable, Scored
-
 from tests.unit.telemetry.records import BANDS, FAILURES, call, record
 
 outcomes = st.sampled_from([Scored(value=0.5), MalformedResponse(), *(failure() for failure in FAILURES)])

@@ -12,7 +12,6 @@ from hamr.telemetry.recorder import RunRecorder, pick_samples
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 from hamr.types import JudgeTimeout, Reference, ReferenceScore, Reply, ServiceSample, ToolCall, Turn
-
 from tests.unit.telemetry.records import record
 
 SAMPLE = ServiceSample(

@@ -10,7 +10,6 @@ from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.watch import TruthWindow, alarms, flags, pearson, watch_metrics
 from hamr.types import Audit, Component, JudgeTimeout, Scored
-
 from tests.unit.telemetry.records import record
 
 

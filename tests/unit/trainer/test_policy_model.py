@@ -17,10 +17,7 @@ from hamr.algorithms.losses import policy_loss  # noqa: E402
 from hamr.algorithms.packing import Layout, pack, tokens  # noqa: E402
 from hamr.config.lora import LoraConfig  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
-from hamr.trainer import (
-    policy_attention,
-    policy_head,
-)
+from hamr.trainer import policy_attention, policy_head  # noqa: E402
 from hamr.trainer.policy_batch import build_batch  # noqa: E402
 from hamr.trainer.policy_head import token_logprobs  # noqa: E402
 from hamr.trainer.policy_model import load_policy  # noqa: E402

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from hamr.apps.evaluate.ecs.console import progress, tables
 from hamr.apps.evaluate.ecs.request import Policy, Request, check_comparable, read_policy, read_request
-from hamr.apps.score.command import SPEED_ONLY
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.bench.agreement import Rating, between, level, with_people
@@ -24,14 +23,15 @@ from hamr.bench.ecs.score import Plan, Scores, mean_vote, plan_response, score_r
 from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
 from hamr.config.load import load_config
+from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs
 from hamr.errors import BadInput, HamrError
 from hamr.procedures.rules import nearest
+from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
 from hamr.rewards.questions import consistency_question
-from hamr.rewards.verdict import Label
 from hamr.types import Question, Reply
 
 RUN = "ecs"

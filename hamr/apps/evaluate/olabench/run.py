@@ -13,7 +13,6 @@ from rich.console import Console
 from hamr.apps.evaluate.olabench.console import progress, tables
 from hamr.apps.evaluate.olabench.request import Request, read_request
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
-from hamr.apps.score.command import SPEED_ONLY
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
 from hamr.bench.olabench.items import read_items
@@ -33,6 +32,7 @@ from hamr.bench.olabench.run import (
 from hamr.bench.olabench.summary import Bench, summarised
 from hamr.config.judged import JudgedRewards
 from hamr.config.load import load_config
+from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask

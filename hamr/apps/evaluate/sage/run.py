@@ -127,7 +127,7 @@ def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Con
 def _described(config: Config | None, name: str) -> dict[str, Any]:
     if name.startswith(PREFIX):
         return {"name": name}
-    from hamr.apps.score.command import SPEED_ONLY
+    from hamr.config.pools import SPEED_ONLY
 
     assert config is not None
     return {"name": name, **config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)}

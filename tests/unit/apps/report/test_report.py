@@ -11,7 +11,6 @@ from hamr.apps.report.run_report import verdict, write_report
 from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import read_summary, write_summary
-
 from tests.unit.telemetry.synthetic import make_run
 
 PNG = b"\x89PNG\r\n"

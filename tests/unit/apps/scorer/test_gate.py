@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 
 from hamr.apps.scorer.gate import AT_ONCE, Gate, ask_all, gate, gates
+from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast, Wrong
 from hamr.types import Answer, Question
-from hamr.types.cascade import Cascade
 
 GOODBYE = "Have a nice day, goodbye!"
 

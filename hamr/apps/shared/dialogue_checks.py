@@ -1,0 +1,51 @@
+"""Checks of `experiment.sage`, the dialogues that a run holds with its policy."""
+
+from __future__ import annotations
+
+from hamr.bench.sage.coverage import plan_dialogues
+from hamr.bench.sage.scripted import PREFIX, scripted
+from hamr.bench.sage.simulation import Simulation
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+from hamr.models.tokenizer import Tokenizer
+from hamr.procedures import Scenario, load_scenario
+from hamr.procedures.words import load_words
+from hamr.types import Answer, Question
+
+
+def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
+    """Whether what `experiment.sage` asks for can be, as far as the configuration alone cannot tell. Raises BadInput:
+    no such procedure or script, missing words, and a context that a procedure alone fills."""
+    sage = config.experiment.sage
+    if not sage.scenarios:
+        return
+    if len(set(sage.judges)) < len(sage.judges):
+        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
+    for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
+        if name.startswith(PREFIX):
+            scripted(kind, name.removeprefix(PREFIX), {}, {})
+    for scenario in scenarios_of(config).values():
+        if sage.simulator == f"{PREFIX}worded":
+            load_words(scenario, sage.language)
+        _check_room(config, scenario, tokenizer)
+
+
+def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> None:
+    plan = plan_dialogues(scenario, config.experiment.sage)[0]
+    told = Simulation(scenario, _nobody, _nobody, config.experiment.sage).instructions(plan)
+    needed = len(tokenizer.chat_ids([{"role": "system", "content": told}])) + answer_tokens(config)
+    if needed >= config.model.max_context:
+        remedy = f"{scenario.name}'s procedure and one answer take {needed} tokens alone; raise it"
+        raise BadInput("model.max_context", config.model.max_context, remedy)
+
+
+def scenarios_of(config: Config) -> dict[str, Scenario]:
+    return {(scenario := load_scenario(name)).name: scenario for name in config.experiment.sage.scenarios}
+
+
+def answer_tokens(config: Config) -> int:
+    return config.experiment.sage.max_new_tokens or config.rollout.max_new_tokens
+
+
+async def _nobody(question: Question) -> Answer:
+    raise AssertionError("only asked what an agent is told")

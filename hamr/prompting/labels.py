@@ -1,0 +1,13 @@
+"""The labels of a verdict, what they are worth, and the words that introduce one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Label = Literal["yes", "part", "no"]
+
+LABEL_VALUES: Mapping[Label, float] = {"yes": 1.0, "part": 0.5, "no": 0.0}
+
+VERDICT_WORDS = ("verdict", "judge_result", "judge result", "结论", "判定结果", "判断结果")
+"""The words before a verdict. Templates defuse the same ones in untrusted text."""

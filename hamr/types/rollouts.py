@@ -1,0 +1,62 @@
+"""Responses as engines sample them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleKey:
+    """Identity of one response: (run, step, prompt, sample, attempt). The ledger's primary key."""
+
+    run: str
+    step: int
+    prompt: str
+    sample: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionSpan:
+    """Tokens [start, end) of a response were sampled from policy `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """One response of the policy. `logprobs[i]` is log p(token_ids[i]) under the policy that sampled
+    it, at the sampling temperature (nats, <= 0). The end-of-sequence token is among `token_ids`."""
+
+    key: SampleKey
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: Literal["stop", "length", "abort"]
+    versions: tuple[VersionSpan, ...]
+    seed: int | None = None
+    seconds: float = 0.0
+    siblings: int = 1
+    """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+    rescored: bool = False
+    """Scored again, alone or beside those of its group that failed with it: the others have their rewards, so that
+    nothing can be decided by looking at the group."""
+    answer_tokens: int | None = None
+    answer_s: float | None = None
+    """Tokens and seconds up to the end of the answer, where more may follow it (post-CoT). None: it never ended, or
+    nothing may follow, and the answer ends with the response."""
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """log p(response) / tokens; None without tokens, and where a token's is not finite."""
+        total = math.fsum(self.logprobs) if all(map(math.isfinite, self.logprobs)) else math.nan
+        return total / len(self.logprobs) if self.logprobs and math.isfinite(total) else None
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
