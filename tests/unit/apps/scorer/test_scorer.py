@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hamr.apps.scorer import command as scorer
+from hamr.apps.scorer import prepare as scorer
 from hamr.apps.scorer.lessons import Lessons, VerdictExam
 from hamr.cluster.session import sigterm_as_exit
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
@@ -75,7 +75,7 @@ def test_a_stopped_job_ends_the_training_processes_and_the_wait_for_a_lock(
         if name == "judge":
             with scorer._alone(tmp_path / "judge", lambda: None, stop):
                 pytest.fail("the lock is held elsewhere")
-        with scorer._child() as call:
+        with scorer.child() as call:
             child = call(os.getpid)
             started.set()
             call(time.sleep, 600)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hamr.apps.report.run_report import write_report
-from hamr.apps.train.dialogues import check_dialogues, simulate
+from hamr.apps.shared.dialogue_checks import check_dialogues
+from hamr.apps.train.dialogues import simulate
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.scripted import perfect
 from hamr.config.load import load_config
