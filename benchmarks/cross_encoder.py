@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, reply_pairs  # noqa: E402
-from hamr.data.sage_samples import generated  # noqa: E402
+from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.models.bundled import resolve_model  # noqa: E402
 from hamr.rewards.verdict import hard_score  # noqa: E402
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=13, help="draw of the generated dialogues; the quickstart's is 13")
     args = parser.parse_args(argv)
-    pairs = reply_pairs(generated(SageDataConfig(seed=args.seed)).train, args.examples, args.seed)
+    pairs = reply_pairs(generate_samples(SageDataConfig(seed=args.seed)).train, args.examples, args.seed)
     with tempfile.TemporaryDirectory() as folder:
         start = str(resolve_model(args.model)) if args.model else untrained(pairs, Path(folder), args)
         train(pairs, start, args)

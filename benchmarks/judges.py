@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from calibration import machine  # noqa: E402
 from planted_flaws import hallucination_rows, public_rows, risk_rows  # noqa: E402
 
-from hamr.apps.scorer.command import measured  # noqa: E402
+from hamr.apps.scorer.command import measure_scorer  # noqa: E402
 from hamr.apps.scorer.grader import FLAWS  # noqa: E402
 from hamr.apps.scorer.judged import JudgedResponse, read_judged  # noqa: E402
 from hamr.apps.scorer.lessons import grader_exam, grading_of  # noqa: E402
@@ -33,7 +33,7 @@ from hamr.apps.scorer.pair_check import auc_standard_error  # noqa: E402
 from hamr.apps.scorer.prepare import prepare_scorers  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
-from hamr.data.sage_samples import generated  # noqa: E402
+from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.data.samples import read_rows, write_rows  # noqa: E402
 from hamr.errors import VerdictUnparsable  # noqa: E402
 from hamr.pools.scorers import build_scorer, scorer_env  # noqa: E402
@@ -70,7 +70,9 @@ def configured(args: argparse.Namespace, folder: Path) -> Config:
 
 def planted(args: argparse.Namespace, folder: Path) -> None:
     """Writes train.jsonl and test.jsonl."""
-    made = generated(SageDataConfig(train=2 * args.examples, validation=1, test=4 * args.held_out, seed=args.seed))
+    made = generate_samples(
+        SageDataConfig(train=2 * args.examples, validation=1, test=4 * args.held_out, seed=args.seed)
+    )
     for name, samples, most in (("train", made.train, args.examples), ("test", made.test, args.held_out)):
         rows = list(ROWS[args.reward](samples, args.seed))[:most]
         write_rows(folder / f"{name}.jsonl", rows)
@@ -134,7 +136,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name, path in sets.items():
         rows = read_judged(path, FLAWS[args.reward])
         for kind, own in by_flaw(rows).items():
-            figures = measured(pool, tuned, grader_exam(grading, own))
+            figures = measure_scorer(pool, tuned, grader_exam(grading, own))
             clean = sum(not row.labels for row in own)
             for model, q in figures.items():
                 error = auc_standard_error(q.auc, clean, len(own) - clean) if q.auc is not None else None

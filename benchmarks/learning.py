@@ -32,7 +32,7 @@ from hamr.apps.shared.summary import machine, versions
 from hamr.config.load import load_dumped
 from hamr.config.schema import SageDataConfig
 from hamr.controller import Controller
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.rewards.truth import ExactAct
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.record_json import record_from_json
@@ -55,7 +55,7 @@ class RuleScorer:
     """The truth as a scorer: 1 for a reply that takes the reference's act with its facts, else 0."""
 
     def __init__(self, pool: str, config: Any, model: Path) -> None:
-        samples = generated(SageDataConfig(train=300, validation=100, test=100))
+        samples = generate_samples(SageDataConfig(train=300, validation=100, test=100))
         rule = ExactAct.of((*samples.train, *samples.validation, *samples.test))
         assert rule is not None, "generated samples name their acts"
         self.pool, self.rule = pool, rule

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hamr.apps.data.recipes.runner import Desk, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
-from hamr.data.progress import Item, Made, Progress, item_key
+from hamr.data.progress import Made, WorkItem, WorkProgress, item_key
 from hamr.types import Answer, Question
 
 TEXT = "I look the order up with the tool, since its state decides what can still be changed. " * 12
@@ -35,20 +35,20 @@ async def measure(items: int, latency_s: float, at_once: int, teachers: int, ste
         await asyncio.sleep(latency_s)
         return Answer(text=TEXT)
 
-    async def make(item: Item, desk: Desk) -> Made:
+    async def make(item: WorkItem, desk: Desk) -> Made:
         text = await desk.teacher("write", Question(prompt="x.en", affinity=item.id))
         for _ in range(steps - 1):
             await desk.judge("judge", Question(prompt="x.en", affinity=item.id))
         return Made(kept={"text": text})
 
-    todo = [Item(id=f"i{n}", key=item_key(n), content=n) for n in range(items)]
+    todo = [WorkItem(id=f"i{n}", key=item_key(n), content=n) for n in range(items)]
     share = {f"t{n}": Teacher(ask=ask, capacity=at_once // teachers) for n in range(teachers)}
-    progress = Progress.of(folder / "progress.jsonl", todo)
+    progress = WorkProgress.of(folder / "progress.jsonl", todo)
     pools = Pools(teachers=Teachers(share), judge=ask)
     started = time.monotonic()
     await run_recipe(todo, make, pools, progress, at_once=at_once * steps)
     took = time.monotonic() - started
-    assert len(Progress.of(folder / "progress.jsonl", todo).done) == items, "every item has its row"
+    assert len(WorkProgress.of(folder / "progress.jsonl", todo).done) == items, "every item has its row"
     return took
 
 

@@ -120,9 +120,9 @@ class InstantRouter:
         collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
-        from hamr.pools.router_calls import in_batches, packed_done, unpacked
+        from hamr.pools.router_calls import in_batches, packed_done, unpack
 
-        async for done in in_batches(self._score, unpacked(calls)):
+        async for done in in_batches(self._score, unpack(calls)):
             yield packed_done(done)
 
     async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any, group_aware: bool) -> RewardRecord:

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from hamr.bench.sage.coverage import plan_dialogues  # noqa: E402
 from hamr.bench.sage.run import Cast, hold, summarise  # noqa: E402
-from hamr.bench.sage.scripted import TALK, scripted  # noqa: E402
+from hamr.bench.sage.scripted import TALK, scripted_pool  # noqa: E402
 from hamr.bench.sage.store import Store  # noqa: E402
 from hamr.config.sage import SageConfig  # noqa: E402
 from hamr.procedures import load_scenario, scenario_names  # noqa: E402
@@ -40,10 +40,10 @@ def measure(names: list[str], dialogues: int, agent: str) -> dict[str, object]:
     by_id = {plan.id: plan for plan in plans}
     judges = ("gold", "strict", "contrary")
     cast = Cast(
-        agents={agent: scripted("agent", agent, scenarios, by_id)},
-        user=scripted("simulator", "patient", scenarios, by_id),
+        agents={agent: scripted_pool("agent", agent, scenarios, by_id)},
+        user=scripted_pool("simulator", "patient", scenarios, by_id),
         simulator="patient",
-        judges={name: scripted("judges", name, scenarios, by_id) for name in judges},
+        judges={name: scripted_pool("judges", name, scenarios, by_id) for name in judges},
     )
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), {"agents": {}, "scenarios": {}}) as store:
         wall, cpu = time.perf_counter(), time.process_time()

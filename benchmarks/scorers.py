@@ -32,7 +32,7 @@ from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, 
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
-from hamr.data.sage_samples import generated  # noqa: E402
+from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.data.samples import read_rows  # noqa: E402
 from hamr.errors import BadInput  # noqa: E402
 from hamr.models.bundled import resolve_model  # noqa: E402
@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     rows = [row for _, row in read_rows(args.probes)] if args.probes else []
     probes = [*PROBES, *((f"{r['name']} (given)", r["content_A"], r["content_B"]) for r in rows)]
-    test = generated(SageDataConfig(seed=args.seed)).test
+    test = generate_samples(SageDataConfig(seed=args.seed)).test
     sets = {"generated": clear(reply_pairs(test, 3 * args.most, 17), args.most)}
     if args.pairs:
         sets["given"] = clear(read_pairs(args.pairs), args.most)

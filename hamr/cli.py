@@ -52,9 +52,9 @@ def entry() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     collect_rarely()
-    with signals.handled():
+    with signals.handle_signals():
         code = main(sys.argv[1:])
-        if signals.received() is not None:
+        if signals.pending_signal() is not None:
             signals.leave(code)
     sys.exit(code)
 

@@ -50,7 +50,7 @@ class _State:
 _state = _State()
 
 
-def received() -> int | None:
+def pending_signal() -> int | None:
     """Return the signal that ends this process, or None while it runs undisturbed."""
     return _state.received
 
@@ -77,7 +77,7 @@ def signal_of(error: BaseException) -> int | None:
 
 
 @contextlib.contextmanager
-def handled(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> Iterator[None]:
+def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> Iterator[None]:
     """Handle SIGTERM and SIGINT by `action` while the body runs; inner calls replace the action of outer ones.
 
     Outside the main thread this does nothing, because Python allows handlers nowhere else.
@@ -197,7 +197,7 @@ class _Executor(ThreadPoolExecutor):
     """Threads of an event loop whose end does not wait for them once a signal has arrived."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=wait and received() is None, cancel_futures=cancel_futures)
+        super().shutdown(wait=wait and pending_signal() is None, cancel_futures=cancel_futures)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

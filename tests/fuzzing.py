@@ -19,7 +19,7 @@ from hamr.rewards.cot import read_cot_quality
 from hamr.rewards.format import format_reward
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.matching import match_action
-from hamr.rewards.questions import said
+from hamr.rewards.questions import words_of
 from hamr.rewards.rubric import keeps_weight, parse_rubric
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.rewards.utility import read_utility
@@ -108,7 +108,7 @@ def check(text: str) -> None:
         if not isinstance(action, MalformedResponse):
             match = match_action(action, _REFERENCES)
             assert (match.score is None) == isinstance(action, Reply)
-            said(text, action, response_format)
+            words_of(text, action, response_format)
     assert parse_verdict(text) in ("yes", "part", "no", None)
     _typed(lambda: hard_score(text))
     for name, (config, count) in _READERS.items():

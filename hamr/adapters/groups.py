@@ -59,7 +59,9 @@ def read_sample(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def grouped(samples: Sequence[Any], responses: Sequence[str], where: str, size: int | None = None) -> list[Group]:
+def group_responses(
+    samples: Sequence[Any], responses: Sequence[str], where: str, size: int | None = None
+) -> list[Group]:
     """One sample and one response a place, in a row, as groups. `where` names the samples in a DataError."""
     return [
         (read_sample(samples[run.start], f"{where}[{run.start}]"), [responses[i] for i in run])
@@ -67,7 +69,7 @@ def grouped(samples: Sequence[Any], responses: Sequence[str], where: str, size: 
     ]
 
 
-def told(
+def rewards_as_numbers(
     rewards: Sequence[Sequence[float | None]], missing: Missing, failures: Sequence[Mapping[str, Any]]
 ) -> list[float | None]:
     """Rewards of all groups in a row, for a protocol of numbers. None of them is ever a made-up 0.
@@ -86,7 +88,9 @@ def told(
     return flat
 
 
-def unscored(rewards: Sequence[Sequence[float | None]], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def list_unscored(
+    rewards: Sequence[Sequence[float | None]], records: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Index, kind and detail of every response without a reward; `records` of all groups in a row, as JSON."""
     flat = [value for group in rewards for value in group]
     return [{"index": i, **r["total"]} for i, (v, r) in enumerate(zip(flat, records, strict=True)) if v is None]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from hamr.adapters.groups import grouped
+from hamr.adapters.groups import group_responses
 from hamr.errors import DataError
 
 
@@ -53,7 +53,7 @@ class TrlReward:
             raise DataError(self._column, known, f"no such column; add {self._column!r} with each sample's JSON")
         samples = list(columns[self._column])
         texts = [_text(completion, f"completions[{i}]") for i, completion in enumerate(completions)]
-        groups = grouped(samples, texts, self._column, self._size)
+        groups = group_responses(samples, texts, self._column, self._size)
         values = [value for group in self._rewards.rewards(groups) for value in group]
         log_metric: Callable[[str, float], None] | None = columns.get("log_metric")
         if log_metric is not None and values:

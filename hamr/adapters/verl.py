@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from hamr.adapters.client import RewardClient
-from hamr.adapters.groups import Missing, grouped, told, unscored
+from hamr.adapters.groups import Missing, group_responses, list_unscored, rewards_as_numbers
 from hamr.errors import BadInput
 
 _MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
@@ -74,7 +74,7 @@ def compute_score_batch(
 ) -> list[dict[str, float]]:
     """`compute_score` of a batch; neighbours with one sample are a group, `group_size` (`rollout.n`) at most."""
     samples = [(info or {}).get("sample", truth) for info, truth in zip(extra_infos, ground_truths, strict=True)]
-    groups = grouped(samples, list(solution_strs), "ground_truth", group_size)
+    groups = group_responses(samples, list(solution_strs), "ground_truth", group_size)
     if missing not in _MISSING:
         raise BadInput("missing", missing, f"verl takes numbers only; use one of {', '.join(_MISSING)}")
     client = _client(url)
@@ -89,7 +89,7 @@ def compute_score_batch(
             answers[i] = answer
     records = [record for answer in answers for record in answer["records"]]
     rewards = [answer["rewards"] for answer in answers]
-    values = told(rewards, missing, unscored(rewards, records))
+    values = rewards_as_numbers(rewards, missing, list_unscored(rewards, records))
     return [{"score": float(v), **_extra(r)} for v, r in zip(values, records, strict=True) if v is not None]
 
 

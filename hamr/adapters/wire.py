@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hamr.adapters.groups import Group, Missing, grouped, told, unscored
+from hamr.adapters.groups import Group, Missing, group_responses, list_unscored, rewards_as_numbers
 from hamr.errors import DataError
 
 Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
@@ -59,7 +59,7 @@ def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[G
         response_of(query, prompt, end_texts, where=f"query[{i}]")
         for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))
     ]
-    return grouped(labels, responses, "labels")
+    return group_responses(labels, responses, "labels")
 
 
 def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str) -> str:
@@ -89,7 +89,7 @@ def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
     """The answer of `/get_reward`; raises RewardMissing as `missing` says. In `extra_logs` stands only what every
     response has a number for, since the trainer makes tensors of it."""
     rewards, records = scored
-    values = told(rewards, missing, unscored(rewards, records))
+    values = rewards_as_numbers(rewards, missing, list_unscored(rewards, records))
     return {
         "rewards": values,
         "scores": values,

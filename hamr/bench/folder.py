@@ -21,7 +21,7 @@ def write_aside(path: Path, text: str) -> None:
     aside.replace(path)
 
 
-def locked(folder: Path) -> IO[str]:
+def lock_folder(folder: Path) -> IO[str]:
     """Makes the folder and holds it until what is returned is closed. Raises BadInput where another process does, or
     where it cannot be written."""
     try:

@@ -46,7 +46,7 @@ class Cascade:
     @staticmethod
     def from_config(config: CascadeConfig) -> Cascade:
         # Asked for several times per response; checking the four numbers once is enough.
-        return _checked(config.tau_a, config.tau_b, config.w1, config.w2)
+        return _cached_cascade(config.tau_a, config.tau_b, config.w1, config.w2)
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
@@ -92,7 +92,7 @@ class Cascade:
 
 
 @lru_cache(maxsize=64)
-def _checked(tau_a: float, tau_b: float, w1: float, w2: float) -> Cascade:
+def _cached_cascade(tau_a: float, tau_b: float, w1: float, w2: float) -> Cascade:
     return Cascade(tau_a, tau_b, w1, w2)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats, bootstrap_interval, spearman
-from hamr.calibration.search import Effort, FittingSet, Point, frontier, mixed, search
+from hamr.calibration.search import CascadePoint, Effort, FittingSet, frontier, mix_scores, search
 from hamr.config.schema import CascadeConfig
 from hamr.errors import BadInput, DataError
 
@@ -35,7 +35,7 @@ _FOLD_EFFORT = Effort(pairs=32, shares=0, climbs=2, steps=40)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class FitRow:
     """One way to reward, on the fitting set. `spearman` is None where its reward is constant. `cv_spearman` is that of
     held-out folds, and for what is not fitted the same as `spearman`. `cost` per row, in the unit of the two costs."""
 
@@ -63,18 +63,18 @@ class Calibration:
     cv_spearman: float | None
     n: int
     most_escalated: float
-    frontier: tuple[Point, ...]
-    rows: Mapping[str, Row]
+    frontier: tuple[CascadePoint, ...]
+    rows: Mapping[str, FitRow]
 
     @property
     def reranker_only(self) -> float:
         """rho of S_R."""
-        return _known(self.rows["reranker only"].spearman)
+        return _or_nan(self.rows["reranker only"].spearman)
 
     @property
     def judge_only(self) -> float:
         """rho of S_J, the soft score."""
-        return _known(self.rows["soft judge"].spearman)
+        return _or_nan(self.rows["soft judge"].spearman)
 
     @property
     def hard_judge(self) -> float | None:
@@ -120,7 +120,7 @@ def calibrate(
     """
     limit = most_escalated(max_escalated_frac, max_cost, judge_cost, reranker_cost)
     check_effort(folds, resamples)
-    given = {"s_r": _checked("s_r", s_r), "s_j": _checked("s_j", s_j), "y": _checked("y", y)}
+    given = {"s_r": _check_scores("s_r", s_r), "s_j": _check_scores("s_j", s_j), "y": _check_scores("y", y)}
     _check_alike(given)
     data = FittingSet(given["s_r"], given["s_j"], given["y"], also=(PAPER,))
     verdicts = _verdicts(hard, data)
@@ -129,17 +129,17 @@ def calibrate(
     fit = [point for point in front if point.escalated_frac <= limit][-1]
     interval = None
     if resamples:
-        values = mixed(fit.cascade, data.s_r, data.s_j)
+        values = mix_scores(fit.cascade, data.s_r, data.s_j)
         interval = bootstrap_interval(values, data.y, resamples=resamples, level=LEVEL, seed=seed)
     cross_validated = cross_validate(data, folds, limit, seed) if folds else None
 
     rows = [
-        _fixed("reranker only", data.s_r, data.y, 0.0, reranker_cost),
-        _fixed("hard judge" if hard is not None else "hard judge (S_J rounded)", verdicts, data.y, 1.0, judge_cost),
-        _fixed("soft judge", data.s_j, data.y, 1.0, judge_cost),
-        _cascaded("paper's cascade", data.evaluate(PAPER), judge_cost, reranker_cost),
+        _fixed_row("reranker only", data.s_r, data.y, 0.0, reranker_cost),
+        _fixed_row("hard judge" if hard is not None else "hard judge (S_J rounded)", verdicts, data.y, 1.0, judge_cost),
+        _fixed_row("soft judge", data.s_j, data.y, 1.0, judge_cost),
+        _cascade_row("paper's cascade", data.evaluate(PAPER), judge_cost, reranker_cost),
     ]
-    fitted = _cascaded("fit", fit, judge_cost, reranker_cost)
+    fitted = _cascade_row("fit", fit, judge_cost, reranker_cost)
     rows.append(replace(fitted, cv_spearman=cross_validated))
     return Calibration(
         cascade=fit.cascade,
@@ -171,7 +171,7 @@ def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> flo
         affordable = [p for p in search(part, _FOLD_EFFORT, limit) if p.escalated_frac <= limit]
         # A part whose S_R is constant has no affordable cascade that ranks anything; never asking is one all the same.
         cascade = frontier(affordable)[-1].cascade if affordable else Cascade(0.0, 1.0, 1.0, 1.0)
-        rewards[held_out] = mixed(cascade, data.s_r[held_out], data.s_j[held_out])
+        rewards[held_out] = mix_scores(cascade, data.s_r[held_out], data.s_j[held_out])
     return _or_none(spearman(rewards, data.y))
 
 
@@ -185,7 +185,7 @@ def tau_profiles(
     data = FittingSet(np.asarray(s_r, float), np.asarray(s_j, float), np.asarray(y, float))
     spread = np.unique(np.quantile(data.s_r, np.linspace(0.0, 1.0, points)))
 
-    def profile(moved: Iterator[Cascade]) -> Iterator[Point]:
+    def profile(moved: Iterator[Cascade]) -> Iterator[CascadePoint]:
         return (p for p in map(data.evaluate, moved) if not math.isnan(p.spearman))
 
     low = sorted({0.0, cascade.tau_a, *(float(t) for t in spread if t <= cascade.tau_b)})
@@ -229,7 +229,7 @@ def check_effort(folds: int = FOLDS, resamples: int = RESAMPLES) -> None:
 # --- what is given -----------------------------------------------------------------------------
 
 
-def _checked(name: str, given: npt.ArrayLike) -> Floats:
+def _check_scores(name: str, given: npt.ArrayLike) -> Floats:
     try:
         values = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -257,7 +257,7 @@ def _check_alike(given: Mapping[str, Floats]) -> None:
 def _verdicts(hard: npt.ArrayLike | None, data: FittingSet) -> Floats:
     if hard is None:
         return np.floor(2.0 * data.s_j + 0.5) / 2.0
-    verdicts = _checked("hard", hard)
+    verdicts = _check_scores("hard", hard)
     if verdicts.size != data.y.size:
         raise DataError("hard", f"{verdicts.size} verdicts", f"there are {data.y.size} rows; give one verdict for each")
     bad = np.flatnonzero(~np.isin(verdicts, (0.0, 0.5, 1.0)))
@@ -266,21 +266,21 @@ def _verdicts(hard: npt.ArrayLike | None, data: FittingSet) -> Floats:
     return verdicts
 
 
-def _fixed(name: str, values: Floats, y: Floats, share: float, cost: float) -> Row:
+def _fixed_row(name: str, values: Floats, y: Floats, share: float, cost: float) -> FitRow:
     rho = _or_none(spearman(values, y))
-    return Row(name=name, spearman=rho, cv_spearman=rho, escalated_frac=share, cost=cost)
+    return FitRow(name=name, spearman=rho, cv_spearman=rho, escalated_frac=share, cost=cost)
 
 
-def _cascaded(name: str, point: Point, judge_cost: float, reranker_cost: float) -> Row:
+def _cascade_row(name: str, point: CascadePoint, judge_cost: float, reranker_cost: float) -> FitRow:
     rho, share = _or_none(point.spearman), point.escalated_frac
     cost = reranker_cost + share * judge_cost
-    return Row(name=name, spearman=rho, cv_spearman=rho, escalated_frac=share, cost=cost, cascade=point.cascade)
+    return FitRow(name=name, spearman=rho, cv_spearman=rho, escalated_frac=share, cost=cost, cascade=point.cascade)
 
 
 def _or_none(rho: float) -> float | None:
     return None if math.isnan(rho) else rho
 
 
-def _known(rho: float | None) -> float:
+def _or_nan(rho: float | None) -> float:
     assert rho is not None, "constant scores are refused"
     return rho

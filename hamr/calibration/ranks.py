@@ -18,7 +18,7 @@ def average_ranks(values: Floats) -> Floats:
     >>> average_ranks(np.array([0.3, 0.1, 0.3])).tolist()
     [2.5, 1.0, 2.5]
     """
-    order, starts, sizes = _tied(values)
+    order, starts, sizes = _sort_with_ties(values)
     ranks = np.empty(values.size)
     ranks[order] = np.repeat(_middles(starts, sizes), sizes)
     return ranks
@@ -38,7 +38,7 @@ class Target:
 
     def spearman(self, values: Floats) -> float:
         """rho of `values` with y, in [-1, 1]; NaN where either is constant."""
-        order, starts, sizes = _tied(values)
+        order, starts, sizes = _sort_with_ties(values)
         middles = _middles(starts, sizes) - (values.size + 1) / 2
         spread = float(sizes @ middles**2)
         if spread <= 0.0 or self.norm == 0.0:
@@ -83,7 +83,7 @@ def _centred_middles(sizes: Ints) -> Floats:
     return np.cumsum(sizes) - sizes / 2 - sizes.sum() / 2
 
 
-def _tied(values: Floats) -> tuple[Ints, Ints, Ints]:
+def _sort_with_ties(values: Floats) -> tuple[Ints, Ints, Ints]:
     """(the order that sorts, where in it each group of equal values starts, how large each is)."""
     order = np.argsort(values)
     sorted_values = values[order]

@@ -31,7 +31,7 @@ cheap."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CascadePoint:
     """A cascade with what it does on the fitting set: rho (NaN where R is constant) and the share of rows for which
     the judge is asked."""
 
@@ -134,17 +134,17 @@ class FittingSet:
         # Beyond the outermost scores the end of the scale itself will do.
         return 0.0 if place == 0 else 1.0 if place == values.size else None
 
-    def evaluate(self, cascade: Cascade) -> Point:
+    def evaluate(self, cascade: Cascade) -> CascadePoint:
         """The cascade's exact rho and share of judge calls."""
         asked = (self.s_r < cascade.tau_a) | (self.s_r > cascade.tau_b)
-        return Point(
+        return CascadePoint(
             cascade=cascade,
-            spearman=self.target.spearman(mixed(cascade, self.s_r, self.s_j)),
+            spearman=self.target.spearman(mix_scores(cascade, self.s_r, self.s_j)),
             escalated_frac=float(np.count_nonzero(asked) / self.s_r.size),
         )
 
 
-def mixed(cascade: Cascade, s_r: Floats, s_j: Floats) -> Floats:
+def mix_scores(cascade: Cascade, s_r: Floats, s_j: Floats) -> Floats:
     """R of every row (Eq. 4): the numbers of `Cascade.mix`, to the last bit."""
     below, above = s_r < cascade.tau_a, s_r > cascade.tau_b
     weight = np.where(below, cascade.w1, cascade.w2)
@@ -156,9 +156,9 @@ class _Exact:
     """Exact points, each candidate once."""
 
     data: FittingSet
-    known: dict[Candidate, Point | None] = field(default_factory=dict)
+    known: dict[Candidate, CascadePoint | None] = field(default_factory=dict)
 
-    def point(self, candidate: Candidate) -> Point | None:
+    def point(self, candidate: Candidate) -> CascadePoint | None:
         """None for a candidate that no interval makes or whose R is constant."""
         candidate = self._plain(candidate)
         if candidate not in self.known:
@@ -179,7 +179,7 @@ class _Exact:
         return (a, b, w1, w1 if b == last else w2)
 
 
-def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Point]:
+def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[CascadePoint]:
     """Points of interest, exact, in no order: the best that ask the judge for at most `most_escalated` of the rows
     first of all, and good ones at every other share. Trusting either scorer alone is always among them, where some
     interval says so, and so is every cascade of `data.also`, up to numbers that make the same bands."""
@@ -189,7 +189,7 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Poin
         if data.taus(cut, cut) is None:
             best[cut, cut] = -np.inf
     exact = _Exact(data)
-    for candidate in _named(data):
+    for candidate in _named_candidates(data):
         exact.point(candidate)
     last = data.places.size - 1
     choices = min(_MOST_CHOICES, max(_FEWEST_CHOICES, _ROWS_RANKED // data.y.size))
@@ -209,16 +209,16 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Poin
     return [point for point in exact.known.values() if point is not None]
 
 
-def frontier(points: Iterable[Point]) -> tuple[Point, ...]:
+def frontier(points: Iterable[CascadePoint]) -> tuple[CascadePoint, ...]:
     """The points that no other beats at the same or a lower share of judge calls: both figures rise along them."""
-    kept: list[Point] = []
+    kept: list[CascadePoint] = []
     for point in sorted(points, key=lambda p: (p.escalated_frac, -p.spearman)):
         if not kept or point.spearman > kept[-1].spearman + SAME:
             kept.append(point)
     return tuple(kept)
 
 
-def _named(data: FittingSet) -> Iterator[Candidate]:
+def _named_candidates(data: FittingSet) -> Iterator[Candidate]:
     last = data.places.size - 1
     yield 0, last, WEIGHT_STEPS, WEIGHT_STEPS
     never_inside = next((cut for cut in range(last + 1) if data.taus(cut, cut) is not None), None)

@@ -22,7 +22,7 @@ import numpy as np
 
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats
-from hamr.cascade.reply_window import Bounds, Evidence
+from hamr.cascade.reply_window import Bounds, ReplyWindow
 
 Ends = tuple[float, float]
 Measure = Literal["gap", "rank"]
@@ -37,7 +37,7 @@ _ENDS: dict[Measure, int] = {"gap": 32, "rank": 12}
 """Candidates for each end: a rho takes a sort, a gap a lookup."""
 
 
-def loss(evidence: Evidence, ends: Floats, cascade: Cascade, measure: Measure) -> Floats:
+def loss(evidence: ReplyWindow, ends: Floats, cascade: Cascade, measure: Measure) -> Floats:
     """What each interval of `ends` (n, 2) loses: its gap, or 1 - rho under the weights of `cascade`.
 
     Infinite where nothing can be said: fewer than FEWEST replies heard inside (gap), a constant score (rank).
@@ -64,7 +64,7 @@ def weighted_spearman(x: Floats, y: Floats, weight: Floats) -> float:
 
 
 def most_trusted(
-    evidence: Evidence, now: Ends, bounds: Bounds, *, cascade: Cascade, measure: Measure, limit: float
+    evidence: ReplyWindow, now: Ends, bounds: Bounds, *, cascade: Cascade, measure: Measure, limit: float
 ) -> Ends:
     """The next interval on the way to the one with fewest judge calls whose loss is at most `limit`.
 
@@ -91,7 +91,7 @@ def most_trusted(
     return _least(pairs, np.where(near & (lost < lost[0]), lost, np.inf), now)
 
 
-def candidates(evidence: Evidence, now: Ends, bounds: Bounds, most: int) -> Floats:
+def candidates(evidence: ReplyWindow, now: Ends, bounds: Bounds, most: int) -> Floats:
     """Intervals within bounds, (n, 2), `now` first: ends at scores that have been seen, `most` of each, and as they
     are."""
     ends = []

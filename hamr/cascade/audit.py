@@ -30,7 +30,7 @@ FEWEST = 20
 _CASCADED = ("below", "inside", "above", "skipped")
 
 
-def drawn(key: SampleKey, frac: float) -> bool:
+def is_audited(key: SampleKey, frac: float) -> bool:
     """Whether this response is audited: a fair draw of `frac` that follows from its key alone.
 
     >>> drawn(SampleKey(run="r", step=1, prompt="p", sample=0), 0.0)

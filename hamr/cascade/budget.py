@@ -18,7 +18,7 @@ import numpy as np
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats
 from hamr.cascade.adaptive_interval import GAINED, Ends, Measure, loss
-from hamr.cascade.reply_window import Bounds, Evidence
+from hamr.cascade.reply_window import Bounds, ReplyWindow
 
 _SHARES, _PLACES = 101, 33
 
@@ -32,13 +32,15 @@ def without_audits(judge_frac: float, audit_frac: float) -> float:
     return max(0.0, (judge_frac - audit_frac) / (1.0 - audit_frac)) if audit_frac < 1.0 else 0.0
 
 
-def balance(evidence: Evidence, ends: Ends) -> float:
+def balance(evidence: ReplyWindow, ends: Ends) -> float:
     """Of the replies that leave the interval, the part that lies below it; 0.5 where none does."""
     below, above = float((evidence.low < ends[0]).mean()), float((evidence.high > ends[1]).mean())
     return below / (below + above) if below + above > 0.0 else 0.5
 
 
-def balanced(evidence: Evidence, now: Ends, bounds: Bounds, *, share: float, below: float, tolerance: float) -> Ends:
+def balance_interval(
+    evidence: ReplyWindow, now: Ends, bounds: Bounds, *, share: float, below: float, tolerance: float
+) -> Ends:
     """The next interval on the way to one that sends `share` of the replies to the judge, `below` of them from below.
 
     Stays where it is unless that is worse by more than `tolerance` than the nearest share that can be had.
@@ -50,8 +52,8 @@ def balanced(evidence: Evidence, now: Ends, bounds: Bounds, *, share: float, bel
     return bounds.towards(now, _nearest(pairs[off <= off.min() + tolerance / 2], now))
 
 
-def placed(
-    evidence: Evidence,
+def place_interval(
+    evidence: ReplyWindow,
     now: Ends,
     bounds: Bounds,
     *,
@@ -78,7 +80,7 @@ def _nearest(pairs: Floats, now: Ends) -> Ends:
     return float(a), float(b)
 
 
-def _intervals(evidence: Evidence, now: Ends, bounds: Bounds, below: Floats, shares: Floats) -> Floats:
+def _intervals(evidence: ReplyWindow, now: Ends, bounds: Bounds, below: Floats, shares: Floats) -> Floats:
     """Intervals within bounds for `shares`, of which each of `below` lies below them: (n, 2), `now` first."""
     first = (below[:, None] * shares).ravel()
     second = ((1.0 - below[:, None]) * shares).ravel()

@@ -36,7 +36,7 @@ class Heard:
     asked: bool
 
 
-class Asker:
+class CachedPool:
     """One pool behind a small cache. Failures are not kept: the next identical question is asked afresh."""
 
     def __init__(self, ask: Ask, *, deadline_s: float, cache_size: int = 4096) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
-from hamr.cascade.budget import balance, balanced, placed, without_audits
-from hamr.cascade.reply_window import Bounds, Evidence, Seen
+from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
+from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
 from hamr.config.schema import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
@@ -82,8 +82,8 @@ class Steering:
     def _next(self, now: Ends) -> tuple[Ends, dict[str, float]]:
         if not self._seen:
             return now, {}
-        evidence = Evidence.of(tuple(self._seen))
-        ends = Evidence.ends(now)
+        evidence = ReplyWindow.of(tuple(self._seen))
+        ends = ReplyWindow.ends(now)
         outside = float(evidence.escalated(ends[:, 0], ends[:, 1])[0])
         known = {"cascade/judge_frac": outside + (1.0 - outside) * self._config.audit_frac}
         heard = int(evidence.heard.sum())
@@ -96,7 +96,7 @@ class Steering:
             return self._within_budget(evidence, now), known
         return self._trusted(evidence, now, known), known
 
-    def _trusted(self, evidence: Evidence, now: Ends, known: Mapping[str, float]) -> Ends:
+    def _trusted(self, evidence: ReplyWindow, now: Ends, known: Mapping[str, float]) -> Ends:
         assert self._adaptive is not None, "without a budget, only adaptive moves anything"
         measure = self._adaptive.measure
         if self._limit is None:
@@ -109,19 +109,19 @@ class Steering:
                 return now  # nobody has been heard inside yet
         return most_trusted(evidence, now, self._bounds, cascade=self.cascade, measure=measure, limit=self._limit)
 
-    def _within_budget(self, evidence: Evidence, now: Ends) -> Ends:
+    def _within_budget(self, evidence: ReplyWindow, now: Ends) -> Ends:
         assert self._budget is not None
         assert self._budget.judge_frac is not None
         share = without_audits(self._budget.judge_frac, self._config.audit_frac)
         tolerance = self._budget.tolerance
         if self._adaptive is not None:
             measure = self._adaptive.measure
-            return placed(
+            return place_interval(
                 evidence, now, self._bounds, share=share, tolerance=tolerance, cascade=self.cascade, measure=measure
             )
         if self._below is None:
             self._below = balance(evidence, now)
-        return balanced(evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance)
+        return balance_interval(evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance)
 
 
 class Asked(Protocol):

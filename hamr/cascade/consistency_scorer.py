@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hamr.cascade.cached_pool import Asker, Role, failure_of
+from hamr.cascade.cached_pool import CachedPool, Role, failure_of
 from hamr.cascade.consistency import combine, to_judge
-from hamr.cascade.group_aware import unjudged
-from hamr.cascade.group_barrier import Gate
+from hamr.cascade.group_aware import score_without_judge
+from hamr.cascade.group_barrier import GroupBarrier
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.schema import ConsistencyConfig
@@ -33,7 +33,7 @@ from hamr.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ConsistencyResult:
     """The consistency component of one response, and how it came about. `escalated`: the judge was asked."""
 
     outcome: Outcome
@@ -46,13 +46,13 @@ class Finding:
     fallback: Fallback | None = None
 
 
-class Inquiry:
+class ConsistencyScorer:
     """The questions about one reply, and what has come back so far. Used once."""
 
     def __init__(
         self,
         config: ConsistencyConfig,
-        askers: Mapping[Role, Asker],
+        askers: Mapping[Role, CachedPool],
         metrics: RouterMetrics,
         sample: ServiceSample,
         reply: Reply,
@@ -67,7 +67,9 @@ class Inquiry:
         self._questions: dict[int, Question] = {}
         self._escalated = False
 
-    async def run(self, references: Sequence[int], *, audited: bool = False, gate: Gate | None = None) -> Finding:
+    async def run(
+        self, references: Sequence[int], *, audited: bool = False, gate: GroupBarrier | None = None
+    ) -> ConsistencyResult:
         """Asks about the reply references with these indices (at least one) and takes the best.
 
         `audited`: where the judge was not asked about all of them, it is heard about the others too, for the record.
@@ -88,7 +90,7 @@ class Inquiry:
         result = combine(scores, self._config, self._failures)
         rewarded = result.outcome.ok and result.fallback is None
         audit = await self._audit(scores, result.decisive) if audited and rewarded else None
-        return Finding(
+        return ConsistencyResult(
             outcome=result.outcome,
             band=result.band,
             scores=scores,
@@ -99,11 +101,11 @@ class Inquiry:
             fallback=result.fallback,
         )
 
-    async def _skipped(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> Finding:
+    async def _skipped(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> ConsistencyResult:
         best = max(reranked, key=lambda score: score.s_r if score.s_r is not None else -1.0)
         audit = await self._audit(reranked, best) if audited else None
-        return Finding(
-            outcome=unjudged(reranked, self._config),
+        return ConsistencyResult(
+            outcome=score_without_judge(reranked, self._config),
             band="skipped",
             scores=reranked,
             calls=self._made(),
@@ -179,7 +181,7 @@ class Inquiry:
             self._questions[index] = consistency_question(self._sample, reference, self._reply)
         question = replace(self._questions[index], attempt=attempt) if attempt else self._questions[index]
         patient = patient and self._config.fallback == "wait"
-        ask = ask_until if patient else Asker.ask
+        ask = ask_until if patient else CachedPool.ask
         heard = await ask(self._askers[role], question, until=self._until)
         if heard.answer.call is not None:
             self._calls.append((index, role, heard.answer.call))

@@ -72,7 +72,7 @@ def value_span(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> t
     return max(lows), max(highs)
 
 
-def unjudged(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> Scored:
+def score_without_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> Scored:
     """The consistency reward of a reply that the judge skipped: the middle of its interval."""
     low, high = value_span(scores, config)
     return Scored(value=(low + high) / 2.0)

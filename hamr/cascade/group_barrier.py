@@ -29,7 +29,7 @@ class _Group:
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
-class Gathering:
+class GroupBarriers:
     """The groups that are on their way. Lives in one event loop."""
 
     def __init__(self, config: GroupAwareConfig, *, wait_s: float) -> None:
@@ -84,10 +84,10 @@ class Gathering:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class GroupBarrier:
     """One response before its group. `offset`: the sum of its other components; `until`: when to stop waiting."""
 
-    gathering: Gathering
+    gathering: GroupBarriers
     key: SampleKey
     siblings: int
     offset: float

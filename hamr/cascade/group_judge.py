@@ -21,7 +21,7 @@ KEEP_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class GroupVerdict:
     """What became of one response before a judge, and the calls that it took."""
 
     result: Judgement | Failure
@@ -29,7 +29,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class GroupAnswers:
     """What became of the responses of one prompt, in their order. `calls` were made for all of them together."""
 
     results: tuple[Judgement | Failure, ...]
@@ -37,7 +37,7 @@ class Asked:
 
 
 GroupKey = tuple[object, ...]
-Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[Asked]]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[GroupAnswers]]
 """(sample, group, distinct responses, the event loop's time at which to give up) -> a result per response."""
 
 
@@ -47,7 +47,7 @@ class _Round:
 
     members: dict[int, Said] = field(default_factory=dict)
     until: float = 0.0
-    task: asyncio.Task[dict[int, Verdict]] | None = None
+    task: asyncio.Task[dict[int, GroupVerdict]] | None = None
 
 
 @dataclass(eq=False)
@@ -71,16 +71,18 @@ def group_of(key: SampleKey) -> GroupKey:
     return key.run, key.step, key.prompt, key.attempt
 
 
-class Panel:
+class GroupJudge:
     """One comparing judge and the groups before it. Lives in one event loop."""
 
     def __init__(self, compare: Compare, *, wait_s: float, most: int) -> None:
         """At most `most` (>= 2) distinct responses are compared in one prompt; more are dealt out evenly."""
         self._compare, self._wait_s, self._most = compare, wait_s, most
         self._groups: dict[GroupKey, _Group] = {}
-        self._tasks: set[asyncio.Task[dict[int, Verdict]]] = set()
+        self._tasks: set[asyncio.Task[dict[int, GroupVerdict]]] = set()
 
-    async def judge(self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float) -> Verdict:
+    async def judge(
+        self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float
+    ) -> GroupVerdict:
         """The verdict on one response of a group of `siblings`, beside those that come in time."""
         group = self._group(key, siblings)
         # The round opens before the group may be complete, so that whoever completes it finds somebody waiting.
@@ -98,7 +100,9 @@ class Panel:
             async with asyncio.timeout_at(until):
                 verdicts = await asyncio.shield(current.task)
         except TimeoutError:
-            return Verdict(result=JudgeTimeout(detail="the response's deadline passed before its group was judged"))
+            return GroupVerdict(
+                result=JudgeTimeout(detail="the response's deadline passed before its group was judged")
+            )
         return verdicts[key.sample]
 
     def decline(self, key: SampleKey, siblings: int) -> None:
@@ -131,7 +135,7 @@ class Panel:
         if self._groups.get(name) is group:
             del self._groups[name]
 
-    async def _run(self, name: GroupKey, group: _Group, mine: _Round, sample: ServiceSample) -> dict[int, Verdict]:
+    async def _run(self, name: GroupKey, group: _Group, mine: _Round, sample: ServiceSample) -> dict[int, GroupVerdict]:
         try:
             async with asyncio.timeout(self._wait_s):
                 await group.complete.wait()
@@ -145,7 +149,7 @@ class Panel:
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
         answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, GroupVerdict] = {}
         for chunk, asked in zip(chunks, answers, strict=True):
             verdicts |= _share_out(chunk, asked, mine.members)
         return verdicts
@@ -160,12 +164,12 @@ def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said
     return [shuffled[i::prompts] for i in range(prompts)]
 
 
-def _share_out(chunk: Sequence[Said], asked: Asked, members: dict[int, Said]) -> dict[int, Verdict]:
+def _share_out(chunk: Sequence[Said], asked: GroupAnswers, members: dict[int, Said]) -> dict[int, GroupVerdict]:
     """Each member's verdict. The calls were made once, so one record bears their time and cost: the first member's."""
     results = dict(zip(chunk, asked.results, strict=True))
-    verdicts: dict[int, Verdict] = {}
+    verdicts: dict[int, GroupVerdict] = {}
     for member, said in sorted(members.items()):
         if said in results:
             calls = tuple(unpaid(c) for c in asked.calls) if verdicts else asked.calls
-            verdicts[member] = Verdict(result=results[said], calls=calls)
+            verdicts[member] = GroupVerdict(result=results[said], calls=calls)
     return verdicts

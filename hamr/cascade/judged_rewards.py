@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hamr.cascade.cached_pool import Asker, written_failure
-from hamr.cascade.group_judge import Asked, GroupKey, Panel, Verdict
+from hamr.cascade.cached_pool import CachedPool, written_failure
+from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVerdict
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.judged import ComparedConfig
@@ -35,7 +35,7 @@ from hamr.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opinion:
+class JudgedComponent:
     """One judged component of one response."""
 
     component: str
@@ -45,7 +45,7 @@ class Opinion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class JudgeRequest:
     """One response before the judges. `said` as they read it; `until` is the event loop's time at which to give up."""
 
     sample: ServiceSample
@@ -55,24 +55,24 @@ class Case:
     until: float
 
 
-class Bench:
+class JudgedRewardScorer:
     """The judges of all rewards that have a weight. Those that compare sit on a panel each, which gathers a group."""
 
     def __init__(
-        self, rewards: RewardsConfig, askers: Mapping[str, Asker], metrics: RouterMetrics, *, group_wait_s: float
+        self, rewards: RewardsConfig, askers: Mapping[str, CachedPool], metrics: RouterMetrics, *, group_wait_s: float
     ) -> None:
         """`askers` by the names of pools."""
         self._sections, self._veto_first = rewards.judged, rewards.veto_first
-        self._put = ask_until if rewards.fallback == "wait" else Asker.ask
+        self._put = ask_until if rewards.fallback == "wait" else CachedPool.ask
         self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
         self._metrics = metrics
         self._panels = {
-            name: Panel(partial(self._ask, name), wait_s=group_wait_s, most=section.max_compared)
+            name: GroupJudge(partial(self._ask, name), wait_s=group_wait_s, most=section.max_compared)
             for name, section in self._sections.items()
             if isinstance(section, ComparedConfig) and section.judging == "comparative"
         }
 
-    async def judge(self, case: Case) -> tuple[Opinion, ...]:
+    async def judge(self, case: JudgeRequest) -> tuple[JudgedComponent, ...]:
         """One opinion per reward, in the order of the schema.
 
         With `veto_first`, risk and hallucination come first, and what one of them vetoes the others do not see. A veto
@@ -86,16 +86,18 @@ class Bench:
         if fired:
             self._decline(case.key, case.siblings)
             vetoed = Vetoed(detail=f"vetoed by {' and '.join(fired)}")
-            opinions |= {name: self._nothing(name, case) or Opinion(component=name, outcome=vetoed) for name in rest}
+            opinions |= {
+                name: self._nothing(name, case) or JudgedComponent(component=name, outcome=vetoed) for name in rest
+            }
         else:
             opinions |= {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in rest))}
         return tuple(opinions[name] for name in names)
 
-    def refuse(self, malformed: MalformedResponse, key: SampleKey, siblings: int) -> tuple[Opinion, ...]:
+    def refuse(self, malformed: MalformedResponse, key: SampleKey, siblings: int) -> tuple[JudgedComponent, ...]:
         """A response that is no action is the lowest grade of each reward without a judge: its genuine 0. It asserts
         nothing either, so that it adds no penalty for hallucination; its siblings do not wait for it."""
         self._decline(key, siblings)
-        return tuple(Opinion(component=name, outcome=malformed) for name in self._sections)
+        return tuple(JudgedComponent(component=name, outcome=malformed) for name in self._sections)
 
     async def close(self) -> None:
         for panel in self._panels.values():
@@ -105,12 +107,12 @@ class Bench:
         for panel in self._panels.values():
             panel.decline(key, siblings)
 
-    def _nothing(self, name: str, case: Case) -> Opinion | None:
+    def _nothing(self, name: str, case: JudgeRequest) -> JudgedComponent | None:
         """The opinion on a sample that gives this judge nothing to judge."""
         why = JUDGED[name].absent(case.sample, self._sections[name])
-        return None if why is None else Opinion(component=name, outcome=Absent(detail=why))
+        return None if why is None else JudgedComponent(component=name, outcome=Absent(detail=why))
 
-    async def _one(self, name: str, case: Case) -> Opinion:
+    async def _one(self, name: str, case: JudgeRequest) -> JudgedComponent:
         nothing = self._nothing(name, case)
         if nothing is not None:
             return nothing
@@ -118,15 +120,17 @@ class Bench:
             verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
         else:
             asked = await self._ask(name, case.sample, (), [case.said], case.until)
-            verdict = Verdict(result=asked.results[0], calls=asked.calls)
+            verdict = GroupVerdict(result=asked.results[0], calls=asked.calls)
         if isinstance(verdict.result, Failure):
-            return Opinion(component=name, outcome=verdict.result, calls=verdict.calls)
+            return JudgedComponent(component=name, outcome=verdict.result, calls=verdict.calls)
         value = JUDGED[name].value(verdict.result, self._sections[name])
-        return Opinion(component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls)
+        return JudgedComponent(
+            component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls
+        )
 
     async def _ask(
         self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[Said], until: float
-    ) -> Asked:
+    ) -> GroupAnswers:
         """One question about these responses, put again while its answer cannot be read or leaves one of them out.
 
         The order in the prompt follows from the group and the attempt: no response has a place of its own. What the
@@ -154,7 +158,7 @@ class Bench:
             results = tuple(by_place[i] or left_out for i in range(len(responses)))
             if None not in read:
                 break
-        return Asked(results=results, calls=tuple(calls))
+        return GroupAnswers(results=results, calls=tuple(calls))
 
     def _read(
         self, name: str, question: Question, answer: Answer, sample: ServiceSample, count: int

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
-from hamr.cascade.group_aware import unjudged
+from hamr.cascade.group_aware import score_without_judge
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import JUDGED
@@ -48,15 +48,15 @@ def _again(
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
         if record.band == "skipped" and consistency.mode == "hybrid":
-            outcome = unjudged(record.reference_scores, consistency)
+            outcome = score_without_judge(record.reference_scores, consistency)
         else:
             outcome = combine(record.reference_scores, consistency, failures).outcome
     if component.name in JUDGED and section.weight:
-        outcome = _judged(component, record, rewards)
+        outcome = _judged_value(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)
 
 
-def _judged(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Outcome:
+def _judged_value(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Outcome:
     """A judgement's value under `rewards`; an outcome without a judgement (failed, absent, malformed) stays."""
     if isinstance(component.outcome, Vetoed) and not rewards.veto_first:
         raise MissingScore(f"{component.name} was not asked, since {component.outcome.detail}")

@@ -51,7 +51,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class ReplyWindow:
     """The window as columns of equal length n; `s_j` is NaN where `weight` is 0."""
 
     low: Floats
@@ -61,7 +61,7 @@ class Evidence:
     weight: Floats
 
     @classmethod
-    def of(cls, rows: Sequence[Seen]) -> Evidence:
+    def of(cls, rows: Sequence[Seen]) -> ReplyWindow:
         def column(values: Sequence[float | None]) -> Floats:
             return np.array(values, dtype=np.float64)  # None becomes NaN
 

@@ -50,10 +50,10 @@ async def settle(
     own. No groups, or `max_frac` null: nothing to wait for.
     """
     settled, started, wait_s, rescored = list(groups), clock(), config.first_s, 0
-    while (failed := _failed(settled)) and _too_many(failed, settled, config):
+    while (failed := _failed_records(settled)) and _too_many(failed, settled, config):
         passed = clock() - started
         left = config.wait_s - passed
-        what = f"step {step}: {_described(failed, settled)}"
+        what = f"step {step}: {_describe_failures(failed, settled)}"
         if left <= 0:
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of asking again, and experiment.unscored.max_frac={config.max_frac:g}; "
@@ -70,7 +70,7 @@ async def settle(
     return Settled(groups=settled, rescored=rescored, seconds=clock() - started if rescored else 0.0)
 
 
-def _failed(groups: Sequence[RolloutGroup]) -> list[RewardRecord]:
+def _failed_records(groups: Sequence[RolloutGroup]) -> list[RewardRecord]:
     return [r for group in groups for r in group.records if isinstance(r.total, Failure)]
 
 
@@ -79,7 +79,7 @@ def _too_many(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup], co
     return config.max_frac is not None and len(failed) > config.max_frac * count
 
 
-def _described(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup]) -> str:
+def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup]) -> str:
     """`6 of 8 responses have no reward (judge_unavailable 5, judge_timeout 1; e.g. no replica was running)`."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(r.total.kind for r in failed).most_common())
     details = [r.total.detail for r in failed if isinstance(r.total, Failure) and r.total.detail]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from hamr.cascade.cached_pool import Asker, Heard
+from hamr.cascade.cached_pool import CachedPool, Heard
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
@@ -14,7 +14,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 
 
 async def ask_until(
-    asker: Asker,
+    asker: CachedPool,
     question: Question,
     *,
     until: float,

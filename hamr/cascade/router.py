@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.audit import drawn
-from hamr.cascade.cached_pool import Ask, Asker
-from hamr.cascade.consistency_scorer import Finding, Inquiry
-from hamr.cascade.group_barrier import Gate, Gathering
-from hamr.cascade.judged_rewards import Bench, Case, Opinion
+from hamr.cascade.audit import is_audited
+from hamr.cascade.cached_pool import Ask, CachedPool
+from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
+from hamr.cascade.group_barrier import GroupBarrier, GroupBarriers
+from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
@@ -30,7 +30,7 @@ from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
-from hamr.rewards.questions import said
+from hamr.rewards.questions import words_of
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.rewards.sage_logic import load_scenarios, sage_logic
 from hamr.types import (
@@ -78,18 +78,18 @@ class RewardRouter:
         self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(_encodable(text)))
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
-        self._askers: dict[str, Asker] = {}
+        self._askers: dict[str, CachedPool] = {}
         for key, name in rewards.asked.items():
             if name not in pools:
                 raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
             if name not in self._askers:
-                self._askers[name] = Asker(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+                self._askers[name] = CachedPool(pools[name], deadline_s=deadline_s, cache_size=cache_size)
         self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
         aware = rewards.consistency.group_aware
-        self._gathering = Gathering(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
-        self._bench = Bench(rewards, self._askers, self._metrics, group_wait_s=wait_s)
+        self._gathering = GroupBarriers(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
+        self._bench = JudgedRewardScorer(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
     async def score(
         self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
@@ -110,7 +110,7 @@ class RewardRouter:
         consistency = self._in_force(cascade)
         gate = self._gate(rollout, components, until) if group_aware else None
         comparing = self._consistency(sample, rollout.key, action, consistency, until, gate)
-        opinions: tuple[Opinion, ...] = ()
+        opinions: tuple[JudgedComponent, ...] = ()
         if self._rewards.judged:
             finding, opinions = await asyncio.gather(
                 comparing, self._opinions(sample, rollout, text, action, asked, until)
@@ -178,11 +178,11 @@ class RewardRouter:
             self._moved = cascade, cascade.put_into(self._rewards.consistency)
         return self._moved[1]
 
-    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> Gate | None:
+    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> GroupBarrier | None:
         """None where a response is not looked at beside its siblings."""
         if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
             return None
-        return Gate(
+        return GroupBarrier(
             gathering=self._gathering,
             key=rollout.key,
             siblings=rollout.siblings,
@@ -224,11 +224,11 @@ class RewardRouter:
         action: Action | MalformedResponse,
         asked: ResponseFormat,
         until: float,
-    ) -> tuple[Opinion, ...]:
+    ) -> tuple[JudgedComponent, ...]:
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
-        read = said(text, action, asked)
-        case = Case(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
+        read = words_of(text, action, asked)
+        case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
         return await self._bench.judge(case)
 
     async def _consistency(
@@ -238,25 +238,25 @@ class RewardRouter:
         action: Action | MalformedResponse,
         config: ConsistencyConfig,
         until: float,
-        gate: Gate | None,
-    ) -> Finding:
+        gate: GroupBarrier | None,
+    ) -> ConsistencyResult:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             if gate is not None:
                 gate.settled(action.value, config)
-            return Finding(outcome=action)
+            return ConsistencyResult(outcome=action)
         rules = MatchRules(verbatim=config.verbatim, call_credit=config.call_credit)
         match = match_action(action, sample.references, rules)
         if match.score is not None:
             if gate is not None:
                 gate.settled(match.score, config)
-            return Finding(outcome=Scored(value=match.score), band=MATCHED[match.kind])
+            return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
         if not config.weight:
             # Not worth a question: `score` leaves the component out.
-            return Finding(outcome=Scored(value=0.0))
+            return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        inquiry = Inquiry(config, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=drawn(key, config.audit_frac), gate=gate)
+        inquiry = ConsistencyScorer(config, self._scorers, self._metrics, sample, action, until=until)
+        return await inquiry.run(match.ask, audited=is_audited(key, config.audit_frac), gate=gate)
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:

@@ -28,7 +28,7 @@ def check_joinable(address: str) -> None:
 
     Behind `ray://` nothing but the port is looked at: what listens there answers other questions.
     """
-    given = _found(address) if address == "auto" else address
+    given = _find_address(address) if address == "auto" else address
     parts = re.fullmatch(r"(?P<client>ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>\d+)", given or "")
     if parts is None:  # Ray itself says what is wrong with it
         return
@@ -39,17 +39,17 @@ def check_joinable(address: str) -> None:
         remedy = f"nobody answers there ({e}); start the cluster, correct the address, or leave it null for a local Ray"
         raise BadInput(KEY, given, remedy) from e
     if not parts["client"]:
-        _check_alike(given, _described(given, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        _check_alike(given, _describe_head(given, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
 
 
-def _found(auto: str) -> str | None:
+def _find_address(auto: str) -> str | None:
     """Where Ray would look; it notes the address of the cluster that was started last."""
     from ray._private.services import canonicalize_bootstrap_address
 
     return os.environ.get("RAY_ADDRESS") or canonicalize_bootstrap_address(auto)
 
 
-def _described(address: str | None, target: str) -> dict[str, Any]:
+def _describe_head(address: str | None, target: str) -> dict[str, Any]:
     """What the cluster's head says of itself; empty where it says nothing."""
     import grpc
     from ray._private.grpc_utils import init_grpc_channel

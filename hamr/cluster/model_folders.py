@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hamr.cluster.nodes import asked, node_ids
-from hamr.cluster.placement import Row
+from hamr.cluster.nodes import ask_nodes, node_ids
+from hamr.cluster.placement import PlacementRow
 from hamr.errors import BadInput
 
 POLICY = "model.path"
@@ -23,7 +23,7 @@ def pool_model(name: str) -> str:
     return f"pools.{name}.model"
 
 
-def check_models(rows: Sequence[Row], models: Mapping[str, Path]) -> None:
+def check_models(rows: Sequence[PlacementRow], models: Mapping[str, Path]) -> None:
     """Asks the nodes of a plan whether they have the models of what lies there; `models` are folders by setting.
 
     Raises BadInput where one has not. A node that gives no answer within `LOOK_S` is left to what starts on it.
@@ -34,11 +34,11 @@ def check_models(rows: Sequence[Row], models: Mapping[str, Path]) -> None:
     here = ray.get_runtime_context().get_node_id()
     wanted = {node: needs for node, needs in _by_node(rows, models).items() if ids.get(node, here) != here}
     if wanted:
-        found = asked([ids[node] for node in wanted], LOOK_S, _absent, sorted(set(models.values())))
+        found = ask_nodes([ids[node] for node in wanted], LOOK_S, _absent, sorted(set(models.values())))
         refuse_absent(wanted, {node: found[ids[node]] for node in wanted})
 
 
-def _by_node(rows: Sequence[Row], models: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+def _by_node(rows: Sequence[PlacementRow], models: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
     """By node the models that are loaded there. All but the pools have the policy, the router for its tokenizer."""
     wanted: dict[str, dict[str, Path]] = {}
     for row in rows:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from hamr import __version__
 from hamr.cluster.placement import Node
-from hamr.cluster.resource_requests import Demand, learners
+from hamr.cluster.resource_requests import ResourceRequest, learners
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Reservation:
     """A Ray placement group; whoever it was given to has its bundles from `first` on."""
 
     group: Any
@@ -61,7 +61,7 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-async def reserve_learners(config: Config, timeout_s: float) -> tuple[Place | None, Place | None]:
+async def reserve_learners(config: Config, timeout_s: float) -> tuple[Reservation | None, Reservation | None]:
     """Places for the trainers and for the rollout workers, before anything else takes the room.
 
     Raises CapacityError when the cluster has not placed them within `timeout_s`; nothing stays reserved then.
@@ -69,7 +69,7 @@ async def reserve_learners(config: Config, timeout_s: float) -> tuple[Place | No
     wanted = learners(config)
     if any(not bundle for demand in wanted for bundle in demand.bundles()):
         return None, None  # Ray reserves nothing for an actor that takes nothing
-    places: list[Place] = []
+    places: list[Reservation] = []
     try:
         for demand in wanted:
             places.append(await _reserve(demand, timeout_s))
@@ -80,16 +80,16 @@ async def reserve_learners(config: Config, timeout_s: float) -> tuple[Place | No
     if len(places) == 2:
         return places[0], places[1]
     [shared] = places
-    return shared, Place(group=shared.group, first=0 if config.rollout.colocated else config.trainer.ranks)
+    return shared, Reservation(group=shared.group, first=0 if config.rollout.colocated else config.trainer.ranks)
 
 
-async def _reserve(demand: Demand, timeout_s: float) -> Place:
+async def _reserve(demand: ResourceRequest, timeout_s: float) -> Reservation:
     """One bundle for each actor of `demand`."""
     from ray.util.placement_group import placement_group
 
     bundles = demand.bundles()
     labels = [dict(demand.labels) for _ in bundles] if demand.labels else None
-    place = Place(group=placement_group(bundles, strategy=demand.strategy.upper(), bundle_label_selector=labels))
+    place = Reservation(group=placement_group(bundles, strategy=demand.strategy.upper(), bundle_label_selector=labels))
     try:
         await asyncio.wait_for(_ready(place.group), timeout_s)
     except BaseException as e:
@@ -106,7 +106,7 @@ async def _ready(group: Any) -> None:
     await group.ready()
 
 
-def release(place: Place | None) -> None:
+def release(place: Reservation | None) -> None:
     """Gives a reserved place back; a second time does nothing."""
     import ray
     from ray.util.placement_group import remove_placement_group
@@ -115,7 +115,7 @@ def release(place: Place | None) -> None:
         remove_placement_group(place.group)
 
 
-def at(place: Place | None, unit: int, labels: Mapping[str, str]) -> dict[str, Any]:
+def at(place: Reservation | None, unit: int, labels: Mapping[str, str]) -> dict[str, Any]:
     """Actor options that put unit `unit` into its bundle. Without a place, the labels choose the node."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -146,11 +146,11 @@ def check_alike(timeout_s: float) -> None:
     A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
     """
     nodes = node_ids()
-    found = asked(list(nodes.values()), timeout_s, _versions)
+    found = ask_nodes(list(nodes.values()), timeout_s, _versions)
     refuse_unlike(Versions.here(), {name: found[node] for name, node in nodes.items()})
 
 
-def asked(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
+def ask_nodes(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
     """By node id the answer of a process there to `question(*args)`, or why there is none within `timeout_s`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hamr.cluster.resource_requests import KEYS, Demand, demands, learners
+from hamr.cluster.resource_requests import KEYS, ResourceRequest, demands, learners
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
 
@@ -27,10 +27,10 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PlacementRow:
     """How many of a demand lie where."""
 
-    demand: Demand
+    demand: ResourceRequest
     placed: Mapping[str, int]
 
     @property
@@ -38,7 +38,7 @@ class Row:
         return self.demand.count - sum(self.placed.values())
 
 
-def check_capacity(wanted: Sequence[Demand], available: Mapping[str, float]) -> None:
+def check_capacity(wanted: Sequence[ResourceRequest], available: Mapping[str, float]) -> None:
     """Refuse what the cluster as a whole cannot hold. `available` has Ray's resource names (logical units).
 
     The error names the largest consumer of the short resource, both numbers, and the count that would fit.
@@ -61,21 +61,23 @@ def check_capacity(wanted: Sequence[Demand], available: Mapping[str, float]) -> 
         )
 
 
-def check_placement(config: Config, nodes: Sequence[Node]) -> list[Row]:
+def check_placement(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]:
     """The plan: every unit of a run on a node. Raises CapacityError with the key, its value and what to change.
 
     First what no node could hold even alone, then what all nodes together do not have, then what is left over when
     the rest lies where it best does.
     """
-    return _checked(demands(config), _units(config), nodes)
+    return _check_fit(demands(config), _units(config), nodes)
 
 
-def check_demands(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+def check_demands(wanted: Sequence[ResourceRequest], nodes: Sequence[Node]) -> list[PlacementRow]:
     """The same for what has no trainers and rollout workers that belong together."""
-    return _checked(wanted, wanted, nodes)
+    return _check_fit(wanted, wanted, nodes)
 
 
-def _checked(wanted: Sequence[Demand], units: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+def _check_fit(
+    wanted: Sequence[ResourceRequest], units: Sequence[ResourceRequest], nodes: Sequence[Node]
+) -> list[PlacementRow]:
     for demand in wanted:
         _check_one_fits(demand, nodes)
     total: dict[str, float] = {}
@@ -93,16 +95,16 @@ def _checked(wanted: Sequence[Demand], units: Sequence[Demand], nodes: Sequence[
     return rows
 
 
-def plan(config: Config, nodes: Sequence[Node]) -> list[Row]:
+def plan(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]:
     """Where everything of a run would lie, as far as there is room."""
     return place(_units(config), nodes)
 
 
-def _units(config: Config) -> list[Demand]:
+def _units(config: Config) -> list[ResourceRequest]:
     return [*learners(config), *demands(config)[2:]]
 
 
-def _apart(demand: Demand, nodes: Sequence[Node]) -> str:
+def _apart(demand: ResourceRequest, nodes: Sequence[Node]) -> str:
     free = ", ".join(f"{node.name}: {_amount_text(node.resources, demand.resources)}" for node in nodes)
     return (
         f"trainers and engines pass the weights through one node's memory, so {demand.each()} have to be free on one; "
@@ -110,7 +112,7 @@ def _apart(demand: Demand, nodes: Sequence[Node]) -> str:
     )
 
 
-def _check_one_fits(demand: Demand, nodes: Sequence[Node]) -> None:
+def _check_one_fits(demand: ResourceRequest, nodes: Sequence[Node]) -> None:
     allowed = [node for node in nodes if matches(node.labels, demand.labels)]
     if not allowed:
         there = sorted({f"{k}={v}" for n in nodes for k, v in n.labels.items() if k in demand.labels})
@@ -132,7 +134,7 @@ def _check_one_fits(demand: Demand, nodes: Sequence[Node]) -> None:
     raise CapacityError(demand.key, demand.count, f"each wants {each} on one node, and no node has all of it free")
 
 
-def _left_over(row: Row, rows: Sequence[Row], nodes: Sequence[Node]) -> str:
+def _left_over(row: PlacementRow, rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
     demand, found = row.demand, sum(row.placed.values())
     free = _free(rows, nodes)
     left = ", ".join(f"{node.name}: {_amount_text(free[node.name], demand.resources)}" for node in nodes)
@@ -150,7 +152,7 @@ def _left_over(row: Row, rows: Sequence[Row], nodes: Sequence[Node]) -> str:
     )
 
 
-def place(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
+def place(wanted: Sequence[ResourceRequest], nodes: Sequence[Node]) -> list[PlacementRow]:
     """Every demand on nodes, as far as they go; rows in the order of `wanted`.
 
     Who has the fewest places chooses first: units with GPUs, the largest before others, then those that need a special
@@ -160,7 +162,7 @@ def place(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
     """
     free = {node.name: dict(node.resources) for node in nodes}
     labels = {node.name: node.labels for node in nodes}
-    rows: dict[int, Row] = {}
+    rows: dict[int, PlacementRow] = {}
     for index in sorted(range(len(wanted)), key=lambda i: _size(wanted[i]), reverse=True):
         demand = wanted[index]
         strict = demand.strategy == "strict_pack"
@@ -172,11 +174,13 @@ def place(wanted: Sequence[Demand], nodes: Sequence[Node]) -> list[Row]:
             placed = {}
         for name, count in placed.items():
             _take(free[name], demand, count)
-        rows[index] = Row(demand=demand, placed=placed)
+        rows[index] = PlacementRow(demand=demand, placed=placed)
     return [rows[i] for i in range(len(wanted))]
 
 
-def _place_one(demand: Demand, names: Iterable[str], free: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+def _place_one(
+    demand: ResourceRequest, names: Iterable[str], free: Mapping[str, Mapping[str, float]]
+) -> dict[str, int]:
     room = {name: dict(free[name]) for name in names}
     placed: dict[str, int] = {}
     for _ in range(demand.count):
@@ -194,7 +198,7 @@ def _place_one(demand: Demand, names: Iterable[str], free: Mapping[str, Mapping[
     return placed
 
 
-def _size(demand: Demand) -> tuple[float, ...]:
+def _size(demand: ResourceRequest) -> tuple[float, ...]:
     special = bool(demand.labels) or any(name not in KEYS for name in demand.resources)
     return demand.gpus, float(special), float(demand.strategy == "strict_pack"), demand.cpus
 
@@ -204,16 +208,16 @@ def _rest(room: Mapping[str, float]) -> tuple[float, ...]:
     return room.get("GPU", 0.0), room.get("CPU", 0.0)
 
 
-def _fits(demand: Demand, room: Mapping[str, float]) -> bool:
+def _fits(demand: ResourceRequest, room: Mapping[str, float]) -> bool:
     return all(room.get(name, 0.0) + SLACK >= amount for name, amount in demand.resources.items())
 
 
-def _take(room: dict[str, float], demand: Demand, count: int) -> None:
+def _take(room: dict[str, float], demand: ResourceRequest, count: int) -> None:
     for name, amount in demand.resources.items():
         room[name] = room.get(name, 0.0) - count * amount
 
 
-def _free(rows: Sequence[Row], nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
+def _free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     free = {node.name: dict(node.resources) for node in nodes}
     for row in rows:
         for name, count in row.placed.items():
@@ -236,7 +240,7 @@ def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     return True
 
 
-def plan_lines(rows: Sequence[Row], nodes: Sequence[Node]) -> list[str]:
+def plan_lines(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> list[str]:
     """The plan as a table: who, how many, what each takes, where."""
     cells = [
         (row.demand.section.removesuffix(".engine"), str(row.demand.count), row.demand.each(), _where(row))
@@ -249,12 +253,12 @@ def plan_lines(rows: Sequence[Row], nodes: Sequence[Node]) -> list[str]:
     return lines
 
 
-def _where(row: Row) -> str:
+def _where(row: PlacementRow) -> str:
     text = ", ".join(f"{count} on {name}" for name, count in row.placed.items())
     return ", ".join(part for part in (text, f"{row.missing} nowhere yet" if row.missing else "") if part)
 
 
-def _all_free(rows: Sequence[Row], nodes: Sequence[Node]) -> str:
+def _all_free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
     free = _free(rows, nodes)
     return "; ".join(f"{node.name}: {_amount_text(free[node.name], ('CPU', 'GPU'))}" for node in nodes)
 
@@ -265,7 +269,7 @@ def _amount_text(room: Mapping[str, float], names: Iterable[str]) -> str:
     return " + ".join(known) if known else "nothing"
 
 
-def planned(config: Config, nodes: Sequence[Node]) -> list[str]:
+def describe_placement(config: Config, nodes: Sequence[Node]) -> list[str]:
     """The plan of a run as lines. Raises CapacityError where it does not fit, unless the cluster is elastic."""
     rows = plan(config, nodes) if config.cluster.elastic else check_placement(config, nodes)
     return plan_lines(rows, nodes)

@@ -18,7 +18,7 @@ KEYS = {"CPU": "num_cpus", "GPU": "num_gpus"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class ResourceRequest:
     """`count` actors of one kind, each with these logical resources on one node. `key` is the setting to change,
     `section` the one that has the resources. At most `per_node` of them lie on one node."""
 
@@ -29,7 +29,7 @@ class Demand:
     labels: Mapping[str, str] = field(default_factory=dict)
     strategy: Strategy = "spread"
     per_node: int | None = None
-    parts: tuple[Demand, ...] = ()
+    parts: tuple[ResourceRequest, ...] = ()
     """What one unit is made of, if of several actors."""
 
     @property
@@ -53,12 +53,12 @@ class Demand:
         return [dict(d.resources) for d in self.parts or (self,) for _ in range(d.count)]
 
 
-def demands(config: Config) -> list[Demand]:
+def demands(config: Config) -> list[ResourceRequest]:
     """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
     rollout = config.rollout
     wanted = [
         trainer_demand(config.trainer),
-        Demand(
+        ResourceRequest(
             key="rollout.workers",
             section="rollout.engine",
             count=rollout.workers,
@@ -71,9 +71,9 @@ def demands(config: Config) -> list[Demand]:
     return wanted + [pool_demand(name, pool) for name, pool in config.pools.items()]
 
 
-def trainer_demand(trainer: TrainerConfig) -> Demand:
+def trainer_demand(trainer: TrainerConfig) -> ResourceRequest:
     """What the trainer group reserves."""
-    return Demand(
+    return ResourceRequest(
         key="trainer.ranks",
         section="trainer",
         count=trainer.ranks,
@@ -83,12 +83,12 @@ def trainer_demand(trainer: TrainerConfig) -> Demand:
     )
 
 
-def router_demand(router: RouterConfig) -> Demand:
+def router_demand(router: RouterConfig) -> ResourceRequest:
     """What the router reserves."""
-    return Demand(key="router.num_cpus", section="router", count=1, resources={"CPU": router.num_cpus})
+    return ResourceRequest(key="router.num_cpus", section="router", count=1, resources={"CPU": router.num_cpus})
 
 
-def learners(config: Config) -> list[Demand]:
+def learners(config: Config) -> list[ResourceRequest]:
     """Trainers and engines as they have to lie: rank i beside engine i where they share a GPU, and all on one node
     where the weights pass through its memory."""
     trainer, rollout, *_ = demands(config)
@@ -99,7 +99,7 @@ def learners(config: Config) -> list[Demand]:
         ]
     if config.rollout.transfer != "shared_memory":
         return apart
-    one = Demand(
+    one = ResourceRequest(
         key="rollout.transfer",
         section=" and ".join(d.section for d in apart),
         count=1,
@@ -111,7 +111,7 @@ def learners(config: Config) -> list[Demand]:
     return [one]
 
 
-def _sum(parts: Iterable[tuple[int, Demand]]) -> dict[str, float]:
+def _sum(parts: Iterable[tuple[int, ResourceRequest]]) -> dict[str, float]:
     total: dict[str, float] = {}
     for count, demand in parts:
         for name, amount in demand.resources.items():
@@ -119,10 +119,10 @@ def _sum(parts: Iterable[tuple[int, Demand]]) -> dict[str, float]:
     return total
 
 
-def pool_demand(name: str, pool: PoolConfig) -> Demand:
+def pool_demand(name: str, pool: PoolConfig) -> ResourceRequest:
     scale = pool.autoscaling
     key = "autoscaling.min_replicas" if scale and scale.min_replicas > pool.replicas else "replicas"
-    return Demand(
+    return ResourceRequest(
         key=f"pools.{name}.{key}",
         section=f"pools.{name}.engine",
         count=pool.first_replicas,

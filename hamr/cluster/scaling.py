@@ -13,7 +13,7 @@ from hamr.config.schema import RewardsConfig
 from hamr.errors import BadInput, CapacityError
 
 
-def resized(
+def with_replicas(
     pools: Mapping[str, PoolConfig], wanted: Mapping[str, int], rewards: RewardsConfig
 ) -> dict[str, PoolConfig]:
     """The sections of the pools that `wanted` names, with as many replicas.

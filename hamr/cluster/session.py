@@ -115,7 +115,7 @@ def ends_at_once() -> bool:
 
     Its actors and pools then need no orderly end: `ray_session` kills all of them. A drain would take seconds for each.
     """
-    return signals.received() is not None and bool(_own_ray)
+    return signals.pending_signal() is not None and bool(_own_ray)
 
 
 def _remove_traces(folder: Path) -> None:
@@ -205,7 +205,7 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
         yield folder
         keep = given
     except BaseException:
-        keep = given or signals.received() is None
+        keep = given or signals.pending_signal() is None
         raise
     finally:
         if logs is not None:

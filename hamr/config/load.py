@@ -38,7 +38,7 @@ def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -
     raw, choices = _compose(composed, roots)
     origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed])
     _refuse_magic(raw, origin)
-    return _validated(raw, origin)
+    return _validate(raw, origin)
 
 
 def dump_config(config: Config) -> str:
@@ -63,7 +63,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError("config", str(path), "holds no configuration; give a run folder's config.yaml")
     for text in overrides:
         _set(raw, text)
-    return _validated(raw, Origin())
+    return _validate(raw, Origin())
 
 
 def _set(raw: dict[str, Any], text: str) -> None:
@@ -81,7 +81,7 @@ def _set(raw: dict[str, Any], text: str) -> None:
         raise ConfigError(key, value, "cannot be read as a value; put it in quotes") from None
 
 
-def _validated(raw: Mapping[str, Any], origin: Origin) -> Config:
+def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:

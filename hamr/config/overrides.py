@@ -78,9 +78,9 @@ def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> 
             )
         if key == "data" and _is_path(value, options.get("data", ())):
             # First, so that an explicit data.validation=... still wins.
-            result[:0] = _data_files(_unquoted(value))
+            result[:0] = _data_files(_unquote(value))
         elif key in options and not value.lstrip().startswith("{"):
-            result += _choice(key, _unquoted(value), options[key])
+            result += _choice(key, _unquote(value), options[key])
         else:
             result.append(f"++{key}={value}")
     return result
@@ -107,13 +107,13 @@ def no_such_choice(name: str, names: Sequence[str]) -> str:
     return f"no such choice; there are (nearest first): {', '.join(nearest_first(name, names))}"
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     value = value.strip()
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def _is_path(value: str, choices: Sequence[str]) -> bool:
-    text = _unquoted(value)
+    text = _unquote(value)
     if not text or text in choices or text.startswith("{"):
         return False
     return "/" in text or text.endswith(".jsonl") or Path(text).expanduser().exists()
@@ -132,9 +132,9 @@ def _data_files(value: str) -> list[str]:
         found = {"train": path}
     else:
         raise ConfigError("data", value, "no such file or folder; give a JSONL or a folder that has train.jsonl")
-    return ["++data.type=jsonl", *(f"++data.{name}={quoted(str(file))}" for name, file in found.items())]
+    return ["++data.type=jsonl", *(f"++data.{name}={quote(str(file))}" for name, file in found.items())]
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """`text` as a quoted string of Hydra's override grammar."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

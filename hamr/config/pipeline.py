@@ -62,7 +62,7 @@ class PipelineConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class PipelineSource:
     """A pipeline and where each part of it stands. `line(stage, arg)`: of a stage, or of one of its args."""
 
     file: str
@@ -91,7 +91,7 @@ def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
     return known[given]
 
 
-def read_pipeline(path: Path) -> Source:
+def read_pipeline(path: Path) -> PipelineSource:
     """The pipeline of a YAML, its references checked. Raises ConfigError at `file:line` for what is wrong with it."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def read_pipeline(path: Path) -> Source:
         pipeline = PipelineConfig.model_validate(raw)
     except ValidationError as error:
         raise _complaint(error, str(path), node) from None
-    source = Source(file=str(path), pipeline=pipeline, lines=dict(_lines(node)))
+    source = PipelineSource(file=str(path), pipeline=pipeline, lines=dict(_lines(node)))
     _check_names(source)
     return source
 
@@ -118,12 +118,12 @@ def references(args: Sequence[str]) -> Iterator[tuple[int, str, str]]:
             yield number, found[1], found[2]
 
 
-def substituted(arg: str, path_of: Callable[[str, str], str]) -> str:
+def substitute_paths(arg: str, path_of: Callable[[str, str], str]) -> str:
     """`arg` with the path of each reference in its place."""
     return REFERENCE.sub(lambda found: path_of(found[1], found[2]), arg)
 
 
-def check_references(source: Source, outputs: Mapping[str, Sequence[str]]) -> None:
+def check_references(source: PipelineSource, outputs: Mapping[str, Sequence[str]]) -> None:
     """Every reference is to an input, or to an output that an earlier stage's job has (`outputs`, by job).
 
     Raises Contradiction at the reference: for an unknown stage or output, for a stage that comes later, and for a
@@ -135,15 +135,15 @@ def check_references(source: Source, outputs: Mapping[str, Sequence[str]]) -> No
         for arg, name, output in references(stage.args):
             where = source.where(number, arg)
             if name == INPUTS:
-                _known(where, f"@{INPUTS}.", output, list(source.pipeline.inputs), "input")
+                _check_name(where, f"@{INPUTS}.", output, list(source.pipeline.inputs), "input")
                 continue
-            _known(where, "@", name, [s.name for s in stages if s.name != stage.name], "stage")
-            _known(where, f"@{name}.", output, outputs[stages[order[name]].job], "output")
+            _check_name(where, "@", name, [s.name for s in stages if s.name != stage.name], "stage")
+            _check_name(where, f"@{name}.", output, outputs[stages[order[name]].job], "output")
             if order[name] > number:
                 raise Contradiction(where, None, _too_late(stages, stage.name, name))
 
 
-def _known(where: str, prefix: str, name: str, names: Sequence[str], what: str) -> None:
+def _check_name(where: str, prefix: str, name: str, names: Sequence[str], what: str) -> None:
     if name not in names:
         there = ", ".join(nearest_first(name, names)) or "none"
         raise Contradiction(where, None, f"{prefix}{name}: no such {what}; there are (nearest first): {there}")
@@ -166,7 +166,7 @@ def _way(takes: Mapping[str, set[str]], start: str, end: str, path: list[str]) -
     return None
 
 
-def _check_names(source: Source) -> None:
+def _check_names(source: PipelineSource) -> None:
     seen: set[str] = {INPUTS}
     for number, stage in enumerate(source.pipeline.stages):
         if stage.name in seen:

@@ -13,14 +13,14 @@ Column = Annotated[str, StringConstraints(min_length=1)]
 """A column, or a path into an object that a column holds: `customer.tier`."""
 
 
-class Source(Section):
+class TicketSource(Section):
     """What all tickets share: a text (or, for tools, JSON) as it stands here or in a file beside the mapping."""
 
     text: str | None = None
     file: str | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Source:
+    def _one(self) -> TicketSource:
         if (self.text is None) == (self.file is None):
             raise ValueError("give either text or file")
         return self
@@ -60,5 +60,5 @@ class TicketMapping(Section):
     turns: Column | None = None
     ticket: Mapping[str, Column] = Field(default_factory=dict)
     privileged: Mapping[str, Column] = Field(default_factory=dict)
-    policy: Column | Source = Source(text="")
-    tools: Column | Source | None = None
+    policy: Column | TicketSource = TicketSource(text="")
+    tools: Column | TicketSource | None = None

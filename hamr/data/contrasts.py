@@ -139,14 +139,14 @@ def _wrong_replies(
             yield Wrong("act", rng.choice(texts), other)
     for text in itertools.islice(_wrong_facts(acts, act, context, reference, right, rng), _FACTS):
         yield Wrong("fact", text)
-    opposites = acts.related(act, context, "negated") or [t for t in [negated(reference)] if t is not None]
+    opposites = acts.related(act, context, "negated") or [t for t in [negate(reference)] if t is not None]
     if opposites:
         yield Wrong("negation", rng.choice(opposites))
     action = acts.scenario.file.actions.get(act)
     if action is None or not action.reply:  # a reply that closes a dialogue is a courtesy itself
         yield Wrong("courtesy", rng.choice(COURTESIES[language][split]))
     yield Wrong("fragment", fragment(reference, rng))
-    yield Wrong("shuffled", shuffled(reference, rng))
+    yield Wrong("shuffled", shuffle_words(reference, rng))
     yield Wrong("off_topic", off_topic(split, rng, language))
 
 
@@ -204,14 +204,14 @@ class _Logged:
             yield Wrong("act", rng.choice(self._texts[name]))
         if _NUMBER.search(reference):
             yield Wrong("fact", other_number(reference, rng))
-        if (opposite := negated(reference)) is not None:
+        if (opposite := negate(reference)) is not None:
             yield Wrong("negation", opposite)
         known = {plain(text) for text in self._texts[cluster]}
         courtesies = [t for t in COMMON_COURTESIES[language_of(reference)] if plain(t) not in known]
         if courtesies:
             yield Wrong("courtesy", rng.choice(courtesies))
         yield Wrong("fragment", fragment(reference, rng))
-        yield Wrong("shuffled", shuffled(reference, rng))
+        yield Wrong("shuffled", shuffle_words(reference, rng))
 
 
 def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, str]:
@@ -257,7 +257,7 @@ def fragment(text: str, rng: Random) -> str:
     return space.join(words[start : start + size])
 
 
-def shuffled(text: str, rng: Random) -> str:
+def shuffle_words(text: str, rng: Random) -> str:
     """At most half of the text's words, in random order."""
     words, space = _units(text)
     rng.shuffle(words)
@@ -281,7 +281,7 @@ def other_number(text: str, rng: Random) -> str:
     return text[: found.start()] + number + text[found.end() :]
 
 
-def negated(text: str) -> str | None:
+def negate(text: str) -> str | None:
     """The text with its first auxiliary verb negated, or None where it has none.
 
     >>> negated("You can return it."), negated("Goodbye!")

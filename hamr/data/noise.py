@@ -27,11 +27,11 @@ def corrupt(samples: Sequence[ServiceSample], noise: float, seed: int, render: R
     for sample in samples:
         by_act.setdefault(sample.meta.get("scenario"), {}).setdefault(str(sample.meta["act"]), []).append(sample)
     return tuple(
-        _corrupted(s, by_act[s.meta.get("scenario")], Random(f"noise/{seed}/{s.id}"), noise, render) for s in samples
+        _corrupt(s, by_act[s.meta.get("scenario")], Random(f"noise/{seed}/{s.id}"), noise, render) for s in samples
     )
 
 
-def _corrupted(
+def _corrupt(
     sample: ServiceSample, by_act: Mapping[str, Sequence[ServiceSample]], rng: Random, noise: float, render: Render
 ) -> ServiceSample:
     if rng.random() >= noise:

@@ -200,11 +200,11 @@ class Aliases:
             return None
         if self._compiled is None or self._compiled[0] != len(self.values):
             ordered = sorted(self.values, key=len, reverse=True)
-            self._compiled = len(self.values), re.compile("|".join(_bounded(value) for value in ordered))
+            self._compiled = len(self.values), re.compile("|".join(_as_whole_word(value) for value in ordered))
         return self._compiled[1]
 
 
-def _bounded(value: str) -> str:
+def _as_whole_word(value: str) -> str:
     """Not inside a longer word or number."""
     before = r"(?<![A-Za-z0-9])" if value[:1].isascii() and value[:1].isalnum() else ""
     after = r"(?![A-Za-z0-9])" if value[-1:].isascii() and value[-1:].isalnum() else ""
@@ -223,4 +223,4 @@ def private_in(text: str, known: Sequence[str] = ()) -> str | None:
     numbers = _LONG_NUMBER(text)
     if numbers:
         return numbers[0]
-    return next((value for value in known if value and re.search(_bounded(value), text)), None)
+    return next((value for value in known if value and re.search(_as_whole_word(value), text)), None)

@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class WorkItem:
     """One thing to make something of. `key` tells whether what an earlier call made of it still holds
     (`item_key`); `content` is the recipe's own."""
 
@@ -48,7 +48,7 @@ def item_key(*told: Any) -> str:
 
 
 @dataclass(kw_only=True)
-class Progress:
+class WorkProgress:
     """Results by item id, and the file that they are appended to as they come. What is in the file has no texts here
     (`whole` has them): those of 10^5 items would fill the memory."""
 
@@ -58,17 +58,17 @@ class Progress:
     _file: BinaryIO | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, path: Path, items: Iterable[Item]) -> Progress:
+    def of(cls, path: Path, items: Iterable[WorkItem]) -> WorkProgress:
         """What an earlier call left in `path` of these very items (same id and key)."""
         keys = {item.id: item.key for item in items}
         found = cls(path=path)
         for at, row in read_progress(path):
             if isinstance(row, dict) and row.get("id") in keys and keys[row["id"]] == row.get("key"):
-                found.done[row["id"]] = dataclasses.replace(_made(row), texts=())
+                found.done[row["id"]] = dataclasses.replace(_parse_row(row), texts=())
                 found._places[row["id"]] = at
         return found
 
-    def finish(self, item: Item, made: Made) -> None:
+    def finish(self, item: WorkItem, made: Made) -> None:
         """Keeps the result; one that failed in passing is not written down, so that the next call tries it again."""
         if made.passing:
             self.done[item.id] = made
@@ -88,7 +88,7 @@ class Progress:
             return self.done[name]
         with self.path.open("rb") as file:
             file.seek(self._places[name])
-            return _made(json.loads(file.readline()))
+            return _parse_row(json.loads(file.readline()))
 
     def close(self) -> None:
         if self._file is not None:
@@ -124,7 +124,7 @@ def _cut(path: Path) -> None:
             file.truncate(end)
 
 
-def _made(row: Mapping[str, Any]) -> Made:
+def _parse_row(row: Mapping[str, Any]) -> Made:
     made = row["made"]
     return Made(**{**made, **{name: tuple(made[name]) for name in ("notes", "texts")}})
 

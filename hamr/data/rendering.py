@@ -60,17 +60,17 @@ def _message(turn: Turn) -> str:
     if turn.tool_call is not None:
         return render_action(turn.tool_call)
     if turn.role == "tool":
-        return f"<tool_result>{_defused(turn.content)}</tool_result>"
-    return _defused(turn.content)
+        return f"<tool_result>{_defuse(turn.content)}</tool_result>"
+    return _defuse(turn.content)
 
 
-def _defused(text: str) -> str:
+def _defuse(text: str) -> str:
     """Untrusted text without working markup: `<tool_call>` becomes `< tool_call>`, `<|im_end|>` `< |im_end|>`."""
     return _MARKUP.sub("< ", text)
 
 
 def _value(value: Any) -> str:
-    return _defused(value if isinstance(value, str) else str(value))
+    return _defuse(value if isinstance(value, str) else str(value))
 
 
 def dialogue_text(sample: ServiceSample) -> str:

@@ -43,12 +43,12 @@ class Setting:
     system: Mapping[str, Value]
 
 
-def generated(config: SageDataConfig, *, form: Form = "actions") -> Splits:
+def generate_samples(config: SageDataConfig, *, form: Form = "actions") -> Splits:
     """Return the splits that `data.sage` describes, with noisy references for supervised fine-tuning where it asks.
 
     Raises BadInput as `generate` and `load_scenario` do.
     """
-    scenarios = [load_scenario(name) for name in named(config.scenario)]
+    scenarios = [load_scenario(name) for name in scenario_choices(config.scenario)]
     sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
     splits = generate(scenarios, sizes, seed=config.seed, language=config.language, form=form)
     if not config.procedure:
@@ -65,7 +65,7 @@ def generated(config: SageDataConfig, *, form: Form = "actions") -> Splits:
     return replace(splits, sft=corrupt(splits.train, config.noise, config.seed, render))
 
 
-def named(scenario: str) -> list[str]:
+def scenario_choices(scenario: str) -> list[str]:
     """Return the scenarios that a name stands for: `all` that ship, or the one."""
     return scenario_names() if scenario == "all" else [scenario]
 
@@ -138,10 +138,10 @@ def _fillings(
             for name, variable in scenario.file.fields.items()
         }
         if scenario.intents_of(fields):
-            yield Setting(fields=fields, system=_varied(scenario, fields, system, rng))
+            yield Setting(fields=fields, system=_vary_numbers(scenario, fields, system, rng))
 
 
-def _varied(
+def _vary_numbers(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], rng: Random
 ) -> dict[str, Value]:
     """The state with other numbers that lead the same way. Zero stays: often the procedure asks for it elsewhere."""

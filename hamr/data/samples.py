@@ -176,7 +176,7 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
         tools=tools,
         history=tuple(_turn(turn, f"{where}: history[{i}]", schemas) for i, turn in enumerate(history)),
         references=tuple(_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
-        privileged=_privileged(row, where),
+        privileged=_parse_privileged(row, where),
         meta=_get(row, "meta", dict, where, default={}),
     )
 
@@ -201,7 +201,7 @@ def _get(row: Mapping[str, Any], field: str, kind: type, where: str, *, default:
     return value
 
 
-def _privileged(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _parse_privileged(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     privileged = _get(row, "privileged", dict, where, default={})
     place = f"{where}: privileged.rubric"
     if "rubric" not in privileged:

@@ -33,7 +33,7 @@ def sft_batch(
     for sample in samples:
         chosen = rng.sample(sample.references, min(references, len(sample.references)))
         prompt = encode(sample)
-        spans = list(_said(sample, prompt, encode, answer)) if turns == "all" else []
+        spans = list(_agent_spans(sample, prompt, encode, answer)) if turns == "all" else []
         start = spans[0][0] if spans else len(prompt)
         sequences = []
         for index, reference in enumerate(chosen):
@@ -46,7 +46,9 @@ def sft_batch(
     return TrainBatch(groups=tuple(groups), loss="sft", aggregation=aggregation)
 
 
-def _said(sample: ServiceSample, prompt: Sequence[int], encode: PromptEncoder, answer: AnswerEncoder) -> Iterator[Span]:
+def _agent_spans(
+    sample: ServiceSample, prompt: Sequence[int], encode: PromptEncoder, answer: AnswerEncoder
+) -> Iterator[Span]:
     """Where in the prompt the agent's turns stand, end-of-sequence token included.
 
     Only those that the policy would have to utter just so at that point: a chat template that shows an earlier turn in

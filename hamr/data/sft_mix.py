@@ -75,12 +75,12 @@ def _epoch(order: MixOrder, epoch: int) -> tuple[Place, ...]:
         if start == end:
             continue
         for pack in range(start // size, (end - 1) // size + 1):
-            dealt = _shuffled(range(size), f"{order.seed}/{which}/{pack}")
+            dealt = _shuffle(range(size), f"{order.seed}/{which}/{pack}")
             places += [(which, i) for i in dealt[max(start - pack * size, 0) : end - pack * size]]
-    return tuple(_shuffled(places, f"{order.seed}/epoch/{epoch}"))
+    return tuple(_shuffle(places, f"{order.seed}/epoch/{epoch}"))
 
 
-def _shuffled(items: Iterable[Item], seed: str) -> list[Item]:
+def _shuffle(items: Iterable[Item], seed: str) -> list[Item]:
     mixed = list(items)
     random.Random(seed).shuffle(mixed)
     return mixed

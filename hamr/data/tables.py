@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class TicketFault:
     """A ticket that was left out: `message` is one line, `row` what the export had."""
 
     line: int
@@ -25,7 +25,7 @@ class Fault:
     row: Any = None
 
 
-def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
+def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[TicketFault]]:
     """(line, row) of the export, and the lines that are no rows. Raises DataError for a file that cannot be read."""
     if path.suffix.lower() not in ENDINGS:
         raise DataError("input", str(path), f"must end in {', '.join(ENDINGS)}")
@@ -42,7 +42,7 @@ def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
         raise DataError("input", str(path), f"cannot be read as UTF-8 CSV ({error})") from error
 
 
-def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[Fault]]:
+def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[TicketFault]]:
     rows: list[tuple[int, Row]] = []
     faults = []
     for number, line in enumerate(raw.splitlines(), start=1):
@@ -55,9 +55,9 @@ def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[Fau
             if row is not None:
                 rows.append((number, row))
         except UnicodeDecodeError:
-            faults.append(Fault(line=number, message=f"{where}: is not UTF-8; save the file as UTF-8"))
+            faults.append(TicketFault(line=number, message=f"{where}: is not UTF-8; save the file as UTF-8"))
         except DataError as error:
-            faults.append(Fault(line=number, message=str(error), row=line.decode("utf-8", "replace")))
+            faults.append(TicketFault(line=number, message=str(error), row=line.decode("utf-8", "replace")))
     return rows, faults
 
 

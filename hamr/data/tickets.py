@@ -19,12 +19,12 @@ import yaml
 from pydantic import ValidationError
 
 from hamr.config.explain import Origin, explain
-from hamr.config.tickets import Source, TicketMapping, TurnColumns
+from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
-from hamr.data.tables import Fault, Row, read_table
+from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 from hamr.errors import DataError
 
@@ -34,7 +34,7 @@ class Tickets:
     """What an export held. `hidden` counts the aliases by kind; `blank` the turns without a word or a call."""
 
     trajectories: tuple[Trajectory, ...]
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[TicketFault, ...] = ()
     duplicates: tuple[str, ...] = ()
     hidden: Mapping[str, int] = field(default_factory=dict)
     blank: int = 0
@@ -66,24 +66,24 @@ def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool
     is sound.
     """
     rows, faults = read_table(path)
-    shared = {name: _shared(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
+    shared = {name: _shared_value(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
     grouped = list(_tickets(rows, mapping, path, faults))
     _check_columns(grouped, mapping, path)
     made, blank = [], 0
     for line, ticket, turns in grouped:
         try:
-            row, blanks = _converted(ticket, turns, mapping, shared, f"{path}:{line}")
+            row, blanks = _convert_ticket(ticket, turns, mapping, shared, f"{path}:{line}")
             made.append((line, row))
             blank += blanks
         except DataError as error:
-            faults.append(Fault(line=line, message=str(error), row=[dict(t) for t in turns]))
+            faults.append(TicketFault(line=line, message=str(error), row=[dict(t) for t in turns]))
     if mapping.tools is None:
         _tools_from_calls([row for _, row in made])
-    return _finished(made, faults, path, hide, blank)
+    return _finish(made, faults, path, hide, blank)
 
 
-def _finished(
-    made: Sequence[tuple[int, dict[str, Any]]], faults: list[Fault], path: Path, hide: bool, blank: int
+def _finish(
+    made: Sequence[tuple[int, dict[str, Any]]], faults: list[TicketFault], path: Path, hide: bool, blank: int
 ) -> Tickets:
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
@@ -97,7 +97,7 @@ def _finished(
             if trajectory.id in kept:
                 raise DataError(f"{path}:{line}: id", trajectory.id, "an earlier ticket has it; make it unique")
         except DataError as error:
-            faults.append(Fault(line=line, message=str(error), row=row))
+            faults.append(TicketFault(line=line, message=str(error), row=row))
             continue
         told = json.dumps(trajectory_to_json(trajectory)["turns"], sort_keys=True)
         if told in seen:
@@ -112,26 +112,28 @@ def _finished(
         raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is sound; the first: {first}")
     return Tickets(
         trajectories=tuple(kept.values()),
-        faults=tuple(sorted((_told(fault) if hide else fault for fault in faults), key=lambda fault: fault.line)),
+        faults=tuple(
+            sorted((_redact_fault(fault) if hide else fault for fault in faults), key=lambda fault: fault.line)
+        ),
         duplicates=tuple(duplicates),
         hidden=hidden,
         blank=blank,
     )
 
 
-def _told(fault: Fault) -> Fault:
+def _redact_fault(fault: TicketFault) -> TicketFault:
     """What may be written down of a ticket that was left out: its line says where the private values are."""
     aliases = Aliases()
     aliases.learn_value("", fault.row)
     aliases.learn(fault.message)
-    return Fault(line=fault.line, message=aliases.hide(fault.message), row=aliases.hide_value(fault.row))
+    return TicketFault(line=fault.line, message=aliases.hide(fault.message), row=aliases.hide_value(fault.row))
 
 
 # --- tickets among the rows ----------------------------------------------------------------------
 
 
 def _tickets(
-    rows: Iterable[tuple[int, Row]], mapping: TicketMapping, path: Path, faults: list[Fault]
+    rows: Iterable[tuple[int, Row]], mapping: TicketMapping, path: Path, faults: list[TicketFault]
 ) -> Iterator[tuple[int, Row, list[Row]]]:
     """(line, the ticket's own columns, its turns), either from a column that holds them or from rows of one id."""
     groups: dict[str, tuple[int, Row, list[Row]]] = {}
@@ -140,7 +142,7 @@ def _tickets(
             try:
                 yield line, row, _turns(_value(row, mapping.turns), f"{path}:{line}: {mapping.turns}")
             except DataError as error:
-                faults.append(Fault(line=line, message=str(error), row=dict(row)))
+                faults.append(TicketFault(line=line, message=str(error), row=dict(row)))
             continue
         groups.setdefault(str(_value(row, mapping.id)), (line, row, []))[2].append(row)
     yield from groups.values()
@@ -193,9 +195,9 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
                 raise DataError(f"mapping: {key}", column, remedy)
 
 
-def _shared(name: str, source: str | Source | None, beside: Path) -> Any:
+def _shared_value(name: str, source: str | TicketSource | None, beside: Path) -> Any:
     """What the mapping says for all tickets; None where a column says it."""
-    if not isinstance(source, Source):
+    if not isinstance(source, TicketSource):
         return None
     text = source.text or ""
     if source.file is not None:
@@ -206,7 +208,7 @@ def _shared(name: str, source: str | Source | None, beside: Path) -> Any:
     return parse_line(text, f"mapping: {name}") if name == "tools" else text
 
 
-def _converted(
+def _convert_ticket(
     ticket: Row, turns: Sequence[Row], mapping: TicketMapping, shared: Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], int]:
     """(the trajectory's row, how many turns were blank)."""

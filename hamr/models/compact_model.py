@@ -18,7 +18,7 @@ from typing import Any
 from hamr.config.schema import SageDataConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.models.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
 
 RECIPE_VERSION = "4"
@@ -134,7 +134,7 @@ def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
 
 def _corpus() -> Iterator[str]:
     """Prompts and references of generated samples; what all prompts share, once."""
-    splits = generated(CORPUS)
+    splits = generate_samples(CORPUS)
     samples = (*splits.train, *splits.validation, *splits.test)
     for sample in samples:
         system, *turns = policy_messages(sample)

@@ -95,7 +95,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise BadInput("model.path", str(folder), "the folder has no tokenizer_config.json; give a whole model folder")
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     file = folder / "tokenizer.json"
-    core = tokenizers.Tokenizer.from_file(str(file)) if file.is_file() else _converted(folder)
+    core = tokenizers.Tokenizer.from_file(str(file)) if file.is_file() else _convert_tokenizer(folder)
     core.no_padding()
     core.no_truncation()
     special = {name: _token_text(settings[name]) for name in SPECIAL_NAMES if settings.get(name)}
@@ -106,7 +106,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     )
 
 
-def _converted(folder: Path) -> tokenizers.Tokenizer:
+def _convert_tokenizer(folder: Path) -> tokenizers.Tokenizer:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder))

@@ -26,7 +26,7 @@ from hamr.config.pools import PoolConfig
 from hamr.pools.circuit_breaker import Breaker
 from hamr.pools.hedging import Hedger
 from hamr.pools.rate_limit import pace_of
-from hamr.pools.resizable_limiter import Gate
+from hamr.pools.resizable_limiter import ResizableLimiter
 from hamr.pools.tally import PoolTally
 from hamr.types import Answer, Question, ScorerCall
 
@@ -91,7 +91,7 @@ class PoolClient:
             DEPLOYMENT, app_name=app_name(run, name), _check_exists=False
         )
         self._by_group = config.most_replicas > 1
-        self._gate = Gate(config.places)
+        self._gate = ResizableLimiter(config.places)
         self._breaker = Breaker(config.breaker, time.monotonic) if config.breaker else None
         self._hedger = Hedger(config.hedge, time.monotonic) if config.hedge else None
         self._tally = PoolTally(breaker=self._breaker, hedger=self._hedger)

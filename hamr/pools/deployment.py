@@ -137,10 +137,10 @@ async def resize_pools(
             for name, pool in sections.items()
         }
         await asyncio.to_thread(_deploy, apps)
-        await _settled(run, sections, deadline, timeout_s)
+        await _wait_until_settled(run, sections, deadline, timeout_s)
 
 
-async def _settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
+async def _wait_until_settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
     """Wait until the pools have the replicas of their sections, no fewer and, where the number is fixed, no more."""
     while True:
         found = await asyncio.to_thread(pool_status, run)
@@ -170,7 +170,7 @@ async def stop_pools(run: str) -> None:
     When a signal ends this process, the cluster drains them behind it, and a local Ray is killed by its session."""
     if ends_at_once():
         return
-    serve, wait = import_serve(), signals.received() is None
+    serve, wait = import_serve(), signals.pending_signal() is None
     mine = [app for app in (await asyncio.to_thread(serve.status)).applications if split_app_name(app)[0] == run]
     await asyncio.gather(*(asyncio.to_thread(serve.delete, app, wait) for app in mine))
 

@@ -70,7 +70,7 @@ def finetune_pairs(
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.dtype == "bfloat16"):
-            logits = model(**_encoded(tokenizer, batch)).logits[:, 0].float()
+            logits = model(**_encode(tokenizer, batch)).logits[:, 0].float()
         targets = torch.tensor([example.target for example in batch])
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
         loss.backward()
@@ -99,7 +99,7 @@ def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int)
     with torch.inference_mode():
         for start in range(0, len(pairs), SCORING_BATCH):
             batch = [PairExample(a, b, 0.0) for a, b in pairs[start : start + SCORING_BATCH]]
-            scores += model(**_encoded(tokenizer, batch)).logits[:, 0].sigmoid().tolist()
+            scores += model(**_encode(tokenizer, batch)).logits[:, 0].sigmoid().tolist()
     return scores
 
 
@@ -127,6 +127,6 @@ def _batches(examples: Sequence[PairExample], size: int, seed: int) -> list[list
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _encoded(tokenizer, batch: Sequence[PairExample]):  # type: ignore[no-untyped-def]
+def _encode(tokenizer, batch: Sequence[PairExample]):  # type: ignore[no-untyped-def]
     marked = [mark_numbers(example.a, example.b) for example in batch]
     return tokenizer([a for a, _ in marked], [b for _, b in marked], padding=True, truncation=True, return_tensors="pt")

@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 
 
-class Gate:
+class ResizableLimiter:
     """`async with gate:` lets `most` in at a time, the others in the order of their coming. One event loop."""
 
     def __init__(self, most: int) -> None:

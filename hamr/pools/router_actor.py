@@ -27,7 +27,7 @@ from hamr.errors import HamrError
 from hamr.garbage import collect_rarely
 from hamr.models.tokenizer import load_tokenizer
 from hamr.pools.client import PoolClient
-from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpacked
+from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpack
 from hamr.protocols import Metrics
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
 
@@ -66,7 +66,7 @@ class RouterActor:
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
         """Records as they are done; both packed: see `hamr.pools.router_calls`."""
-        async for done in in_batches(self._score, unpacked(calls)):
+        async for done in in_batches(self._score, unpack(calls)):
             yield packed_done(done)
 
     async def _score(
@@ -168,7 +168,7 @@ class RouterClient:
                 )
         except TimeoutError:
             self._failed += 1
-            return _unrouted(rollout, f"the router gave no record within {self._wait_s:g} s")
+            return _unrouted_record(rollout, f"the router gave no record within {self._wait_s:g} s")
         return dataclasses.replace(record, mean_logprob=rollout.mean_logprob)
 
     async def metrics(self) -> Metrics:
@@ -219,7 +219,7 @@ class RouterClient:
         raise AssertionError("unreachable: the retries have no limit but the caller's deadline")
 
 
-def _unrouted(rollout: Rollout, detail: str) -> RewardRecord:
+def _unrouted_record(rollout: Rollout, detail: str) -> RewardRecord:
     """A record for a response that no router has seen to the end: no components, no reward, counted as a failure."""
     return RewardRecord(
         key=rollout.key,

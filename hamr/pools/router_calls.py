@@ -28,11 +28,11 @@ Done = list[tuple[int, RewardRecord | Exception]]
 """(position in the call, its record or what the router raised)."""
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(value: bytes) -> Any:
+def unpack(value: bytes) -> Any:
     """What `packed` made, in a process of the same run."""
     return pickle.loads(value)
 
@@ -40,10 +40,10 @@ def unpacked(value: bytes) -> Any:
 def packed_done(done: Done) -> bytes:
     """An error that cannot travel goes in words, and costs nobody else a record."""
     try:
-        return packed(done)
+        return pack(done)
     except Exception:
         in_words = [(i, RuntimeError(repr(found)) if isinstance(found, Exception) else found) for i, found in done]
-        return packed(in_words)
+        return pack(in_words)
 
 
 async def in_batches(score: Callable[..., Awaitable[RewardRecord]], calls: Sequence[Arguments]) -> AsyncIterator[Done]:
@@ -120,7 +120,7 @@ class RouterCalls:
     async def _call(self, asked: Sequence[tuple[Arguments, asyncio.Future[RewardRecord]]]) -> None:
         """One call, until each of its responses has a record, the actor is gone, or nobody waits any more."""
         futures = [future for _, future in asked]
-        calls = packed([arguments for arguments, _ in asked])
+        calls = pack([arguments for arguments, _ in asked])
         stream = self._actor.score_many.options(num_returns="streaming").remote(calls)
         reader = asyncio.create_task(_read(stream, futures))
         await asyncio.wait([reader, asyncio.create_task(_all_done(futures))], return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +135,7 @@ class RouterCalls:
 async def _read(stream: Any, futures: Sequence[asyncio.Future[RewardRecord]]) -> None:
     try:
         async for part in stream:
-            for index, result in unpacked(await part):
+            for index, result in unpack(await part):
                 _settle(futures[index], result)
     except Exception as error:
         for future in futures:

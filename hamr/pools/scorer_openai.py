@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.pools.scorer_call import bill
-from hamr.pools.scorer_prompt import Reading, read_labels
+from hamr.pools.scorer_prompt import LabelReading, read_labels
 from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
 from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate
@@ -159,16 +159,16 @@ class OpenAIScorer:
         try:
             reply = await self._client.chat.completions.create(model=self.config.model, **request)
         except openai.APITimeoutError as e:
-            return Answer(failure="timeout", detail=_told(e), call=billed(None))
+            return Answer(failure="timeout", detail=_error_line(e), call=billed(None))
         except openai.RateLimitError as e:
-            return Answer(failure="unavailable", detail=_told(e), call=billed(None), retry_in_s=_retry_after(e))
+            return Answer(failure="unavailable", detail=_error_line(e), call=billed(None), retry_in_s=_retry_after(e))
         except openai.APIError as e:
             refused = "logprobs" in request and isinstance(e, openai.BadRequestError) and "logprob" in str(e).lower()
             remedy = f"; it takes no logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
             # Nobody is away who says that this one request will not do, a too long one for example.
             unfit = not refused and getattr(e, "status_code", None) in UNFIT
             failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
-            return Answer(failure=failure, detail=_told(e) + remedy, call=billed(None))
+            return Answer(failure=failure, detail=_error_line(e) + remedy, call=billed(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
             detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
             return Answer(failure="unparsable", detail=detail, call=billed(None))
@@ -183,7 +183,9 @@ class OpenAIScorer:
         return bill(self.pool, self.config, model, prompt_version, started, asked, said, cached)
 
 
-def read_reply(text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate) -> Reading:
+def read_reply(
+    text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate
+) -> LabelReading:
     """The score of a written answer. `positions`: each token's text with the likeliest {token: log-probability (nats)}.
 
     Without positions the written verdict is a hard score (label_mass 1). Raises VerdictUnparsable when there is no
@@ -193,7 +195,7 @@ def read_reply(text: str, positions: Sequence[tuple[str, Mapping[str, float]]], 
     if verdict is None or verdict not in template.labels:
         raise VerdictUnparsable(f"no verdict at the end of {text[-120:]!r}")
     if not positions:
-        return Reading(score=LABEL_VALUES[verdict], verdict=verdict, probabilities={verdict: 1.0}, label_mass=1.0)
+        return LabelReading(score=LABEL_VALUES[verdict], verdict=verdict, probabilities={verdict: 1.0}, label_mass=1.0)
     top = positions[_verdict_position(text, positions, template, verdict)][1]
     return _read_top(top, template)
 
@@ -219,7 +221,7 @@ def _verdict_position(
     return found
 
 
-def _read_top(top: Mapping[str, float], template: PromptTemplate) -> Reading:
+def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReading:
     """Labels among the likeliest tokens; a label counts in every spelling that differs only by white space and case."""
     mass: dict[str, float] = {}
     for label, said in template.labels.items():
@@ -244,7 +246,7 @@ def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
     return [(entry.token, {top.token: top.logprob for top in entry.top_logprobs or ()}) for entry in content]
 
 
-def _told(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     """One line without the request: neither the key nor the customer's text belongs into a record's detail."""
     status = getattr(error, "status_code", None)
     return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}"

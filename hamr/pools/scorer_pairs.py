@@ -115,7 +115,7 @@ class CrossEncoderModel:
             convert_to_numpy=False,
             convert_to_tensor=True,
         )
-        return [activated(float(z), self.config.activation) for z in logits.float().flatten()]
+        return [activate(float(z), self.config.activation) for z in logits.float().flatten()]
 
     def _read(self, pair: Pair) -> Pair:
         return mark_numbers(*pair) if self.marks_numbers else pair
@@ -148,7 +148,7 @@ class EmbeddingModel:
         return [similarity(float(by_text[a] @ by_text[b])) for a, b in pairs]
 
 
-def activated(logit: float, activation: str) -> float:
+def activate(logit: float, activation: str) -> float:
     """A logit as a score in [0, 1]; NaN stays NaN, and is then no score.
 
     >>> activated(0.0, "sigmoid"), activated(1.07, "identity")

@@ -21,7 +21,7 @@ MIN_LABEL_MASS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class LabelReading:
     """What the label position says. `probabilities` are renormalised over the labels, `label_mass` is their sum."""
 
     score: float
@@ -59,7 +59,7 @@ class ScorerPrompt:
         """The text that ends the reasoning; white space around it varies between models."""
         return self.template.thinking_close.strip()
 
-    def read(self, logprobs: Mapping[int, float]) -> Reading:
+    def read(self, logprobs: Mapping[int, float]) -> LabelReading:
         """The score from the labels' log-probabilities (nats) at the verdict position.
 
         Raises VerdictUnparsable when they hold less than MIN_LABEL_MASS together.
@@ -67,7 +67,7 @@ class ScorerPrompt:
         return read_labels({label: math.exp(logprobs[token]) for label, token in self.labels.items()})
 
 
-def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> Reading:
+def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> LabelReading:
     """The score P(Yes) + 0.5 P(Part) and the hard verdict from the labels' probabilities.
 
     >>> read_labels({"yes": 0.3, "part": 0.2, "no": 0.1}).verdict
@@ -79,7 +79,7 @@ def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> Rea
     if not total >= floor:
         raise VerdictUnparsable(f"the labels hold {total:.2e} of the probability, less than {floor:.0e}")
     probabilities = {label: p / total for label, p in mass.items()}
-    return Reading(
+    return LabelReading(
         score=soft_score(probabilities),
         verdict=max(probabilities, key=lambda label: probabilities[label]),
         probabilities=probabilities,

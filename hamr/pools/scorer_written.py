@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hamr.config.pools import PoolConfig
 from hamr.models.tokenizer import Tokenizer
 from hamr.pools.scorer_call import bill
-from hamr.pools.structured import bounded
+from hamr.pools.structured import bound_lengths
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
@@ -81,7 +81,7 @@ class Writer:
             ids,
             SamplingConfig(temperature=temperature(question), max_new_tokens=budget, stop=question.stop),
             seed=question.seed + question.attempt,
-            schema=bounded(question.schema, budget) if self.config.structured and question.schema else None,
+            schema=bound_lengths(question.schema, budget) if self.config.structured and question.schema else None,
         )
         call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
         if said.finish_reason != "stop":

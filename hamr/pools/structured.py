@@ -16,7 +16,7 @@ SHORTEST_TEXT = 8
 """Characters that every free text gets, however few tokens there are."""
 
 
-def bounded(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+def bound_lengths(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     """`schema` with a length for every free text and list, so that its longest answer has about `tokens` characters.
 
     A token is at least one character but for bytes of rare ones, so that an answer of `tokens` tokens holds it. The
@@ -25,14 +25,14 @@ def bounded(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     >>> bounded({"type": "object", "properties": {"reason": {"type": "string"}}}, 60)["properties"]["reason"]
     {'type': 'string', 'maxLength': 45}
     """
-    made = _bounded(schema, None)
+    made = _bound_copy(schema, None)
     texts = sum(1 for _ in _texts(made))
     if texts:
-        made = _bounded(schema, max(SHORTEST_TEXT, (tokens - _longest(made)) // texts))
+        made = _bound_copy(schema, max(SHORTEST_TEXT, (tokens - _longest(made)) // texts))
     return made
 
 
-def _bounded(schema: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+def _bound_copy(schema: Mapping[str, Any], length: int | None) -> dict[str, Any]:
     """A copy with bounded lists and, where `length` is given, free texts of at most so many characters."""
     out = dict(schema)
     if _is_text(out) and length is not None:
@@ -40,9 +40,9 @@ def _bounded(schema: Mapping[str, Any], length: int | None) -> dict[str, Any]:
     if out.get("type") == "array":
         out.setdefault("maxItems", len(out.get("items", {}).get("enum", ())) or MOST_ITEMS)
     if isinstance(out.get("properties"), Mapping):
-        out["properties"] = {name: _bounded(value, length) for name, value in out["properties"].items()}
+        out["properties"] = {name: _bound_copy(value, length) for name, value in out["properties"].items()}
     if isinstance(out.get("items"), Mapping):
-        out["items"] = _bounded(out["items"], length)
+        out["items"] = _bound_copy(out["items"], length)
     return out
 
 

@@ -48,7 +48,7 @@ class SageActs:
         meta = sample.meta
         if meta.get("scenario") not in _names() or not {"act", "split", "fields", "system", "language"} <= meta.keys():
             return None
-        return _shipped(meta["scenario"], meta["language"])
+        return _shipped_acts(meta["scenario"], meta["language"])
 
     def names(self, split: Split) -> tuple[str, ...]:
         """Return the names of all acts, questions first."""
@@ -128,7 +128,7 @@ def _names() -> frozenset[str]:
 
 
 @functools.cache
-def _shipped(name: str, language: str) -> SageActs:
+def _shipped_acts(name: str, language: str) -> SageActs:
     scenario = load_scenario(name)
     return SageActs(scenario=scenario, words=load_words(scenario, language))
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from hamr.procedures.graph import Scenario
 from hamr.procedures.rules import nearest
-from hamr.procedures.schema import Condition, Fact, ScenarioFile, Stage, Value, Variable
+from hamr.procedures.schema import Condition, Fact, ProcedureStage, ScenarioFile, Value, Variable
 
 
-class Fault(NamedTuple):
+class ScenarioFault(NamedTuple):
     """Where in the file (keys and list positions), what stands there, and what to change."""
 
     where: tuple[str | int, ...]
@@ -18,7 +18,7 @@ class Fault(NamedTuple):
     why: str
 
 
-def faults(file: ScenarioFile) -> Iterator[Fault]:
+def faults(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """The faults of one kind after the other. Take the first: a later kind may only be asked for when there is none of
     the earlier ones, since it walks the graph that they describe."""
     yield from _names(file)
@@ -29,27 +29,27 @@ def faults(file: ScenarioFile) -> Iterator[Fault]:
     yield from _logic(file)
 
 
-def _names(file: ScenarioFile) -> Iterator[Fault]:
+def _names(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """No name may mean two things."""
     kinds = {"fields": file.fields, "system": file.system, "facts": file.facts, "formulas": file.formulas}
-    yield from _doubled(kinds)
-    yield from _doubled({"stages": file.stages, "actions": file.actions})
+    yield from _check_doubles(kinds)
+    yield from _check_doubles({"stages": file.stages, "actions": file.actions})
     if file.start not in file.stages:
-        yield Fault(
+        yield ScenarioFault(
             ("start",), file.start, f"is no stage; {nearest(file.start, file.stages)}known: {list(file.stages)}"
         )
 
 
-def _doubled(kinds: Mapping[str, Iterable[str]]) -> Iterator[Fault]:
+def _check_doubles(kinds: Mapping[str, Iterable[str]]) -> Iterator[ScenarioFault]:
     seen: dict[str, str] = {}
     for kind, names in kinds.items():
         for name in names:
             if name in seen:
-                yield Fault((kind, name), name, f"{seen[name]} has this name too; rename one")
+                yield ScenarioFault((kind, name), name, f"{seen[name]} has this name too; rename one")
             seen[name] = kind
 
 
-def _stages(file: ScenarioFile) -> Iterator[Fault]:
+def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """Targets and variables exist, and every value of a variable that is read fires exactly one branch."""
     places = [*file.stages, *file.actions]
     variables = {**file.fields, **file.system}
@@ -57,27 +57,29 @@ def _stages(file: ScenarioFile) -> Iterator[Fault]:
         for index, target in enumerate(stage.targets):
             where = ("stages", name, "next") if stage.next else ("stages", name, "branches", index, "to")
             if target not in places:
-                yield Fault(
+                yield ScenarioFault(
                     where, target, f"is neither a stage nor an action; {nearest(target, places)}known: {places}"
                 )
         if stage.reads is not None and stage.reads not in variables:
             hint = nearest(stage.reads, variables)
-            yield Fault(("stages", name, "reads"), stage.reads, f"is no variable; {hint}known: {list(variables)}")
+            yield ScenarioFault(
+                ("stages", name, "reads"), stage.reads, f"is no variable; {hint}known: {list(variables)}"
+            )
         elif stage.reads is not None:
             yield from _branches(name, stage, variables[stage.reads])
 
 
-def _branches(name: str, stage: Stage, variable: Variable) -> Iterator[Fault]:
+def _branches(name: str, stage: ProcedureStage, variable: Variable) -> Iterator[ScenarioFault]:
     for index, branch in enumerate(stage.branches):
         yield from _condition(("stages", name, "branches", index), branch, variable)
-    for value in _tried(stage, variable):
+    for value in _values_to_try(stage, variable):
         fired = [branch.to for branch in stage.branches if branch.holds(value)]
         if len(fired) != 1:
             what = "fires no branch; add one for it" if not fired else f"fires {len(fired)} branches; keep one of them"
-            yield Fault(("stages", name, "branches"), value, f"{stage.reads}={value} {what}")
+            yield ScenarioFault(("stages", name, "branches"), value, f"{stage.reads}={value} {what}")
 
 
-def _tried(stage: Stage, variable: Variable) -> tuple[Value, ...]:
+def _values_to_try(stage: ProcedureStage, variable: Variable) -> tuple[Value, ...]:
     """Every value of a variable with options; of a number those on both sides of every border."""
     if variable.options is not None:
         return variable.options
@@ -88,17 +90,17 @@ def _tried(stage: Stage, variable: Variable) -> tuple[Value, ...]:
     return tuple(sorted({n for e in edges for n in (e, e + 1) if n >= least}))
 
 
-def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable | Fact) -> Iterator[Fault]:
+def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable | Fact) -> Iterator[ScenarioFault]:
     """Something that the variable can be."""
     if test.above is not None and (variable.options is not None if isinstance(variable, Variable) else False):
-        yield Fault((*where, "above"), test.above, "the variable is no number; give values")
+        yield ScenarioFault((*where, "above"), test.above, "the variable is no number; give values")
     for index, value in enumerate(test.values or ()):
         problem = variable.problem(value) if isinstance(variable, Variable) else None
         if problem:
-            yield Fault((*where, "values", index), value, problem)
+            yield ScenarioFault((*where, "values", index), value, problem)
 
 
-def _graph(file: ScenarioFile) -> Iterator[Fault]:
+def _graph(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """No loop, no stage that nothing leads to, no action that nothing ends in."""
     import networkx
 
@@ -106,28 +108,28 @@ def _graph(file: ScenarioFile) -> Iterator[Fault]:
     if not networkx.is_directed_acyclic_graph(graph):
         loop = [edge[0] for edge in networkx.find_cycle(graph)]
         why = "the stages form a loop; every walk has to end in an action"
-        yield Fault(("stages", loop[0]), " -> ".join([*loop, loop[0]]), why)
+        yield ScenarioFault(("stages", loop[0]), " -> ".join([*loop, loop[0]]), why)
     reached = {file.start, *networkx.descendants(graph, file.start)}
     for name in file.stages:
         if name not in reached:
-            yield Fault(
+            yield ScenarioFault(
                 ("stages", name), name, f"unreachable: nothing leads there from {file.start}; remove it or branch to it"
             )
     for name in file.actions:
         if name not in reached:
-            yield Fault(("actions", name), name, "never used: no branch ends in it; remove it or branch to it")
+            yield ScenarioFault(("actions", name), name, "never used: no branch ends in it; remove it or branch to it")
 
 
-def _values(file: ScenarioFile) -> Iterator[Fault]:
+def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """What the other sections say of the variables."""
     for name, variable in file.system.items():
         if variable.options is None and file.listed_states is None:
-            yield Fault(("system", name), variable.type, "a number has no list of states; write system_states")
+            yield ScenarioFault(("system", name), variable.type, "a number has no list of states; write system_states")
     for index, refusal in enumerate(file.refused):
         for name, test in refusal.when.items():
             where = ("refused", index, "when", name)
             if name not in file.system:
-                yield Fault(
+                yield ScenarioFault(
                     where, name, f"is no system variable; {nearest(name, file.system)}known: {list(file.system)}"
                 )
             else:
@@ -135,43 +137,43 @@ def _values(file: ScenarioFile) -> Iterator[Fault]:
     for index, state in enumerate(file.listed_states or ()):
         yield from _state(("system_states", index), state, file)
     for index, name in enumerate(file.coverage.crossed):
-        yield from _named(("coverage", "crossed", index), name, None, file.fields)
+        yield from _check_reference(("coverage", "crossed", index), name, None, file.fields)
     for name, value in file.coverage.filled.items():
-        yield from _named(("coverage", "filled", name), name, value, file.fields)
+        yield from _check_reference(("coverage", "filled", name), name, value, file.fields)
     missing = [n for n in file.fields if (n in file.coverage.crossed) == (n in file.coverage.filled)]
     if missing:
-        yield Fault(("coverage",), missing[0], "name every field in one of crossed and filled")
+        yield ScenarioFault(("coverage",), missing[0], "name every field in one of crossed and filled")
     for intent in file.intents:
         for name, value in file.intents[intent].pins.items():
-            yield from _named(("intents", intent, "pins", name), name, value, file.fields)
+            yield from _check_reference(("intents", intent, "pins", name), name, value, file.fields)
 
 
-def _state(where: tuple[str | int, ...], state: Mapping[str, Value], file: ScenarioFile) -> Iterator[Fault]:
+def _state(where: tuple[str | int, ...], state: Mapping[str, Value], file: ScenarioFile) -> Iterator[ScenarioFault]:
     known = list(file.system)
     for name, value in state.items():
-        yield from _named((*where, name), name, value, file.system)
+        yield from _check_reference((*where, name), name, value, file.system)
     missing = [name for name in known if name not in state]
     if missing:
-        yield Fault(where, missing[0], f"is missing; a state gives all of {known}")
+        yield ScenarioFault(where, missing[0], f"is missing; a state gives all of {known}")
         return
     refusal = file.refusal(state)
     if refusal is not None:
-        yield Fault(where, dict(state), f"is refused: {refusal.why}")
+        yield ScenarioFault(where, dict(state), f"is refused: {refusal.why}")
 
 
-def _named(
+def _check_reference(
     where: tuple[str | int, ...], name: str, value: Value | None, variables: Mapping[str, Variable]
-) -> Iterator[Fault]:
+) -> Iterator[ScenarioFault]:
     """The variable exists and may be `value` (None: only the name is given)."""
     if name not in variables:
-        yield Fault(where, name, f"no such variable; {nearest(name, variables)}known: {list(variables)}")
+        yield ScenarioFault(where, name, f"no such variable; {nearest(name, variables)}known: {list(variables)}")
         return
     problem = None if value is None else variables[name].problem(value)
     if problem:
-        yield Fault(where, value, problem)
+        yield ScenarioFault(where, value, problem)
 
 
-def _amounts(file: ScenarioFile) -> Iterator[Fault]:
+def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """Formulas read variables of the ticket that are numbers, and conditions that can hold."""
     numbers = {name for name, fact in file.facts.items() if fact.number}
     numbers |= {name for name, variable in file.system.items() if variable.options is None}
@@ -181,15 +183,15 @@ def _amounts(file: ScenarioFile) -> Iterator[Fault]:
             where = ("formulas", name, "cases", index)
             for variable, test in case.when.items():
                 if variable not in readable:
-                    yield Fault((*where, "when", variable), variable, _no_readable(variable, readable))
+                    yield ScenarioFault((*where, "when", variable), variable, _no_readable(variable, readable))
                 else:
                     yield from _condition((*where, "when", variable), test, readable[variable])
             for variable in sorted(case.value.names - numbers):
-                yield Fault((*where, "value"), variable, _no_readable(variable, numbers))
+                yield ScenarioFault((*where, "value"), variable, _no_readable(variable, numbers))
     for name, action in file.actions.items():
         if action.amount is not None and action.amount not in file.formulas:
             hint = nearest(action.amount, file.formulas)
-            yield Fault(
+            yield ScenarioFault(
                 ("actions", name, "amount"), action.amount, f"is no formula; {hint}known: {list(file.formulas)}"
             )
 
@@ -198,15 +200,15 @@ def _no_readable(name: str, known: Iterable[str]) -> str:
     return f"a formula can read the numbers among system and facts; {nearest(name, known)}known: {sorted(known)}"
 
 
-def _logic(file: ScenarioFile) -> Iterator[Fault]:
+def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """What the edges allow and the conditions together do not; and dialogues that no customer would have."""
     scenario = Scenario(file)
     visited = set()
     for fields, _, done in scenario.settings():
         visited |= {*done.nodes, str(done.action)}
         if not scenario.intents_of(fields):
-            yield Fault(("intents",), fields, "no intent allows these fields; add one, or pin less")
+            yield ScenarioFault(("intents",), fields, "no intent allows these fields; add one, or pin less")
     for kind, names in (("stages", file.stages), ("actions", file.actions)):
         for name in names:
             if name not in visited:
-                yield Fault((kind, name), name, "unreachable: no setting of the variables comes to it")
+                yield ScenarioFault((kind, name), name, "unreachable: no setting of the variables comes to it")

@@ -44,7 +44,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class AgentOutput:
     """What the agent said. `fields` has only labels that exist."""
 
     fields: Mapping[str, Value]
@@ -55,17 +55,17 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class OutputFault:
     kind: Unreadable | Breach
     detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class OutputReading:
     """`output` is None where there is an unreadable fault, which then is the only one."""
 
-    output: Output | None
-    faults: tuple[Fault, ...] = ()
+    output: AgentOutput | None
+    faults: tuple[OutputFault, ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -75,10 +75,10 @@ class Reading:
 class _Unread(Exception):
     def __init__(self, kind: Unreadable, detail: str = "") -> None:
         super().__init__(kind, detail)
-        self.fault = Fault(kind=kind, detail=whole(detail))
+        self.fault = OutputFault(kind=kind, detail=whole(detail))
 
 
-def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Reading:
+def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> OutputReading:
     """Never raises, whatever the text; `cut_off` says that its end is missing. A closed <think> block in front is the
     model's own, and no part of the answer.
 
@@ -90,9 +90,9 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Read
         raw = _object(_THOUGHT.sub("", text, count=1).strip())
         _check_types(raw)
     except _Unread as unread:
-        fault = Fault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
-        return Reading(output=None, faults=(fault,))
-    faults: list[Fault] = []
+        fault = OutputFault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
+        return OutputReading(output=None, faults=(fault,))
+    faults: list[OutputFault] = []
     fields = _labels(raw[CLASSIFICATION_OUTPUT], scenario.file.fields, faults)
     path = tuple(whole(stage) for stage in raw[NOW_PATH])
     _check_path(path, scenario, faults)
@@ -100,9 +100,9 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Read
     chat = whole(raw[CHAT]).strip()
     _check_chat(chat, faults)
     if action not in scenario.file.actions:
-        faults.append(Fault(kind="unknown_action", detail=action[:60]))
-    output = Output(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
-    return Reading(output=output, faults=tuple(faults))
+        faults.append(OutputFault(kind="unknown_action", detail=action[:60]))
+    output = AgentOutput(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
+    return OutputReading(output=output, faults=tuple(faults))
 
 
 @lru_cache(maxsize=64)
@@ -200,37 +200,39 @@ def _check_types(raw: Mapping[str, Any]) -> None:
         raise _Unread("wrong_type", f"{FINALS}.{ACTION}")
 
 
-def _labels(given: Mapping[str, Any], fields: Mapping[str, Variable], faults: list[Fault]) -> dict[str, Value]:
+def _labels(given: Mapping[str, Any], fields: Mapping[str, Variable], faults: list[OutputFault]) -> dict[str, Value]:
     found = {}
     for name, variable in fields.items():
         if name not in given:
-            faults.append(Fault(kind="missing_field", detail=name))
+            faults.append(OutputFault(kind="missing_field", detail=name))
             continue
         value = label(given[name], variable)
         if value is None:
-            faults.append(Fault(kind="unknown_label", detail=f"{name}={given[name]!r}"[:60]))
+            faults.append(OutputFault(kind="unknown_label", detail=f"{name}={given[name]!r}"[:60]))
         else:
             found[name] = value
-    faults += [Fault(kind="unknown_field", detail=whole(name)[:60]) for name in given if name not in fields]
+    faults += [OutputFault(kind="unknown_field", detail=whole(name)[:60]) for name in given if name not in fields]
     return found
 
 
-def _check_path(path: tuple[str, ...], scenario: Scenario, faults: list[Fault]) -> None:
+def _check_path(path: tuple[str, ...], scenario: Scenario, faults: list[OutputFault]) -> None:
     first = stage_name(scenario.file.start)
     if path[:1] != (first,):
-        faults.append(Fault(kind="path_start", detail=f"{path[0][:40] if path else 'nothing'} instead of {first}"))
+        faults.append(
+            OutputFault(kind="path_start", detail=f"{path[0][:40] if path else 'nothing'} instead of {first}")
+        )
     known = {stage_name(node) for node in scenario.file.stages}
     strange = [stage for stage in path if stage not in known]
     if strange:
-        faults.append(Fault(kind="unknown_stage", detail=", ".join(strange)[:60]))
+        faults.append(OutputFault(kind="unknown_stage", detail=", ".join(strange)[:60]))
 
 
-def _check_chat(chat: str, faults: list[Fault]) -> None:
+def _check_chat(chat: str, faults: list[OutputFault]) -> None:
     if not chat:
-        faults.append(Fault(kind="chat_empty"))
+        faults.append(OutputFault(kind="chat_empty"))
     count = words(chat)
     if count > CHAT_WORDS:
-        faults.append(Fault(kind="chat_long", detail=f"{count} words, {CHAT_WORDS} are allowed"))
+        faults.append(OutputFault(kind="chat_long", detail=f"{count} words, {CHAT_WORDS} are allowed"))
     strange = sorted(_FORBIDDEN & set(chat))
     if strange:
-        faults.append(Fault(kind="chat_characters", detail=" ".join(strange)))
+        faults.append(OutputFault(kind="chat_characters", detail=" ".join(strange)))

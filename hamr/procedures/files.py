@@ -33,7 +33,7 @@ def load_scenario(name: str | Path) -> Scenario:
     Raises BadInput that names file and line: no such name (the nearest is named) or file, bad YAML, an unknown key, a
     value that cannot be, and parts that do not fit together (see `checks`).
     """
-    return _shipped(str(name)) if not is_path(name) else _read(Path(name).expanduser())
+    return _shipped_scenario(str(name)) if not is_path(name) else _read(Path(name).expanduser())
 
 
 def is_path(name: str | Path) -> bool:
@@ -41,7 +41,7 @@ def is_path(name: str | Path) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _shipped(name: str) -> Scenario:
+def _shipped_scenario(name: str) -> Scenario:
     known = scenario_names()
     if name not in known:
         raise BadInput("scenario", name, f"{nearest(name, known)}known: {', '.join(known)}; or give the path of a file")
@@ -76,7 +76,7 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
         _refuse_doubled(tree, path)
         return model.model_validate(raw), tree
     except ValidationError as error:
-        raise _malformed(error, model, tree, path) from error
+        raise _validation_error(error, model, tree, path) from error
     except RecursionError as error:
         raise BadInput(what, str(path), "a part of it holds itself; write it without aliases") from error
 
@@ -102,7 +102,7 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
         _refuse_doubled(child, path)
 
 
-def _malformed(error: ValidationError, model: type[BaseModel], tree: yaml.Node, path: Path) -> BadInput:
+def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml.Node, path: Path) -> BadInput:
     found = error.errors()
     # A mistyped key is also a missing one: say the first.
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])

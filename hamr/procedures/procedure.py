@@ -6,7 +6,7 @@ import json
 
 from hamr.procedures.graph import Scenario
 from hamr.procedures.rules import stage_name
-from hamr.procedures.schema import Condition, Formula, Stage, Value
+from hamr.procedures.schema import Condition, Formula, ProcedureStage, Value
 from hamr.procedures.templates import Phrases, phrases_in
 
 
@@ -23,7 +23,7 @@ def sop_text(scenario: Scenario, *, language: str) -> str:
     return "\n".join(lines)
 
 
-def _stage(scenario: Scenario, node: str, stage: Stage, words: Phrases, language: str) -> str:
+def _stage(scenario: Scenario, node: str, stage: ProcedureStage, words: Phrases, language: str) -> str:
     title = stage.title.of(language)
     if stage.next is not None:
         return words.say("go", stage=node, title=title, to=stage.next)

@@ -58,7 +58,7 @@ def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language:
     variables = {
         "desk": _desk(scenario, words, language),
         "fields": _fields(scenario, words, language),
-        "system": _known(scenario, system, words, language),
+        "system": _known_facts(scenario, system, words, language),
         "catalogue": _catalogue(scenario, words, language),
         "procedure": sop_text(scenario, language=language),
         "actions": _actions(scenario, words, language),
@@ -100,7 +100,7 @@ def user_prompt(
         "wish": file.intents[intent].description.of(language),
         "difficulty": words.say("difficulty", level=level, description=file.adversity[level].of(language)),
         "behaviour": _behaviour(scenario, fields, words, language),
-        "known": _known(scenario, shown, words, language),
+        "known": _known_facts(scenario, shown, words, language),
         "end_mark": END_MARK,
     }
     return TextPrompt.load(f"sage_user.{language}").render(variables)
@@ -179,7 +179,7 @@ def _fields(scenario: Scenario, words: Phrases, language: str) -> str:
     return "\n".join(lines)
 
 
-def _known(scenario: Scenario, system: Mapping[str, Value], words: Phrases, language: str) -> str:
+def _known_facts(scenario: Scenario, system: Mapping[str, Value], words: Phrases, language: str) -> str:
     lines = []
     for name, value in system.items():
         entry = _entry(scenario, name)
@@ -234,17 +234,17 @@ def _service_answer(scenario: Scenario, words: Phrases) -> str:
     return _form(
         {
             CLASSIFICATION_OUTPUT: _choices(scenario),
-            COT: _quoted(words.say(COT)),
+            COT: _quote(words.say(COT)),
             NOW_PATH: f'["{start}", ...]',
             FINALS: f'{{"{ACTION}": {_either(list(scenario.file.actions))}}}',
-            CHAT: _quoted(words.say(CHAT)),
+            CHAT: _quote(words.say(CHAT)),
         }
     )
 
 
 def _judge_answer(scenario: Scenario, words: Phrases) -> str:
     grades = ", ".join(f'"{dimension}": {_either(GRADES)}' for dimension in DIMENSIONS)
-    reasons = {key: _quoted(words.say(key)) for key in JUDGE_REASONS}
+    reasons = {key: _quote(words.say(key)) for key in JUDGE_REASONS}
     return _form({CLASSIFICATION: _choices(scenario), QUALITY: f"{{{grades}}}", **reasons})
 
 
@@ -262,5 +262,5 @@ def _either(values: Sequence[Value]) -> str:
     return " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -49,7 +49,7 @@ def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[s
     Raises BadInput for an unknown variable, a value outside its options or range, a missing system
     variable and a combination of system variables that cannot be.
     """
-    known = _checked(scenario, fields, system)
+    known = _check_fields(scenario, fields, system)
     at = scenario.start
     nodes: list[str] = []
     read: list[str] = []
@@ -73,7 +73,9 @@ def _walk(nodes: list[str], read: list[str], *, action: str | None = None, await
     return Walk(path=path, action=action, awaits=awaits, read=tuple(read), nodes=tuple(nodes))
 
 
-def _checked(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> dict[str, object]:
+def _check_fields(
+    scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]
+) -> dict[str, object]:
     _check_values(scenario, "fields", fields)
     _check_values(scenario, "system", {name: v for name, v in system.items() if name not in scenario.facts})
     for name in scenario.system:

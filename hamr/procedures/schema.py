@@ -132,7 +132,7 @@ class Branch(Condition):
     to: str
 
 
-class Stage(Strict):
+class ProcedureStage(Strict):
     """Either goes on unconditionally (`next`) or reads one variable and branches.
 
     A stage that the procedure comes to from several sides with different consequences is written once per side, as
@@ -145,7 +145,7 @@ class Stage(Strict):
     branches: tuple[Branch, ...] = ()
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Stage:
+    def _one_kind(self) -> ProcedureStage:
         if (self.next is None) == (self.reads is None) or bool(self.reads) != bool(self.branches):
             raise ValueError("a stage needs either next, or reads with branches")
         return self
@@ -270,7 +270,7 @@ class ScenarioFile(Strict):
     catalogue: Mapping[str, Text] = {}
     formulas: Mapping[str, Formula] = {}
     actions: Mapping[str, Action]
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, ProcedureStage]
     coverage: Coverage
     intents: Mapping[str, Intent] = Field(min_length=1)
     personas: Mapping[str, Persona] = Field(min_length=1)

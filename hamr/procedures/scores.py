@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hamr.config.sage import ActionForm, PathForm
-from hamr.procedures.contract import Output
+from hamr.procedures.contract import AgentOutput
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import DIMENSIONS
 from hamr.procedures.schema import Metrics, Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class SageReference:
     """What the agent ought to have said: labels that are known, and the way and the action that follow from them."""
 
     fields: Mapping[str, Value]
@@ -32,17 +32,17 @@ class LogicScore:
     logic: float
 
 
-def reference_of(scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value]) -> Reference | None:
+def reference_of(scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value]) -> SageReference | None:
     """Eq. 4. None where the procedure needs a field that is not among `fields`: then nobody can say what is right."""
     walk = scenario.walk(fields, system)
     if walk.action is None:
         return None
-    return Reference(fields=dict(fields), path=walk.path, nodes=walk.nodes, action=walk.action)
+    return SageReference(fields=dict(fields), path=walk.path, nodes=walk.nodes, action=walk.action)
 
 
 def logic_score(
-    output: Output,
-    reference: Reference,
+    output: AgentOutput,
+    reference: SageReference,
     scenario: Scenario,
     *,
     path: PathForm = "intersection",

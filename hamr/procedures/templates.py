@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.errors import BadInput, ConfigError
 from hamr.procedures.schema import LANGUAGES
-from hamr.prompting.templates import check_kinds, check_wrapped, filled, read_template
+from hamr.prompting.templates import check_kinds, check_wrapped, fill_template, read_template
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class TextPrompt:
 
     def render(self, variables: Mapping[str, str]) -> str:
         """Raises DataError for a variable that is missing or is no text."""
-        return filled(self.text, variables, self.name)
+        return fill_template(self.text, variables, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def load_words(scenario: Scenario, language: str) -> Words:
         there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
         raise BadInput("words", str(path), f"no such file; dialogues need wordings. There is: {there or 'none'}")
     words, tree = read_checked(path, Words, "words")
-    fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _shared(words)), None)
+    fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
     if fault is not None:
         where, value, why = fault
         raise BadInput(place(path, tree, where), value, why)
@@ -128,7 +128,7 @@ def customer_turns(
 ) -> Iterator[tuple[str, dict[str, Value], Walk]]:
     """(message, fields that the dialogue has shown by then, how far the procedure gets) of a customer who at every turn
     shows the field that the procedure waits for, until it has all that it needs."""
-    wordings, told = words.of(split), _told(scenario, words, intent)
+    wordings, told = words.of(split), _fields_told(scenario, words, intent)
     parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
     said = " ".join(one_of(texts, ticket, rng) for texts in parts)
     for shown, walk in customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent):
@@ -141,7 +141,7 @@ def customer_fields(
     scenario: Scenario, words: Words, *, fields: Mapping[str, Value], ticket: Mapping[str, Value], intent: str
 ) -> Iterator[tuple[dict[str, Value], Walk]]:
     """Yield the last two of `customer_turns`, which do not depend on the wordings."""
-    first = {*scenario.file.intents[intent].pins, *_told(scenario, words, intent)}
+    first = {*scenario.file.intents[intent].pins, *_fields_told(scenario, words, intent)}
     shown = {name: value for name, value in fields.items() if name in first}
     while True:
         walk = scenario.walk(shown, ticket)
@@ -151,17 +151,17 @@ def customer_fields(
         shown[walk.awaits] = fields[walk.awaits]
 
 
-def _told(scenario: Scenario, words: Words, intent: str) -> list[str]:
+def _fields_told(scenario: Scenario, words: Words, intent: str) -> list[str]:
     """Return the fields that the first message shows beyond those that the intent pins."""
     return [name for name in words.opens_with if name not in scenario.file.intents[intent].pins]
 
 
 def one_of(texts: Sequence[str], ticket: Mapping[str, Value], rng: Random) -> str:
     """One of these, drawn, with the ticket's values in it."""
-    return drawn(rng.choice(texts), rng).format(**ticket)
+    return draw_alternatives(rng.choice(texts), rng).format(**ticket)
 
 
-def drawn(text: str, rng: Random) -> str:
+def draw_alternatives(text: str, rng: Random) -> str:
     """The text with one alternative of each [a|b|c].
 
     >>> drawn("a [good|bad] plan", Random(1))
@@ -230,7 +230,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
                     yield (split, *where), name, f"no such variable; {nearest(name, known)}known: {sorted(known)}"
 
 
-def _shared(words: Words) -> Iterator[Fault]:
+def _check_shared(words: Words) -> Iterator[Fault]:
     home: dict[str, Split] = {}
     for split in SPLITS:
         for where, text in _all_texts(words.of(split).model_dump()):

@@ -101,7 +101,7 @@ class PromptTemplate:
 
         Raises DataError for a variable that is missing or is no text.
         """
-        user = filled(self.user, variables, self.name)
+        user = fill_template(self.user, variables, self.name)
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
 
@@ -133,7 +133,7 @@ def variables_of(text: str) -> frozenset[str]:
     return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(text)))
 
 
-def filled(text: str, variables: Mapping[str, str], where: str) -> str:
+def fill_template(text: str, variables: Mapping[str, str], where: str) -> str:
     """A template's text with the neutralised variables. Raises DataError for one that is missing or is no text."""
     wanted = variables_of(text)
     values: dict[str, str] = {}
@@ -142,11 +142,11 @@ def filled(text: str, variables: Mapping[str, str], where: str) -> str:
         if not isinstance(value, str):
             raise DataError(f"prompt {where}: {variable}", value, f"give a text; it needs {sorted(wanted)}")
         values[variable] = neutralise(value)
-    return _compiled(text).render(values)
+    return _compile(text).render(values)
 
 
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> Template:
+def _compile(text: str) -> Template:
     return _ENVIRONMENT.from_string(text)
 
 

@@ -10,7 +10,7 @@ from hamr.types import Judgement
 SCHEMA = object_schema(reason=TEXT, score=GRADE)
 
 
-def normalised(given: int, scale: Scale) -> float:
+def normalise_grade(given: int, scale: Scale) -> float:
     """A grade x in 1..5 as a reward in [0, 1].
 
     `span`: (x - 1) / 4, from 0 to 1. `share`: x / 5, from 0.2 to 1, as the benchmark's overall figure has it.
@@ -38,4 +38,4 @@ def graded_value(judgement: Judgement, scale: Scale) -> float:
     """Raises MissingScore where the judgement has no grade."""
     if judgement.grade is None:
         raise MissingScore(f"no grade was asked for: {judgement}")
-    return normalised(judgement.grade, scale)
+    return normalise_grade(judgement.grade, scale)

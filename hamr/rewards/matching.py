@@ -160,7 +160,7 @@ def _agrees(given: Any, wanted: Any, rules: MatchRules) -> bool:
         return canonical(given, rules) == canonical(wanted, rules)
     stated = _constraint(given)
     if stated is not None:
-        return stated[0] == constraint[0] and _bound(stated, rules) == _bound(constraint, rules)
+        return stated[0] == constraint[0] and _bind_constraint(stated, rules) == _bind_constraint(constraint, rules)
     # A plain value states equality, so it always answers `eq`.
     return (rules.values_satisfy or constraint[0] == "eq") and _satisfies(given, *constraint, rules)
 
@@ -175,7 +175,7 @@ def _constraint(value: Any) -> tuple[str, Any] | None:
     return op, value.get("value")
 
 
-def _bound(constraint: tuple[str, Any], rules: MatchRules) -> Any:
+def _bind_constraint(constraint: tuple[str, Any], rules: MatchRules) -> Any:
     op, bound = constraint
     if op == "any":
         return None

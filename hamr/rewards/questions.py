@@ -38,7 +38,7 @@ class Said:
     call: str = ""
 
 
-def said(text: str, action: Action, response_format: ResponseFormat) -> Said:
+def words_of(text: str, action: Action, response_format: ResponseFormat) -> Said:
     """The words to the customer, and the tool call, if there is one. The rationale is left out, so that what comes
     after an answer (post-CoT, where it may be cut off) cannot move its score."""
     words = customer_text(text, response_format)

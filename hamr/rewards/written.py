@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hamr.errors import ConfigError
-from hamr.prompting.templates import check_kinds, check_system, check_wrapped, filled, read_template, variables_of
+from hamr.prompting.templates import (
+    check_kinds,
+    check_system,
+    check_wrapped,
+    fill_template,
+    read_template,
+    variables_of,
+)
 
 _KEYS = {"name", "version", "language", "system", "user", "each", "after"}
 
@@ -67,7 +74,11 @@ class WrittenPrompt:
 
         Raises DataError for a variable that is missing or is no text.
         """
-        entries = [filled(self.each, entry, self.name) for entry in each] if self.each else []
-        parts = [filled(self.user, variables, self.name), *entries, filled(self.after, variables, self.name)]
+        entries = [fill_template(self.each, entry, self.name) for entry in each] if self.each else []
+        parts = [
+            fill_template(self.user, variables, self.name),
+            *entries,
+            fill_template(self.after, variables, self.name),
+        ]
         user = "\n\n".join(part for part in parts if part)
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamr.cluster.nodes import Place, at
+from hamr.cluster.nodes import Reservation, at
 from hamr.cluster.resource_requests import amounts, ray_options
 from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import CapacityError, EngineDied
@@ -96,7 +96,7 @@ class RolloutWorkers:
 
     @classmethod
     async def start(
-        cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Place | None = None
+        cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Reservation | None = None
     ) -> RolloutWorkers:
         """Starts `config.workers` actors and waits until their engines stand. Worker i goes into bundle i of `place`.
 

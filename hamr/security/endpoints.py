@@ -51,12 +51,12 @@ def check_url(
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(where, url, "give an address that begins with http:// or https://")
     host = parts.hostname.rstrip(".").lower()
-    listed = allowed(environ)
+    listed = allowed_hosts(environ)
     for address in _addresses(where, url, host, resolve):
         kind = kind_of(address)
         if kind in listed or any(_inside(address, entry) for entry in listed):
             continue
-        if kind != "link-local" and any(_named(host, entry) for entry in listed):
+        if kind != "link-local" and any(_matches(host, entry) for entry in listed):
             continue
         shown = host if host == str(address) else f"{host} ({address})"
         raise BadInput(
@@ -67,7 +67,7 @@ def check_url(
         )
 
 
-def allowed(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def allowed_hosts(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The entries in force."""
     given = (os.environ if environ is None else environ).get(VARIABLE, DEFAULT)
     return tuple(entry for entry in (part.strip().lower() for part in given.split(",")) if entry)
@@ -130,5 +130,5 @@ def _inside(address: Address, entry: str) -> bool:
     return mapped in network
 
 
-def _named(host: str, entry: str) -> bool:
+def _matches(host: str, entry: str) -> bool:
     return host == entry or (entry.startswith("*.") and host.endswith(entry[1:]))

@@ -11,7 +11,7 @@ KILLED_S = 1.0
 """Longest wait for killed processes to end. One that the kernel holds, e.g. in a write to a dead disk, ends later."""
 
 
-def started(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """When the process started, in clock ticks since boot, or None where it has ended.
 
     Told apart by this, a recycled pid does not pass for the one that was meant. A zombie has ended: in a container
@@ -34,7 +34,7 @@ def started(pid: int) -> str | None:
 
 
 def alive(pid: int) -> bool:
-    return started(pid) is not None
+    return start_time(pid) is not None
 
 
 def kill_descendants() -> None:

@@ -83,14 +83,14 @@ def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
     forms = [form for secret in secret_values(environ) for form in spellings(secret)]
     if not any(form in text for form in forms):
         return text
-    return json.dumps(_blotted(json.loads(text), forms), ensure_ascii=text.isascii())
+    return json.dumps(_redact_value(json.loads(text), forms), ensure_ascii=text.isascii())
 
 
-def _blotted(value: Any, secrets: Sequence[str]) -> Any:
+def _redact_value(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, dict):
-        return {k: _blotted(v, secrets) for k, v in value.items()}
+        return {k: _redact_value(v, secrets) for k, v in value.items()}
     if isinstance(value, list):
-        return [_blotted(v, secrets) for v in value]
+        return [_redact_value(v, secrets) for v in value]
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, REDACTED)

@@ -27,7 +27,7 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ControlRequest:
     """One taken request."""
 
     id: str
@@ -68,7 +68,7 @@ class Mailbox:
             _unlink(asked)
             _unlink(answer)
 
-    def take(self) -> Request | None:
+    def take(self) -> ControlRequest | None:
         """The oldest request that waits, now taken; None if none does. One that cannot be read is dropped."""
         for path in sorted(self.folder.glob("*.ask.json")):
             name = path.name.removesuffix(".ask.json")
@@ -79,10 +79,10 @@ class Mailbox:
             except (FileNotFoundError, ValueError):  # withdrawn just now, or no JSON
                 _unlink(taken)
                 continue
-            return Request(id=name, body=body if isinstance(body, dict) else {})
+            return ControlRequest(id=name, body=body if isinstance(body, dict) else {})
         return None
 
-    def answer(self, request: Request, body: Mapping[str, Any]) -> None:
+    def answer(self, request: ControlRequest, body: Mapping[str, Any]) -> None:
         write_atomic(self.folder / f"{request.id}.answer.json", json.dumps(body))
         _unlink(self.folder / f"{request.id}.taken.json")
 

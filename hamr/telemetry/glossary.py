@@ -331,11 +331,11 @@ class UnknownMetric(HamrError):
 @cache
 def lookup(name: str) -> Metric | None:
     """The glossary's entry for a name, or None. Earlier, more special patterns win."""
-    return next((m for m, regex in _compiled() if regex.fullmatch(name)), None)
+    return next((m for m, regex in _compiled_patterns() if regex.fullmatch(name)), None)
 
 
 @cache
-def _compiled() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
+def _compiled_patterns() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
     return tuple((m, pattern_regex(m.pattern)) for m in METRICS)
 
 

@@ -140,7 +140,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     }
     cascaded = sum(bands[b] for b in CASCADED)
     if cascaded:
-        metrics["router/escalated_frac"] = sum(escalated(r) for r in records) / cascaded
+        metrics["router/escalated_frac"] = sum(is_escalated(r) for r in records) / cascaded
         metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADED if bands[b] or b != "skipped"}
     metrics["router/fallback_frac"] = sum(r.fallback is not None for r in records) / len(records)
     metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
@@ -157,7 +157,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     return metrics
 
 
-def escalated(record: RewardRecord) -> bool:
+def is_escalated(record: RewardRecord) -> bool:
     """Whether the cascade put this reply to the judge, for whichever of its references."""
     asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
     return record.band in CASCADED and asked

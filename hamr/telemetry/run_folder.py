@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hamr.errors import RunFolderError
-from hamr.security.processes import started
+from hamr.security.processes import start_time
 from hamr.security.redaction import redact
 
 _LOCK = "run.lock"
@@ -182,7 +182,7 @@ def _redacted_yaml(text: str) -> str:
 
 
 def _me() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started(os.getpid())}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def _take_lock(folder: Path) -> None:
         owner, me = _owner(fd), _me()
         if owner is not None:
             elsewhere = owner["host"] != me["host"]
-            if elsewhere or started(owner["pid"]) == owner["started"]:
+            if elsewhere or start_time(owner["pid"]) == owner["started"]:
                 where = f" on {owner['host']}" if elsewhere else ""
                 remedy = f"is in use by process {owner['pid']}{where}; wait for it or give another folder"
                 if elsewhere:

@@ -141,13 +141,13 @@ class WandbSink:
         checkpoint go first."""
         run, self._run = self._run, None
         if run:
-            for kind, path in kept(self._kept) if self._kept else ():
+            for kind, path in files_to_upload(self._kept) if self._kept else ():
                 self._courier.take(partial(self._keep, run, kind, path))
             self._courier.take(lambda: run.finish(exit_code=int(failed)))
             self._courier.close(self._close_s)
 
 
-def kept(folder: Path) -> list[tuple[str, Path]]:
+def files_to_upload(folder: Path) -> list[tuple[str, Path]]:
     """(kind, path) of what a run folder has to keep: the ledger and the checkpoint of the highest step."""
     steps = [p for p in (folder / "checkpoints").glob("step_*") if p.name.removeprefix("step_").isdigit()]
     newest = max(steps, key=lambda p: int(p.name.removeprefix("step_")), default=None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr import signals
-from hamr.cluster.nodes import Place, asked, at
+from hamr.cluster.nodes import Reservation, ask_nodes, at
 from hamr.cluster.resource_requests import amounts, ray_options
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
@@ -101,7 +101,7 @@ class TrainerGroup:
         total_steps: int,
         seed: int,
         temperature: float,
-        place: Place | None = None,
+        place: Reservation | None = None,
     ) -> TrainerGroup:
         """Starts `config.ranks` actors and waits until the model is loaded in all of them.
 
@@ -181,8 +181,8 @@ class TrainerGroup:
         """Removes that file from rank 0's host, whether the rank still lives or not."""
         if self._shared is not None:
             (path, node), self._shared = self._shared, None
-            limit = REMOVE_S if signals.received() is None else REMOVE_STOPPED_S
-            await asyncio.to_thread(asked, [node], limit, _unlink, path)
+            limit = REMOVE_S if signals.pending_signal() is None else REMOVE_STOPPED_S
+            await asyncio.to_thread(ask_nodes, [node], limit, _unlink, path)
 
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
         """A new stage from the model in `model_path`, in the same processes.

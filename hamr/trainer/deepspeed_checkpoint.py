@@ -21,7 +21,7 @@ _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class OptimiserProgress:
     """Optimiser steps of a stage: all, those skipped for a gradient norm that was not finite, and the latest of
     those in a row."""
 
@@ -29,19 +29,21 @@ class Progress:
     skipped: int = 0
     bad_in_a_row: int = 0
 
-    def after(self, *, applied: bool) -> Progress:
+    def after(self, *, applied: bool) -> OptimiserProgress:
         """
         >>> Progress(step=3, skipped=1, bad_in_a_row=1).after(applied=False)
         Progress(step=4, skipped=2, bad_in_a_row=2)
         """
-        return Progress(
+        return OptimiserProgress(
             step=self.step + 1,
             skipped=self.skipped + (not applied),
             bad_in_a_row=0 if applied else self.bad_in_a_row + 1,
         )
 
 
-def save_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int, progress: Progress) -> None:
+def save_state(
+    engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int, progress: OptimiserProgress
+) -> None:
     """Optimiser and weights as DeepSpeed keeps them, and this rank's `rank_<r>.pt`. Collective."""
     engine.save_checkpoint(str(folder), tag=_TAG)
     own = {
@@ -83,7 +85,7 @@ def data_only(folder: Path) -> Iterator[None]:
             os.environ[_FORCE] = before
 
 
-def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int) -> Progress:
+def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int) -> OptimiserProgress:
     """Puts back what `save_state` wrote. Collective.
 
     Raises RunFolderError, on every rank alike, if there is nothing or another kind of world wrote it.
@@ -102,4 +104,4 @@ def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, worl
     torch.set_rng_state(own["rng"])
     if own["rng_cuda"] is not None:
         torch.cuda.set_rng_state(own["rng_cuda"])
-    return Progress(**own["progress"])
+    return OptimiserProgress(**own["progress"])

@@ -25,7 +25,7 @@ from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.errors import TrainingDiverged
 from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.trainer import deepspeed_engine as backend
-from hamr.trainer.deepspeed_checkpoint import Progress, load_state, save_state
+from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, save_state
 from hamr.trainer.deepspeed_weights import (
     full_weights,
     overwrite_weight_file,
@@ -103,7 +103,7 @@ class DeepSpeedTrainer:
         self.config, self.total_steps = config, total_steps
         self.device = backend.device_of(config)
         self.files = side_files(Path(model_path))
-        self.progress = Progress()
+        self.progress = OptimiserProgress()
         # The same on every rank, so that a fresh adapter is; then different, so that dropout is.
         torch.manual_seed(self.seed)
         settings = backend.engine_config(config)
@@ -174,7 +174,7 @@ class DeepSpeedTrainer:
         area = "policy" if policy else "sft"
         metrics = _means(area, self._over_ranks(sums), norms)
         metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
-        metrics[f"{area}/update_ratio"] = _moved(before, self._watched_weights())
+        metrics[f"{area}/update_ratio"] = _update_ratio(before, self._watched_weights())
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
@@ -403,7 +403,7 @@ class DeepSpeedTrainer:
             read_weight_file(self.reference, folder / "reference" / "model.safetensors")
 
 
-def _moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
     """Norm of the change over the norm of the weights."""
     change = math.fsum(float((new - old).square().sum()) for old, new in zip(before, after, strict=True))
     return math.sqrt(change / max(math.fsum(float(old.square().sum()) for old in before), 1e-30))

@@ -61,7 +61,7 @@ def full_weights(model: PolicyModel, dtype: torch.dtype) -> Iterator[tuple[str, 
     Collective under ZeRO-3: every rank must iterate to the end. A tensor is valid until the next one is asked for.
     """
     for chunk in _chunks(_entries(model)):
-        with _gathered([p for e in chunk for p in _needed(e)]), torch.no_grad():
+        with _gather([p for e in chunk for p in _needed_parameters(e)]), torch.no_grad():
             for entry in chunk:
                 weight = entry.parameter.detach()
                 if entry.lora is not None:
@@ -70,7 +70,7 @@ def full_weights(model: PolicyModel, dtype: torch.dtype) -> Iterator[tuple[str, 
                 yield entry.name, weight.to(dtype)
 
 
-def _needed(entry: _Entry) -> list[nn.Parameter]:
+def _needed_parameters(entry: _Entry) -> list[nn.Parameter]:
     if entry.lora is None:
         return [entry.parameter]
     return [entry.parameter, *(p for n, p in entry.lora.named_parameters() if "lora_" in n)]
@@ -90,7 +90,7 @@ def _chunks(entries: list[_Entry]) -> Iterator[list[_Entry]]:
         yield chunk
 
 
-def _gathered(parameters: list[nn.Parameter]) -> Any:
+def _gather(parameters: list[nn.Parameter]) -> Any:
     import deepspeed
 
     partitioned = [p for p in dict.fromkeys(parameters) if hasattr(p, "ds_id")]

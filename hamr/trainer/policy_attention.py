@@ -71,11 +71,11 @@ def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, sc
 
     def with_prefix(x_TKD: Tensor) -> Tensor:
         before = [x_TKD[begin:end].expand(len(b.lengths), -1, -1, -1) for begin, end in b.prefix]
-        return torch.cat([*before, _padded(x_TKD, b)], dim=1).transpose(1, 2)
+        return torch.cat([*before, _pad(x_TKD, b)], dim=1).transpose(1, 2)
 
     mask = None if length == keys else _visible(length, keys, q_THD.device)
     out_BHLD = F.scaled_dot_product_attention(
-        _padded(q_THD, b).transpose(1, 2),
+        _pad(q_THD, b).transpose(1, 2),
         with_prefix(k_TKD),
         with_prefix(v_TKD),
         attn_mask=mask,
@@ -83,16 +83,16 @@ def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, sc
         scale=scale,
         enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
     )
-    return _unpadded(out_BHLD.transpose(1, 2), b)
+    return _unpad(out_BHLD.transpose(1, 2), b)
 
 
-def _padded(x_THD: Tensor, b: Block) -> Tensor:
+def _pad(x_THD: Tensor, b: Block) -> Tensor:
     """The block's own tokens -> [B, L, H, D]."""
     own = x_THD[b.own] if b.pad is None else x_THD[b.own].index_select(0, b.pad)
     return own.unflatten(0, b.size[:2])
 
 
-def _unpadded(x_BLHD: Tensor, b: Block) -> Tensor:
+def _unpad(x_BLHD: Tensor, b: Block) -> Tensor:
     """The inverse of `_padded` -> [own tokens, H, D]."""
     flat = x_BLHD.flatten(0, 1)
     return flat if b.real is None else flat.index_select(0, b.real)

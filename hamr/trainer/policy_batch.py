@@ -68,7 +68,7 @@ def build_batch(
     for prompt, sequences in chosen:
         for s in sequences:
             _check(prompt, s)
-    shape = {"shared_prompt": _shared, "packed": _packed, "padded": _padded}[layout]
+    shape = {"shared_prompt": _shared_row, "packed": _packed_row, "padded": _padded_rows}[layout]
     flat = [s for _, sequences in chosen for s in sequences]
     lengths = tuple(len(s.token_ids) for s in flat)
     with_behaviour = any(s.old_logprobs for s in flat)
@@ -145,7 +145,7 @@ class _Row:
         )
 
 
-def _shared(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+def _shared_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     """One row: what prompts have in common once, each prompt's rest once, its completions' inputs behind it.
 
     A completion that is alone behind its prompt is one stretch with it. `read_N` and all that goes with it keep the
@@ -175,7 +175,7 @@ def _shared(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     return row.columns([at for i in range(len(chosen)) for at in read[i]])
 
 
-def _packed(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+def _packed_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     """One row: each sequence behind its own copy of the prompt."""
     row = _Row(device)
     both = [(len(prompt), prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
@@ -185,7 +185,7 @@ def _packed(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     )
 
 
-def _padded(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
+def _padded_rows(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
     """One row per sequence, padded on the right: the plain oracle that every model can run."""
     rows = [(prompt, prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
     width = max(len(row) for _, row in rows)

@@ -181,8 +181,8 @@ class TiledAttention(torch.autograd.Function):
             torch.bmm(d_scores, keys, out=d_q[tile.outputs].view_as(queries))
             torch.bmm(d_scores.transpose(1, 2), queries, out=d_k[tile.inputs].view_as(keys))
         d_q_THD = d_q.index_select(0, plan.found).mul_(ctx.scale).view(tokens, heads, width)
-        d_k_KTD = _gathered(d_k, plan).mul_(ctx.scale).view(ctx.shapes[1])
-        return d_q_THD.transpose(0, 1), d_k_KTD, _gathered(d_v, plan).view(ctx.shapes[1]), None, None
+        d_k_KTD = _gather_shares(d_k, plan).mul_(ctx.scale).view(ctx.shapes[1])
+        return d_q_THD.transpose(0, 1), d_k_KTD, _gather_shares(d_v, plan).view(ctx.shapes[1]), None, None
 
 
 def _buffer(like: Tensor, rows: int) -> Tensor:
@@ -192,6 +192,6 @@ def _buffer(like: Tensor, rows: int) -> Tensor:
     return buffer
 
 
-def _gathered(shares: Tensor, plan: Tiling) -> Tensor:
+def _gather_shares(shares: Tensor, plan: Tiling) -> Tensor:
     """Each key's sum of its shares [K T, D]."""
     return torch.embedding_bag(shares, plan.shares, plan.offsets, False, 0)[0]

@@ -12,7 +12,7 @@ import pytest
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
 from hamr.apps.data.recipes.runner import make_one
 from hamr.config.schema import RewardsConfig, SageDataConfig
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.protocols import Ask
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
@@ -113,7 +113,7 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
 
         return ask
 
-    work = batch(generated(SageDataConfig(train=8, validation=8, test=24)).test, 3, 6, 0.5, seed=0)
+    work = batch(generate_samples(SageDataConfig(train=8, validation=8, test=24)).test, 3, 6, 0.5, seed=0)
     assert work.y.shape == (3, 6) and {*work.y.ravel()} <= {0.0, 0.5, 1.0}
     distinct = sum(len(set(texts)) for texts in work.texts)
     assert distinct < 18

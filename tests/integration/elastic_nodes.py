@@ -9,7 +9,7 @@ import sys
 import pytest
 import ray
 
-from hamr.apps.train.pool_scaler import LiveFleet
+from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.errors import BadInput, HamrError
 from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Question
@@ -31,14 +31,14 @@ async def main() -> None:
     client = PoolClient("judge", JUDGE, RUN)
     try:
         with pytest.raises(BadInput, match="the cluster has room for"):
-            await LiveFleet(fixed, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 40})
-        await LiveFleet(elastic, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 6})
+            await LivePoolScaler(fixed, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 40})
+        await LivePoolScaler(elastic, {}, RUN, NoRouter(), scorer_factory=Placed).resize({"judge": 6})
         assert pool_status(RUN)["judge"]["running"] == 6
         answers = await asyncio.gather(*(client.ask(Question(variables={"seconds": "0.5"})) for _ in range(24)))
         homes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         assert len(homes) == 3, "the autoscaler has added what was missing"
         assert {answer.verdict for answer in answers} == homes, "and the replicas there answer"
-        fleet = LiveFleet(
+        fleet = LivePoolScaler(
             hasty.model_copy(update={"pools": {"judge": grown}}), {}, RUN, NoRouter(), scorer_factory=Placed
         )
         with pytest.raises(HamrError, match="6 of 9 running.*give the cluster room; the pools are as they were"):

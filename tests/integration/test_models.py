@@ -57,14 +57,14 @@ def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
     from hamr.config.schema import SageDataConfig
     from hamr.data.actions import render_action
     from hamr.data.rendering import policy_messages
-    from hamr.data.sage_samples import generated
+    from hamr.data.sage_samples import generate_samples
     from hamr.models.compact_model import build_compact
 
     path = resolve_model("compact")
     said = describe(path)
     assert 500_000 < said["parameters"] < 5_000_000 and said["architecture"] == "Qwen3ForCausalLM"
     tokenizer = load_tokenizer(path)
-    other = generated(SageDataConfig(train=60, validation=6, test=6, procedure=False, seed=99)).train
+    other = generate_samples(SageDataConfig(train=60, validation=6, test=6, procedure=False, seed=99)).train
     texts = [m["content"] for s in other for m in policy_messages(s)[1:]]
     texts += [render_action(r.action) for s in other for r in s.references]
     assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)

@@ -22,7 +22,7 @@ from hamr.apps.score.file import score_file
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.summary import Tally
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.command import bound, build_server
+from hamr.apps.serve.command import bind_socket, build_server
 from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig
 from hamr.data.samples import from_json
@@ -159,7 +159,7 @@ def test_a_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tm
 def url(system: RewardSystem) -> Iterator[str]:
     """`hamr serve`'s server on this system, in a thread."""
     config = system.config.serve.model_copy(update={"port": 0})
-    with bound(config) as listener:
+    with bind_socket(config) as listener:
         server = build_server(Routes(system, config), config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()

@@ -15,7 +15,7 @@ import ray.cloudpickle
 
 from hamr.apps.status.scale import main as scale
 from hamr.apps.train.live_control import Attendant
-from hamr.apps.train.pool_scaler import LiveFleet
+from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
@@ -117,7 +117,7 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
     folder.mkdir()
     (folder / "config.yaml").write_text("{}")
     router, noted = NoRouter(), {}
-    fleet = LiveFleet(CONFIG, {}, RUN, router, scorer_factory=Slow)
+    fleet = LivePoolScaler(CONFIG, {}, RUN, router, scorer_factory=Slow)
     attendant = Attendant(folder, RUN, note=noted.update, phase=lambda: "rl")
     client = PoolClient("reranker", CONFIG.pools["reranker"], RUN)
     before = pids()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hamr.config.load import load_config
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.sft_items import SftItem, TargetPart, write_items
 from hamr.models.bundled import resolve_model
 from hamr.protocols import GenerationRequest
@@ -67,7 +67,7 @@ def joined(local_ray: None) -> tuple[str, ...]:
 def folder(joined: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a set of plans, and `whole`, the run folder of an unbroken run."""
     cwd = tmp_path_factory.mktemp("sft")
-    samples = generated(load_config(["experiment=smoke"]).data.sage).train[:12]
+    samples = generate_samples(load_config(["experiment=smoke"]).data.sage).train[:12]
     target = tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS, PLAN, strict=True))
     write_items(cwd / "plans.jsonl", [SftItem(kind="patm", sample=s, target=target) for s in samples])
     run("sft", *OVERRIDES, *joined, "experiment.run_dir=whole", cwd=cwd)

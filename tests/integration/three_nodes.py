@@ -15,7 +15,7 @@ import ray
 from ray._common.utils import get_default_ray_temp_dir
 from ray.cluster_utils import Cluster
 
-from hamr.apps.train.pool_scaler import LiveFleet
+from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import check_alike, cluster_nodes, release, reserve_learners
 from hamr.cluster.placement import check_placement, plan
@@ -140,7 +140,7 @@ async def _through_thick_and_thin(cluster: Cluster) -> None:
     assert any(a.call.attempts > 1 for a in answers if a.call)
     assert pool_status(RUN)["reranker"]["pids"] == before, "another pool knows nothing of it"
 
-    fleet = LiveFleet(CONFIG, {}, RUN, NoRouter(), scorer_factory=Placed)
+    fleet = LivePoolScaler(CONFIG, {}, RUN, NoRouter(), scorer_factory=Placed)
     cluster.add_node(num_cpus=2, object_store_memory=100 << 20, labels={"room": "new"})
     async with asyncio.timeout(60):
         while pool_status(RUN)["judge"]["running"] < 3:

@@ -18,7 +18,7 @@ from hamr.apps.shared.job_options import no_file_above
 from hamr.calibration.fit import (
     FEWEST_ROWS,
     Calibration,
-    Row,
+    FitRow,
     calibrate,
     check_effort,
     most_escalated,
@@ -63,7 +63,7 @@ MOST_PAIRS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class CalibrateOutput:
     """Where everything goes. `choice` is the option's name in the group `rewards`, `config_dir` the folder that has
     the group, None where the file lies in no such folder."""
 
@@ -75,7 +75,7 @@ class Output:
     scores: Path
 
     @classmethod
-    def of(cls, given: str) -> Output:
+    def of(cls, given: str) -> CalibrateOutput:
         path = Path(given).expanduser()
         if path.suffix == ".yaml":
             group = path.parent.resolve()
@@ -126,12 +126,12 @@ def main(args: list[str]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class CalibrateCommand:
     """What the command line asks for. `own`: the job's options; `numbers` are those of `calibrate`."""
 
     own: Mapping[str, str]
     overrides: tuple[str, ...]
-    output: Output
+    output: CalibrateOutput
     numbers: Mapping[str, Any]
 
     @property
@@ -139,7 +139,7 @@ class Command:
         return [name for name in self.own.get("teachers", "").split(",") if name]
 
 
-def read_command(args: Sequence[str]) -> Command:
+def read_command(args: Sequence[str]) -> CalibrateCommand:
     """Raises BadInput for what is unknown, missing or out of range."""
     own, overrides = _options(args)
     output = _output(own)
@@ -149,7 +149,7 @@ def read_command(args: Sequence[str]) -> Command:
     check_effort(**{name: value for name, value in numbers.items() if name in _EFFORT})
     if "most" in own and _number(own["most"], "most", int) < FEWEST_ROWS:
         raise BadInput("most", own["most"], f"must be {FEWEST_ROWS} or more")
-    return Command(own=own, overrides=tuple(overrides), output=output, numbers=numbers)
+    return CalibrateCommand(own=own, overrides=tuple(overrides), output=output, numbers=numbers)
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
@@ -157,7 +157,7 @@ def overrides_of(args: Sequence[str]) -> list[str]:
     return _options(args)[1]
 
 
-def _triples(command: Command) -> tuple[Triples, str, dict[Path, bytes]]:
+def _triples(command: CalibrateCommand) -> tuple[Triples, str, dict[Path, bytes]]:
     """(the triples, where they are from, files to keep of how they were had)."""
     own, output, teachers = command.own, command.output, command.teachers
     if "scores" in own:
@@ -220,7 +220,7 @@ def _number(text: str, name: str, kind: type) -> Any:
         raise BadInput(name, text, "must be a whole number" if kind is int else "must be a number") from None
 
 
-def _output(own: Mapping[str, str]) -> Output:
+def _output(own: Mapping[str, str]) -> CalibrateOutput:
     """Where to write; nothing of it may be there yet unless it may be replaced."""
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<folder> or output=<DIR/rewards/NAME.yaml>")
@@ -228,7 +228,7 @@ def _output(own: Mapping[str, str]) -> Output:
         raise BadInput("overwrite", own["overwrite"], "must be true or false")
     if own["output"].endswith(".yml"):
         raise BadInput("output", own["output"], "would not be found by hamr train; end it in .yaml")
-    output = Output.of(own["output"])
+    output = CalibrateOutput.of(own["output"])
     for folder in (output.rewards.parent, output.plot.parent):
         no_file_above(folder)
     written = [output.rewards, output.plot, output.figures, *([] if "scores" in own else [output.scores])]
@@ -246,11 +246,11 @@ def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
     rho = f"{fit.spearman:.4f}"
     if fit.interval is not None:
         rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: bootstrap, 95 %, the cascade held fixed)"
-    others = ", ".join(f"{r.name} {_shown(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
+    others = ", ".join(f"{r.name} {_format_rho(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
     header = [
         f"The cascade of the hybrid reward (Eq. 5), fitted by `hamr calibrate` to {fit.n} rows of {source}.",
         f"Spearman's rho with the teacher: {rho}",
-        f"cross-validated: {_shown(fit.cv_spearman)}; on the same rows: {others}",
+        f"cross-validated: {_format_rho(fit.cv_spearman)}; on the same rows: {others}",
         f"The judge is asked about {fit.escalated_frac:.1%} of the replies.",
         usage,
     ]
@@ -285,11 +285,17 @@ def table(fit: Calibration) -> Table:
     return shown
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return row.name, _shown(row.spearman), _shown(row.cv_spearman), f"{row.escalated_frac:.1%}", f"{row.cost:.2f}"
+def _cells(row: FitRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        _format_rho(row.spearman),
+        _format_rho(row.cv_spearman),
+        f"{row.escalated_frac:.1%}",
+        f"{row.cost:.2f}",
+    )
 
 
-def _shown(rho: float | None) -> str:
+def _format_rho(rho: float | None) -> str:
     return "none" if rho is None else f"{rho:.4f}"
 
 

@@ -16,7 +16,7 @@ from hamr.cascade.cached_pool import failure_of
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair
-from hamr.data.progress import Item, Made, Progress, item_key
+from hamr.data.progress import Made, WorkItem, WorkProgress, item_key
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
 from hamr.prompting.labels import LABEL_VALUES
@@ -41,10 +41,10 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     by = [pool.model_dump(mode="json") for pool in pools.values()]
     told = (by, config.data.model_dump(mode="json") if any(pool.finetune for pool in pools.values()) else None)
     items = [
-        Item(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *told), content=pair)
+        WorkItem(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *told), content=pair)
         for number, pair in enumerate(pairs)
     ]
-    found = Progress.of(kept, items)
+    found = WorkProgress.of(kept, items)
     try:
         if len(found.done) < len(items):
             tell(f"{len(found.done)} of {len(items)} pairs have their scores already")
@@ -57,8 +57,8 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
 def _ask(
     config: Config,
     pools: Mapping[str, PoolConfig],
-    items: Sequence[Item],
-    found: Progress,
+    items: Sequence[WorkItem],
+    found: WorkProgress,
     teachers: Sequence[str],
     tell: Tell,
     run: str,
@@ -108,13 +108,13 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
 
 
 async def score_pairs(
-    items: Sequence[Item],
+    items: Sequence[WorkItem],
     asks: Mapping[str, Ask],
     reranker: str,
     judge: str,
     teachers: Sequence[str],
     tell: Tell,
-    found: Progress,
+    found: WorkProgress,
 ) -> None:
     """Every pair that has no scores yet to every pool. A pair that any of them failed on is left out and counted: the
     mean over the remaining teachers would be another measure, and a failure is no score.
@@ -126,7 +126,7 @@ async def score_pairs(
     failures: Counter[str] = Counter()
     done = 0
 
-    async def of(item: Item) -> None:
+    async def of(item: WorkItem) -> None:
         nonlocal done
         pair: ReplyPair = item.content
         question = pair_question(pair)
@@ -156,7 +156,7 @@ async def score_pairs(
         raise HamrError(f"no pair got all its scores ({counted}); see the pools' logs")
 
 
-def triples_of(found: Progress) -> Triples:
+def triples_of(found: WorkProgress) -> Triples:
     """The scores in the order of the pairs."""
     rows = [made.kept["row"] for _, made in sorted(found.done.items(), key=lambda entry: int(entry[0])) if made.kept]
     s_r, s_j, y, hard = (list(column) for column in zip(*rows, strict=True))

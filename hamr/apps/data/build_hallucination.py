@@ -8,12 +8,12 @@ from typing import cast
 
 from hamr.apps.data.recipe_job import Team, make_items, show
 from hamr.apps.data.recipes.hallucination_loop import SETS, HallucinationLoop, hallucination_items, read_labels, sets_of
-from hamr.apps.shared.job_options import one_of, output_folder, required
+from hamr.apps.shared.job_options import one_of, output_folder, require_files
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.load import load_config
 from hamr.data.formats import Formats
 from hamr.data.language import Language
-from hamr.data.progress import Item
+from hamr.data.progress import WorkItem
 from hamr.data.responses import stream_groups
 from hamr.data.samples import read_rows, write_rows
 from hamr.errors import BadInput, DataError
@@ -26,7 +26,7 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
     """Writes the sets that have rows; `labels` is the review file with people's labels in it. They are kept in
     labelled.jsonl, so that a later review file needs the new ones alone; those of responses that the input does not
     have (any more) too."""
-    required(
+    require_files(
         own, {"input": "samples with response or responses", "output": "folder", "judge": "pool", "second": "pool"}
     )
     folder = output_folder(own, [f"{name}.jsonl" for name in SETS])
@@ -54,7 +54,7 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
         if row["id"] in labels and row.get("response", said[row["id"]]) != said[row["id"]]:
             remedy = "is another response in the input, which has changed since; give the review file of this input"
             raise DataError(f"{where}: id", row["id"], remedy)
-    known, others = remembered(folder / LABELS, items)
+    known, others = read_known_labels(folder / LABELS, items)
     labels = {**known, **labels}
     if labels or others:
         rows = [{"id": i, "response": said[i], "label": label, "reason": why} for i, (label, why) in labels.items()]
@@ -76,7 +76,9 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
     return 0
 
 
-def remembered(path: Path, items: Sequence[Item]) -> tuple[dict[str, tuple[str, str]], list[Mapping[str, str]]]:
+def read_known_labels(
+    path: Path, items: Sequence[WorkItem]
+) -> tuple[dict[str, tuple[str, str]], list[Mapping[str, str]]]:
     """(what people said of these very responses in earlier calls, the rows of other responses). A response is the same
     one on whatever line its sample stands now."""
     places: dict[tuple[str, str], list[str]] = {}

@@ -15,12 +15,12 @@ from hamr.apps.data.recipes.multigt import (
     Expanding,
     MultiGt,
     MultiGtRecipe,
-    expanded,
     multigt_items,
     table_3,
+    with_references,
     wording,
 )
-from hamr.apps.shared.job_options import number, one_of, output_file, required
+from hamr.apps.shared.job_options import number, one_of, output_file, require_files
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.load import load_config
 from hamr.config.schema import Config
@@ -35,7 +35,7 @@ MULTIGT_OPTIONS = (*OPTIONS, "utility", "ledger", "online", "candidates", "tempe
 
 def build_multigt(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     """Every sample with its own references and the added ones; `<output>.table3.jsonl` holds the table's row."""
-    required(own, {"input": "samples", "output": "jsonl"})
+    require_files(own, {"input": "samples", "output": "jsonl"})
     output = output_file(own)
     recipe = recipe_of(own)
     samples = read_samples(Path(own["input"]).expanduser())
@@ -47,7 +47,7 @@ def build_multigt(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     found = [Expanding(sample=sample, online=online.get(sample.id, ())) for sample in samples]
     items = multigt_items(found, recipe, team.by(config))
     done = make_items(config, team, items, MultiGt(recipe), own, output, run="multigt")
-    after = [expanded(sample, done[sample.id]) for sample in samples]
+    after = [with_references(sample, done[sample.id]) for sample in samples]
     row = table_3(Path(own["input"]).stem, samples, after)
     write_samples(output, after)
     write_rows(beside(output, "table3"), [row])

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hamr.apps.shared.job_options import number, options, output_file, output_folder, required
-from hamr.bench.olabench.drafts import Draft
+from hamr.apps.shared.job_options import number, options, output_file, output_folder, require_files
+from hamr.bench.olabench.drafts import ItemDraft
 from hamr.bench.olabench.from_samples import draft_samples
 from hamr.bench.olabench.from_scenarios import draft_scenarios
 from hamr.bench.olabench.items import FILE, KINDS, SUBSETS, Subset, item_json
@@ -54,7 +54,7 @@ def build_olabench(args: Sequence[str]) -> int:
     write_rows(folder / FILE, (item_json(draft.item) for draft in drafts))
     write_rows(folder / PLANTED, map(labelled_json, rows))
     Console().print(_items(drafts))
-    Console().print(_planted(rows))
+    Console().print(_planted_table(rows))
     print(f"written: {folder / FILE} ({len(drafts)}), {folder / PLANTED} ({len(rows)})")
     return 0
 
@@ -63,7 +63,7 @@ def _convert(own: Mapping[str, str]) -> int:
     """A public corpus with labels as the labelled responses that an evaluation takes."""
     if own["labels"] not in PUBLIC:
         raise BadInput("labels", own["labels"], f"no such corpus; there are: {', '.join(PUBLIC)}")
-    required(own, {"input": "the corpus's JSONL", **({"policies": "its JSON"} if own["labels"] == "tau" else {})})
+    require_files(own, {"input": "the corpus's JSONL", **({"policies": "its JSON"} if own["labels"] == "tau" else {})})
     output = output_file(own)
     policies = Path(own["policies"]).expanduser() if own.get("policies") else None
     rows = convert(own["labels"], Path(own["input"]).expanduser(), policies)
@@ -89,7 +89,7 @@ def _files(path: Path) -> list[Path]:
     raise BadInput("samples", str(path), "holds neither test.jsonl nor train.jsonl; give a file of samples")
 
 
-def _items(drafts: Sequence[Draft]) -> Table:
+def _items(drafts: Sequence[ItemDraft]) -> Table:
     table = Table("subset", *KINDS, title="items")
     counts = Counter((draft.item.subset, draft.item.kind) for draft in drafts)
     for subset in SUBSETS:
@@ -97,7 +97,7 @@ def _items(drafts: Sequence[Draft]) -> Table:
     return table
 
 
-def _planted(rows: Sequence[Labelled]) -> Table:
+def _planted_table(rows: Sequence[Labelled]) -> Table:
     table = Table("planted", "responses", title="planted responses")
     counts = Counter(row.id.rpartition("/")[2] for row in rows)
     for name, count in sorted(counts.items()):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import cast
 
 from hamr.apps.data.recipe_job import OPTIONS, make_items, show, team_of
-from hamr.apps.data.recipes.dra import Decided, Dra, DraRecipe, decided, decided_item, dra_items, with_rationale
+from hamr.apps.data.recipes.dra import Decided, Dra, DraRecipe, decided_item, dra_items, logged_decision, with_rationale
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, kept_plans, patm_items
-from hamr.apps.shared.job_options import number, one_of, output_file, required
+from hamr.apps.shared.job_options import number, one_of, output_file, require_files
 from hamr.config.load import load_config
 from hamr.data.language import Language
 from hamr.data.samples import from_json, read_rows
@@ -69,11 +69,11 @@ def read_decided(path: Path) -> list[Decided]:
     rows = [(f"{path}:{number}", row) for number, row in read_rows(path)]
     if isinstance(rows[0][1], dict) and "kind" in rows[0][1]:
         return [decided_item(item_from_json(row, where=where), where) for where, row in rows]
-    return [decided(from_json(row, where=where)) for where, row in rows]
+    return [logged_decision(from_json(row, where=where)) for where, row in rows]
 
 
 def _begin(own: Mapping[str, str], holds: str) -> tuple[Path, dict]:
-    required(own, {"input": holds, "output": "jsonl"})
+    require_files(own, {"input": holds, "output": "jsonl"})
     output = output_file(own)
     tokens = number(own, "max_new_tokens", int, 0)
     if tokens < 0 or ("max_new_tokens" in own and not tokens):

@@ -10,7 +10,7 @@ from typing import Any
 from hamr.apps.data.recipe_job import OPTIONS as COMMON
 from hamr.apps.data.recipe_job import make_items, show, team_of
 from hamr.apps.data.recipes.rubrics import RubricRecipe, Rubrics, rubric_items, with_made
-from hamr.apps.shared.job_options import one_of, output_file, required
+from hamr.apps.shared.job_options import one_of, output_file, require_files
 from hamr.config.load import load_config
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import BadInput
@@ -38,7 +38,7 @@ def recipe_of(own: Mapping[str, str]) -> RubricRecipe:
 
 def build(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     """Every sample with its rubric, or as it came where none was kept, and why not."""
-    required(own, {"input": "jsonl", "output": "jsonl"})
+    require_files(own, {"input": "jsonl", "output": "jsonl"})
     output = output_file(own)
     recipe = recipe_of(own)
     samples = read_samples(Path(own["input"]).expanduser())

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import Form, generated, named
+from hamr.data.sage_samples import Form, generate_samples, scenario_choices
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario
@@ -41,10 +41,10 @@ def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConf
 
         rewording = Rewording(own, overrides, config.language)
     started = time.perf_counter()
-    splits = generated(config, form=cast(Form, form))
+    splits = generate_samples(config, form=cast(Form, form))
     total = config.train + config.validation + config.test
     rate = total / max(time.perf_counter() - started, 1e-9) * 60
-    scenarios = [load_scenario(name) for name in named(config.scenario)]
+    scenarios = [load_scenario(name) for name in scenario_choices(config.scenario)]
     Console().print(_coverage(scenarios, splits))
     print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
     if rewording is not None:

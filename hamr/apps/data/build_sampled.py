@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hamr.apps.data.recipes.sampling import best_responses
 from hamr.apps.data.recipes.thought import ORDERS, Rendering
-from hamr.apps.shared.job_options import number, one_of, output_file, required
+from hamr.apps.shared.job_options import number, one_of, output_file, require_files
 from hamr.data.samples import read_samples, write_rows
 from hamr.data.sft_items import write_items
 from hamr.errors import BadInput, DataError
@@ -22,11 +22,11 @@ OPTIONS = ("input", "ledger", "output", "overwrite", "best", "min_total", "since
 
 def build_sampled(own: Mapping[str, str]) -> int:
     """No pools are asked: the run's rewards are in its ledger."""
-    required(
+    require_files(
         own, {"input": "samples", "ledger": "run folder or ledger.sqlite", "output": "jsonl", "min_total": "number"}
     )
     output = output_file(own)
-    best, since, min_total, render = chosen(own)
+    best, since, min_total, render = read_options(own)
     samples = {sample.id: sample for sample in read_samples(Path(own["input"]).expanduser())}
     with Ledger(ledger_path(own["ledger"]), readonly=True) as ledger:
         items, counts = best_responses(ledger.rows(since=since), samples, best=best, min_total=min_total, render=render)
@@ -48,7 +48,7 @@ def build_sampled(own: Mapping[str, str]) -> int:
     return 0
 
 
-def chosen(own: Mapping[str, str]) -> tuple[int, int, float, Rendering]:
+def read_options(own: Mapping[str, str]) -> tuple[int, int, float, Rendering]:
     """(best, since, min_total, render) from the command line's options. Raises BadInput."""
     best, since = number(own, "best", int, 1), number(own, "since", int, 0)
     if best < 1:

@@ -11,7 +11,7 @@ from hamr.apps.data.recipe_job import OPTIONS, Team, make_items, show, team_of
 from hamr.apps.data.recipes.migration import Migration, MigrationRecipe
 from hamr.apps.data.recipes.runner import Make
 from hamr.apps.data.recipes.thought import ORDERS, Extraction, Rendering, ThoughtRecipe, renderings, thought_items
-from hamr.apps.shared.job_options import number, one_of, output_file, required
+from hamr.apps.shared.job_options import number, one_of, output_file, require_files
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.load import load_config
 from hamr.config.schema import Config
@@ -29,7 +29,7 @@ _MODES = {"extract": "pre", "migrate": "hybrid"}
 
 def build_thought(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     """`decision_dra` items, `decision_post` items or both of what was kept of one step."""
-    required(own, {"step": "extract or migrate", "input": "samples", "output": "jsonl"})
+    require_files(own, {"step": "extract or migrate", "input": "samples", "output": "jsonl"})
     output = output_file(own)
     step = one_of(own, "step", _STEPS, "")
     render = cast(Rendering, one_of(own, "render", tuple(ORDERS), _MODES[step]))

@@ -107,8 +107,8 @@ def main(args: list[str]) -> int:
         "patm": _patm,
         "dra": _dra,
         "multigt": _multigt,
-        "thought": _thought,
-        "sampled": _sampled,
+        "thought": _build_thought,
+        "sampled": _build_sampled,
         "hallucination": _hallucination,
         "rubrics": _rubrics,
         "olabench": _olabench,
@@ -181,13 +181,13 @@ def _multigt(args: list[str]) -> int:
     return build_multigt(*_own(args, MULTIGT_OPTIONS))
 
 
-def _thought(args: list[str]) -> int:
+def _build_thought(args: list[str]) -> int:
     from hamr.apps.data.build_thought import THOUGHT_OPTIONS, build_thought
 
     return build_thought(*_own(args, THOUGHT_OPTIONS))
 
 
-def _sampled(args: list[str]) -> int:
+def _build_sampled(args: list[str]) -> int:
     from hamr.apps.data.build_sampled import OPTIONS, build_sampled
 
     return build_sampled(options(args, OPTIONS)[0])

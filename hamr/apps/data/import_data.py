@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hamr.apps.shared.job_options import number, one_of, options, output_folder, required
+from hamr.apps.shared.job_options import number, one_of, options, output_folder, require_files
 from hamr.config.schema import DataConfig
 from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
-from hamr.data.tables import Fault
+from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput
@@ -41,7 +41,7 @@ def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
     name = args[0]
     files = _TICKET_FILES if name == "tickets" else IMPORTERS[name].files
     own, _ = options(args[1:], (*files, *_COMMON))
-    required(own, files)
+    require_files(own, files)
     folder = output_folder(own, _FILES)
     fraction = number(own, "held_out_frac", float, DataConfig.model_fields["held_out_frac"].default)
     if not 0.0 < fraction < 0.5:
@@ -76,13 +76,13 @@ def _write(
 ) -> None:
     for name in SPLITS:
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
-    write_trajectories(folder / "trajectories.jsonl", _placed(imported.trajectories, splits))
+    write_trajectories(folder / "trajectories.jsonl", _assign_splits(imported.trajectories, splits))
     told = report(imported, tickets, hidden)
     write_rows(folder / "report.json", [told])
     Console().print(_table(told))
 
 
-def _left_out(folder: Path, faults: Sequence[Fault], duplicates: Sequence[str]) -> None:
+def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:
     """Said and written down before anything can still go wrong with the rest."""
     if duplicates:
         print(f"left out: {len(duplicates)} duplicates of other tickets, such as {duplicates[0]}")
@@ -97,7 +97,7 @@ def _left_out(folder: Path, faults: Sequence[Fault], duplicates: Sequence[str]) 
     print(f"{f'and {rest} more; ' if rest > 0 else ''}all with their rows: {rejected}")
 
 
-def _placed(trajectories: Sequence[Trajectory], splits: Splits) -> list[Trajectory]:
+def _assign_splits(trajectories: Sequence[Trajectory], splits: Splits) -> list[Trajectory]:
     """Each with the split that its decision points are in; one without any counts as training data."""
     split_of = {_dialogue(s.meta, s.id): name for name in SPLITS for s in getattr(splits, name)}
     return [

@@ -20,7 +20,7 @@ from hamr.apps.shared.job_options import number
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.schema import Config
-from hamr.data.progress import Item, Made, Progress, summary
+from hamr.data.progress import Made, WorkItem, WorkProgress, summary
 from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
@@ -63,13 +63,13 @@ def beside(output: Path, what: str) -> Path:
 
 
 def make_items(
-    config: Config, team: Team, items: Sequence[Item], make: Make, own: Mapping[str, str], output: Path, *, run: str
+    config: Config, team: Team, items: Sequence[WorkItem], make: Make, own: Mapping[str, str], output: Path, *, run: str
 ) -> dict[str, Made]:
     """What became of every item, by id. Starts the pools only if something is left; writes the records.
 
     Raises HamrError where no item got an answer: nothing is written then, and the same command tries again.
     """
-    progress = Progress.of(beside(output, "progress"), items)
+    progress = WorkProgress.of(beside(output, "progress"), items)
     at_once = number(own, "at_once", int, sum(config.pools[name].places for name in team.names))
     if at_once < 1:
         raise BadInput("at_once", at_once, "must be 1 or more")

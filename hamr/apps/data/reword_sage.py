@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from hamr.apps.data.recipe_job import Team, make_items, show, team_of
-from hamr.apps.data.recipes.rewording import Reword, RewordRecipe, reword_items, reworded
+from hamr.apps.data.recipes.rewording import Reword, RewordRecipe, apply_rewordings, reword_items
 from hamr.apps.shared.job_options import number
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.load import load_config
@@ -43,6 +43,6 @@ class Rewording:
         items = reword_items(splits, scenarios, self.recipe, self.team.by(self.config))
         output = folder / "reworded"
         done = make_items(self.config, self.team, items, Reword(self.recipe), self.own, output, run="reword")
-        after, counts = reworded(splits, scenarios, done, self.recipe.language)
+        after, counts = apply_rewordings(splits, scenarios, done, self.recipe.language)
         show("customers' messages", done, [(what, str(count)) for what, count in counts.items()])
         return after

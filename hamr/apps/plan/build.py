@@ -13,7 +13,7 @@ from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.simulation import Service, Station
 from hamr.apps.plan.sizing import Cluster
-from hamr.apps.plan.workload import Spread, Workload
+from hamr.apps.plan.workload import Workload, WorkSpread
 from hamr.config.judged import ComparedConfig
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.config.schema import Config
@@ -77,19 +77,19 @@ def build_workload(config: Config, past: Past | None) -> Workload:
     plan, wanted = config.plan, config.rewards.consistency
     pools = _cascade_pools(config)
     first, second = pools
-    assumed = _assumed(config, *pools)
+    assumed = _assumed_shares(config, *pools)
     mean = response_tokens(config)
-    length, service = Spread(cv=plan.spread), dict.fromkeys(config.pools, Spread(cv=plan.spread))
+    length, service = WorkSpread(cv=plan.spread), dict.fromkeys(config.pools, WorkSpread(cv=plan.spread))
     shares = dict(assumed)
     if past is not None:
-        shares |= _observed(past, *pools)
+        shares |= _observed_shares(past, *pools)
         named = plan.model_fields_set | ({*_PER_REFERENCE} if "references" in plan.model_fields_set else set())
         shares |= {name: assumed[name] for name in named & set(assumed)}
         if "response_tokens" not in plan.model_fields_set and _same_policy(config, past.config):
             tokens = [float(r.tokens) for step in past.steps for r in step.responses]
-            mean, length = float(np.mean(tokens)), Spread(observed=tuple(tokens))
+            mean, length = float(np.mean(tokens)), WorkSpread(observed=tuple(tokens))
         for name, times in pool_times(past.steps).items():
-            service[name] = Spread(observed=times.service_s)
+            service[name] = WorkSpread(observed=times.service_s)
     shares["side"] = {pool: many for pool, many in shares["side"].items() if pool in config.pools}
     sampling = config.algorithm.dynamic_sampling
     if wanted.mode in ("hard_judge", "soft_judge"):
@@ -115,7 +115,7 @@ def _cascade_pools(config: Config) -> tuple[str | None, str | None]:
     return first, wanted.judge if wanted.mode != "reranker" else None
 
 
-def _assumed(config: Config, first: str | None, second: str | None) -> dict[str, Any]:
+def _assumed_shares(config: Config, first: str | None, second: str | None) -> dict[str, Any]:
     plan, wanted = config.plan, config.rewards.consistency
     judged = float(min(plan.references, wanted.judge_best_k or plan.references))
     side: dict[str, float] = {}
@@ -136,7 +136,7 @@ def _assumed(config: Config, first: str | None, second: str | None) -> dict[str,
     }
 
 
-def _observed(past: Past, first: str | None, second: str | None) -> dict[str, Any]:
+def _observed_shares(past: Past, first: str | None, second: str | None) -> dict[str, Any]:
     """Shares of a run, as questions that were really put: what came from memory loads nobody. A pool that the cascade
     asks is not told apart from the same pool asked for a side reward."""
     responses = [r for step in past.steps for r in step.responses]

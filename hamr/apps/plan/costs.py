@@ -47,7 +47,7 @@ GPUS: dict[str, Gpu] = {
 }
 
 
-def speed(gpus: int) -> float:
+def speedup(gpus: int) -> float:
     """How many times as fast as one GPU so many are that share a model."""
     return 1.0 if gpus == 1 else gpus * PARALLEL
 
@@ -61,8 +61,8 @@ def answer_time(
     wait for, and for each output token its own keys and values and its arithmetic. (While an answer of mean length is
     given, every other place reads one prompt, too.)
     """
-    bandwidth = gpu.read_tb_s * 1e12 * READING * speed(gpus)
-    flops = gpu.tflops * 1e12 * COMPUTING * speed(gpus)
+    bandwidth = gpu.read_tb_s * 1e12 * READING * speedup(gpus)
+    flops = gpu.tflops * 1e12 * COMPUTING * speedup(gpus)
     per_token = model.kv_bytes_per_token * (prompt_tokens + output_tokens / 2) / bandwidth
     per_token += 2 * model.parameters / flops
     prompt = 2 * model.parameters * prompt_tokens * (1 - cached_frac) / flops

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hamr.apps.plan.simulation import Response, Service, Station, simulate
+from hamr.apps.plan.simulation import Service, SimulatedResponse, Station, simulate
 
 Call = tuple[str, float, float]
 """(pool, seconds in line, seconds of service) of one question that was put."""
@@ -161,7 +161,7 @@ def compare(
 
 def replay(
     step: MeasuredStep, observed: Mapping[str, Sequence[float]], mean_tokens: float, first: str
-) -> tuple[tuple[Response, ...], ...]:
+) -> tuple[tuple[SimulatedResponse, ...], ...]:
     """The step's responses with their own lengths and questions, and service times drawn from `observed` (seconds; the
     stations' `service` is then 1 s for a piece of work 1)."""
     rng, group, rounds = np.random.default_rng(step.step), 0, []
@@ -171,7 +171,7 @@ def replay(
             for member in members:
                 asked = [(pool, float(rng.choice(observed.get(pool, (0.0,))))) for pool, _, _ in member.calls]
                 chain = (tuple(a for a in asked if a[0] == first), tuple(a for a in asked if a[0] != first))
-                responses.append(Response(group=group, work=member.tokens / mean_tokens, chains=(chain,)))
+                responses.append(SimulatedResponse(group=group, work=member.tokens / mean_tokens, chains=(chain,)))
             group += 1
         rounds.append(tuple(responses))
     return tuple(rounds)

@@ -47,7 +47,7 @@ class Station:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Response:
+class SimulatedResponse:
     """One response: `work` for its rollout worker (1 is a response of mean length), then `chains` side by side."""
 
     group: int
@@ -87,7 +87,7 @@ ROLLOUT = "rollout"
 
 
 def simulate(
-    rounds: Sequence[Sequence[Response]],
+    rounds: Sequence[Sequence[SimulatedResponse]],
     *,
     rollout: Station,
     pools: Mapping[str, Station],
@@ -115,7 +115,7 @@ def simulate(
 class _Scoring:
     """Where a response stands: `stage` and questions still `left` in it, per chain; chains still `open`; its end."""
 
-    response: Response
+    response: SimulatedResponse
     open: int
     stage: list[int]
     left: list[int]
@@ -240,7 +240,7 @@ class _Play:
         self._serial += 1
         return self._serial
 
-    def round(self, responses: Sequence[Response]) -> float:
+    def round(self, responses: Sequence[SimulatedResponse]) -> float:
         """Generates and scores these; returns the seconds until the last of them was generated."""
         began = last = self.now
         self._open = len(responses)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.apps.plan.costs import at_least
-from hamr.apps.plan.simulation import ROLLOUT, Response, Simulated, Station, Usage, simulate
+from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, Usage, simulate
 from hamr.apps.plan.workload import Workload
 
-Rounds = Sequence[Sequence[Response]]
+Rounds = Sequence[Sequence[SimulatedResponse]]
 
 
 @dataclass(frozen=True, kw_only=True)

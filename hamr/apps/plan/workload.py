@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hamr.apps.plan.simulation import Chain, Response
+from hamr.apps.plan.simulation import Chain, SimulatedResponse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class WorkSpread:
     """How much pieces of work differ; their mean is 1. `observed`, if any, is drawn from; else a log-normal with the
     coefficient of variation `cv` (deviation over mean; 0: all alike)."""
 
@@ -49,9 +49,9 @@ class Workload:
     side: Mapping[str, float] = field(default_factory=dict)
     dropped_frac: float = 0.0
     max_rounds: int = 1
-    length: Spread = Spread()
+    length: WorkSpread = WorkSpread()
     longest: float = math.inf
-    service: Mapping[str, Spread] = field(default_factory=dict)
+    service: Mapping[str, WorkSpread] = field(default_factory=dict)
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class Workload:
             asked[self.second] = asked.get(self.second, 0.0) + more
         return asked
 
-    def draw(self, seed: int) -> tuple[tuple[Response, ...], ...]:
+    def draw(self, seed: int) -> tuple[tuple[SimulatedResponse, ...], ...]:
         """The responses of each round. The same seed gives the same, whatever stations will work on them."""
         rng = np.random.default_rng(seed)
         drawn, group = [], 0
@@ -90,7 +90,9 @@ class Workload:
             for index, length in enumerate(lengths):
                 chains = self._chains(rng)
                 responses.append(
-                    Response(group=group + index // self.samples, work=min(length, self.longest), chains=chains)
+                    SimulatedResponse(
+                        group=group + index // self.samples, work=min(length, self.longest), chains=chains
+                    )
                 )
             drawn.append(tuple(responses))
             group += groups
@@ -113,5 +115,5 @@ class Workload:
             return ()
         whole = math.floor(questions)
         count = whole + int(rng.random() < questions - whole)
-        spread = self.service.get(pool, Spread())
+        spread = self.service.get(pool, WorkSpread())
         return tuple((pool, work) for work in spread.draw(rng, count))

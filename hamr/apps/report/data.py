@@ -20,7 +20,7 @@ STAGE_NAMES = {"base": "before", "sft": "after SFT", "rl": "after RL"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class StageComparison:
     """One held-out message and what the policy said to it at each stage that was evaluated."""
 
     customer: str
@@ -45,7 +45,7 @@ class ReportData:
     s_r: Sequence[float]
     """Reranker scores of all training responses that were asked about."""
     responses: int
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[StageComparison]
 
     @classmethod
     def read(cls, path: Path | str) -> ReportData:
@@ -134,7 +134,9 @@ def _stage(figures: Mapping[str, Any]) -> StageSummary:
     return {**plain, "reward": reward}
 
 
-def _from_ledger(folder: RunFolder, samples: Sequence[Mapping[str, Any]]) -> tuple[list[float], int, list[Comparison]]:
+def _from_ledger(
+    folder: RunFolder, samples: Sequence[Mapping[str, Any]]
+) -> tuple[list[float], int, list[StageComparison]]:
     if not folder.ledger.is_file():
         return [], 0, []
     with Ledger(folder.ledger, readonly=True) as ledger:
@@ -144,7 +146,7 @@ def _from_ledger(folder: RunFolder, samples: Sequence[Mapping[str, Any]]) -> tup
         return s_r, responses, _comparisons(ledger, samples)
 
 
-def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[Comparison]:
+def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[StageComparison]:
     """Held-out prompts among the sampled rows that every stage answered; the largest gains and the largest loss."""
     made = []
     # One prompt per wording: the same words from the customer again would show nothing new.
@@ -161,12 +163,12 @@ def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int
                 ((text, total),) = found
                 said[stage] = (show_response(record_from_json(text)), total)
         if len(said) > 1:
-            made.append(Comparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
+            made.append(StageComparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
     made.sort(key=_gain, reverse=True)
     return made if len(made) <= most else [*made[: most - 1], made[-1]]
 
 
-def _gain(c: Comparison) -> float:
+def _gain(c: StageComparison) -> float:
     totals = [total for _, total in c.said.values()]
     first, last = totals[0], totals[-1]
     return 0.0 if first is None or last is None else last - first

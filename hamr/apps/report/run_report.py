@@ -178,13 +178,15 @@ def _comparisons(data: ReportData) -> list[dict[str, Any]]:
         {
             "customer": c.customer,
             "reference": c.reference,
-            "said": [(_said(c.said[s][0]), _reward(c.said[s][1])) if s in c.said else ("", "") for s in stages],
+            "said": [
+                (_response_text(c.said[s][0]), _reward(c.said[s][1])) if s in c.said else ("", "") for s in stages
+            ],
         }
         for c in data.comparisons
     ]
 
 
-def _said(text: str) -> str:
+def _response_text(text: str) -> str:
     return text if text.strip() else "(blank)"
 
 
@@ -201,7 +203,7 @@ def _example(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "step": row["step"],
         "customer": row.get("customer", ""),
         "reference": row.get("reference", ""),
-        "response": _said(show_action(action) if action is not None else row["response"]),
+        "response": _response_text(show_action(action) if action is not None else row["response"]),
         "total": _reward(row["total"]) if row["total"] is not None else row["outcome"].replace("_", " "),
         "parts": [
             {

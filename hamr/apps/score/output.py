@@ -30,7 +30,7 @@ Groups = Iterator[tuple[ResponseGroup, bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ScoringProgress:
     """How far the input is scored, in groups, in responses and in bytes."""
 
     groups: int = 0
@@ -47,12 +47,12 @@ class ScoreOutput:
         self.path, self.source = path, source
         self.settings = json.loads(json.dumps(settings))
         self.sidecar = path.with_name(path.name + SIDECAR)
-        self.done = Progress()
+        self.done = ScoringProgress()
         self._digest = hashlib.sha256()
         fresh = not path.exists() or not path.stat().st_size
         if not fresh and not resume:
             raise BadInput("output", str(path), "exists; go on with resume=true, or name another file")
-        self._file = _locked(path)
+        self._file = _lock_file(path)
         try:
             if fresh:
                 self._note()
@@ -99,7 +99,7 @@ class ScoreOutput:
     def _count(self, group: ResponseGroup, raw: bytes) -> None:
         self._digest.update(raw)
         d = self.done
-        self.done = Progress(
+        self.done = ScoringProgress(
             groups=d.groups + 1, responses=d.responses + len(group.responses), bytes=d.bytes + len(raw)
         )
 
@@ -172,7 +172,7 @@ def _parse(line: bytes) -> RewardRecord | None:
         return None
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _lock_file(path: Path) -> IO[bytes]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hamr.telemetry.metrics import CASCADE_BANDS, escalated
+from hamr.telemetry.metrics import CASCADE_BANDS, is_escalated
 from hamr.types import Failure, RewardRecord
 
 BIN = 0.05
@@ -24,7 +24,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass
-class Spread:
+class ValueSpread:
     """Count, mean, deviation, extremes and histogram of values that are not kept (Welford's update).
 
     >>> s = Spread()
@@ -86,7 +86,7 @@ class Tally:
 
     groups: int = 0
     responses: int = 0
-    spreads: dict[str, Spread] = field(default_factory=dict)
+    spreads: dict[str, ValueSpread] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     """By kind, of whole rewards."""
     unscored: dict[str, Counter[str]] = field(default_factory=dict)
@@ -108,14 +108,14 @@ class Tally:
         self.responses += 1
         self.outcomes[record.total.kind] += 1
         if not isinstance(record.total, Failure):
-            self.spreads.setdefault("total", Spread()).add(record.total.value)
+            self.spreads.setdefault("total", ValueSpread()).add(record.total.value)
         for component in record.components:
             if component.value is not None:
-                self.spreads.setdefault(component.name, Spread()).add(component.value)
+                self.spreads.setdefault(component.name, ValueSpread()).add(component.value)
             else:
                 self.unscored.setdefault(component.name, Counter())[component.outcome.kind] += 1
         self.cascaded += record.band in CASCADE_BANDS
-        self.escalated += escalated(record)
+        self.escalated += is_escalated(record)
         for call in record.calls:
             self.calls[call.pool] += call.attempts > 0
             self.tokens[call.pool] += call.prompt_tokens + call.output_tokens
@@ -137,7 +137,7 @@ def render(tally: Tally, title: str) -> RenderableType:
     for column in ("histogram", "without a number"):
         shapes.add_column(column, no_wrap=True)
     for name in tally.names():
-        spread = tally.spreads.get(name, Spread())
+        spread = tally.spreads.get(name, ValueSpread())
         values = (spread.mean, spread.std, spread.low, spread.high) if spread.count else ()
         left, width, counts = spread.histogram()
         drawn = f"{left:.2f} {bars(counts)} {left + width * len(counts):.2f}" if counts else ""

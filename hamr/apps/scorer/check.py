@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hamr.apps.scorer.fallback import with_usable_scorers
-from hamr.apps.scorer.gate import Gate, gates
+from hamr.apps.scorer.gate import GateResult, gates
 from hamr.apps.shared.job_options import number, output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
@@ -41,8 +41,8 @@ def main(args: Sequence[str]) -> int:
     if not roles:
         raise BadInput("rewards.consistency.weight", 0, "no scorer is asked, so there is none to check")
 
-    async def work(asks: Mapping[str, Ask]) -> dict[str, Gate]:
-        return await checked(config, asks, drawn)
+    async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
+        return await check_gates(config, asks, drawn)
 
     found = with_pools(config, tuple(roles.values()), work, run=pools_of("scorer-check", Path.cwd()), splits=splits)
     for name, result in found.items():
@@ -56,7 +56,7 @@ def main(args: Sequence[str]) -> int:
     return 0
 
 
-async def checked(config: Config, asks: Mapping[str, Ask], drawn: Sequence[Contrast]) -> dict[str, Gate]:
+async def check_gates(config: Config, asks: Mapping[str, Ask], drawn: Sequence[Contrast]) -> dict[str, GateResult]:
     """Return the gates of the roles of the consistency reward. `asks`: pool -> how to ask it."""
     cascade = Cascade.from_config(config.rewards.consistency.cascade)
     return await gates({role: asks[name] for role, name in config.rewards.scorers.items()}, drawn, cascade)

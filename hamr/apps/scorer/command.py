@@ -78,7 +78,7 @@ def main(args: list[str]) -> int:
         config = config.model_copy(update={"pools": wanted})
         tuned = prepare_scorers(config, splits.train, splits.validation, print)
         found = {
-            name: {kind: measured(pool, tuned[name], exam) for kind, exam in exams[name].items()}
+            name: {kind: measure_scorer(pool, tuned[name], exam) for kind, exam in exams[name].items()}
             for name, pool in wanted.items()
         }
         write_measured(folder, found, {name: str(scorer.path) for name, scorer in tuned.items()})
@@ -111,7 +111,7 @@ def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
     return random.Random(PAIRS_SEED).sample(clear, min(MOST_MEASURED, len(clear)))
 
 
-def measured(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Quality]:
+def measure_scorer(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Quality]:
     """Figures of the pool's raw model, of the fine-tuned one if there is one, and of word overlap. The models are asked
     for their verdict at once, a judge without its reasoning: what is compared is what training changed."""
     assert pool.finetune is not None, "only such pools are measured"

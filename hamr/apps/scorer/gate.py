@@ -38,7 +38,7 @@ class Fooled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class GateResult:
     """One scorer's result. `contexts` are those in which it scored right and wrong replies.
 
     `close`: in how many of them the best wrong reply is above the median right one or less than MARGIN below it. Where
@@ -101,7 +101,7 @@ async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, st
     return {key: score for key, score in await asyncio.gather(*questions) if score is not None}
 
 
-def gate(contrasts: Sequence[Contrast], scores: Scores) -> Gate:
+def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
     """Compare the best wrong reply of every contrast with the median of its right ones."""
     fooled, contexts, close = [], 0, 0
     for number, contrast in enumerate(contrasts):
@@ -123,10 +123,10 @@ def gate(contrasts: Sequence[Contrast], scores: Scores) -> Gate:
                     right=median(right),
                 )
             )
-    return Gate(contexts=contexts, close=close, fooled=tuple(fooled))
+    return GateResult(contexts=contexts, close=close, fooled=tuple(fooled))
 
 
-def mixed(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:
+def mix_scores(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:
     """Return what the cascade makes of both scorers' answers."""
     return {
         key: cascade.mix(score, s_j.get(key))
@@ -135,13 +135,13 @@ def mixed(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], f
     }
 
 
-async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade: Cascade) -> dict[str, Gate]:
+async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade: Cascade) -> dict[str, GateResult]:
     """Return the result of every role in `asks` (`reranker`, `judge`); where there are two, of the cascade and BOTH."""
     scores = {role: await ask_all(ask, contrasts) for role, ask in asks.items()}
     found = {role: gate(contrasts, own) for role, own in scores.items()}
     if {"reranker", "judge"} <= found.keys():
-        found["cascade"] = gate(contrasts, mixed(cascade, scores["reranker"], scores["judge"]))
+        found["cascade"] = gate(contrasts, mix_scores(cascade, scores["reranker"], scores["judge"]))
         sentences = {(f.reference, f.sentence) for f in found["judge"].fooled}
         same = tuple(f for f in found["reranker"].fooled if (f.reference, f.sentence) in sentences)
-        found[BOTH] = Gate(contexts=found["cascade"].contexts, close=len(same), fooled=same)
+        found[BOTH] = GateResult(contexts=found["cascade"].contexts, close=len(same), fooled=same)
     return found

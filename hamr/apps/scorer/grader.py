@@ -16,7 +16,7 @@ from hamr.errors import BadInput
 from hamr.models.tokenizer import Tokenizer
 from hamr.rewards import hallucination, risk
 from hamr.rewards.judged import VETOES
-from hamr.rewards.questions import said
+from hamr.rewards.questions import words_of
 from hamr.rewards.written import WrittenPrompt
 from hamr.trainer.scorer_training import ScorerExample
 from hamr.types import MalformedResponse, Reply
@@ -65,7 +65,7 @@ class Grading:
         ordered = self.formats.of(row.sample)
         action = parse_action(row.response, ordered)
         acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
-        told = said(row.response, acted, ordered)
+        told = words_of(row.response, acted, ordered)
         asked = VETOES[self.reward].question(row.sample, [told], getattr(self.rewards, self.reward))
         return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
 

@@ -157,12 +157,12 @@ def prepare_scorer(
         waiting = f"{name}: another process trains the same scorer; waiting for it"
         with _alone(folder, lambda: progress(waiting), stop or threading.Event()):
             if not note.is_file():
-                write_atomic(note, json.dumps(_made(name, tuning, taught, base, begin, folder, progress)))
+                write_atomic(note, json.dumps(_train_scorer(name, tuning, taught, base, begin, folder, progress)))
     facts = json.loads(note.read_text())
     return TunedScorer(path=folder if facts["finetuned"] else base, **facts)
 
 
-def _made(
+def _train_scorer(
     name: str,
     tuning: ScorerTrainingConfig,
     taught: Lessons,
@@ -195,7 +195,7 @@ def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> 
     """
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         told = False
-        while not _locked(file):
+        while not _try_lock(file):
             if not told:
                 waiting()
                 told = True
@@ -204,7 +204,7 @@ def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> 
         yield
 
 
-def _locked(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

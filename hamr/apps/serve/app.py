@@ -31,7 +31,7 @@ HEALTH_S = 10.0
 Handler = Callable[[Request], Awaitable[Mapping[str, Any]]]
 
 
-class Scores(Protocol):
+class ScoringService(Protocol):
     """RewardSystem, or a test's stand-in."""
 
     async def ascore(self, samples: Sequence[tuple[ServiceSample, Sequence[str]]], /) -> list[RewardRecord]: ...
@@ -43,7 +43,10 @@ class Routes:
     """What the routes share. `keep` gets every record that was served."""
 
     def __init__(
-        self, system: Scores, config: ServeConfig, keep: Callable[[Mapping[str, Any]], None] = lambda record: None
+        self,
+        system: ScoringService,
+        config: ServeConfig,
+        keep: Callable[[Mapping[str, Any]], None] = lambda record: None,
     ) -> None:
         self._system, self._config, self._keep = system, config, keep
         self.requests = self.responses = self.failed = 0

@@ -41,7 +41,7 @@ def main(args: list[str]) -> int:
 
 def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
     """Runs until it is told to stop. The port is taken before anything starts."""
-    with bound(config.serve) as listener, _kept(config.serve.records) as keep:
+    with bind_socket(config.serve) as listener, _open_output(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]
         # Groups are numbered from 1 again with every start: their records may go to one file.
         run = f"serve-{uuid4().hex[:8]}"
@@ -87,7 +87,7 @@ def _told_to_stop() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bound(config: ServeConfig) -> Iterator[socket.socket]:
+def bind_socket(config: ServeConfig) -> Iterator[socket.socket]:
     """A socket that holds the address. Who connects while the pools still start waits in its queue. Raises BadInput
     when the address cannot be had."""
     try:
@@ -110,7 +110,7 @@ def bound(config: ServeConfig) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _kept(path: str | None) -> Iterator[Any]:
+def _open_output(path: str | None) -> Iterator[Any]:
     if path is None:
         yield _forget
         return

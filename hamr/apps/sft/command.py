@@ -15,7 +15,7 @@ from hamr.apps.report.run_report import write_report
 from hamr.apps.sft.preview import mix_table, preview
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.pool_room import local_node
-from hamr.apps.shared.preemption import Preemption, stopped
+from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import machine, versions
@@ -24,7 +24,7 @@ from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.model_folders import POLICY, check_models
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_demands, place
-from hamr.cluster.resource_requests import Demand, trainer_demand
+from hamr.cluster.resource_requests import ResourceRequest, trainer_demand
 from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.overrides import MULTIRUN
 from hamr.config.schema import AlgorithmConfig, Config
@@ -84,7 +84,7 @@ def main(args: list[str]) -> int:
         return run_job(job, wanted)
 
 
-def run_job(job: Job, wanted: Sequence[Demand]) -> int:
+def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
     config = job.config
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
@@ -179,7 +179,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
             raise
         newest = await asyncio.to_thread(Checkpoints(folder.checkpoints).newest)
         kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
-        raise stopped(f"{kept}; {how_to_resume(folder.path, 'sft')}") from None
+        raise stop_error(f"{kept}; {how_to_resume(folder.path, 'sft')}") from None
 
 
 async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, preemption: Preemption) -> SftRun:
@@ -248,7 +248,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
             if asked or step == total or step % every == 0:
                 await run.save(step)
             if asked:
-                raise stopped(f", step {step} of {total} is kept; {how_to_resume(run.folder, 'sft')}")
+                raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, 'sft')}")
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def prepare_sft(config: Config) -> PreparedSft:
     held |= {x.dialogue for r in read for x in r.validation or ()}
     model_path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(model_path)
-    sets = [_loaded(entry, r, held, tokenizer, config) for entry, r in zip(config.sft.sets, read, strict=True)]
+    sets = [_load_set(entry, r, held, tokenizer, config) for entry, r in zip(config.sft.sets, read, strict=True)]
     prepared = PreparedSft(config=config, model_path=model_path, tokenizer=tokenizer, sets=tuple(sets))
     if not prepared.order.total(config.sft.epochs):
         weights = ", ".join(f"{s.name} {s.weight:g} x {len(s.train)} items" for s in sets)
@@ -144,14 +144,14 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
     return _Read(items=kept, validation=given, other_kinds=len(everything) - len(kept))
 
 
-def _loaded(entry: SftSetConfig, read: _Read, held: set[str], tokenizer: Tokenizer, config: Config) -> LoadedSet:
+def _load_set(entry: SftSetConfig, read: _Read, held: set[str], tokenizer: Tokenizer, config: Config) -> LoadedSet:
     """Training and validation items, encoded; those of dialogues in `held` are not trained on."""
     train = [x for x in read.items if x.dialogue not in held]
     validation = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
     if len(validation) > config.sft.max_validation:
         rng = random.Random(f"{config.experiment.seed}/validation/{entry.label}")
         validation = rng.sample(validation, config.sft.max_validation)
-    fitting, validated = _encoded(train, tokenizer, config), _encoded(validation, tokenizer, config)
+    fitting, validated = _encode_items(train, tokenizer, config), _encode_items(validation, tokenizer, config)
     held_out = len(read.items) - len(train)
     if entry.weight and not fitting:
         raise DataError(
@@ -182,7 +182,7 @@ def _references(samples: Iterable[ServiceSample]) -> Iterable[Located]:
             yield Located(item=decision_item(sample, reference.action), where=f"sample {sample.id}: references[{i}]")
 
 
-def _encoded(items: Sequence[Located], tokenizer: Tokenizer, config: Config) -> list[EncodedItem]:
+def _encode_items(items: Sequence[Located], tokenizer: Tokenizer, config: Config) -> list[EncodedItem]:
     """The items that fit into the context. Raises DataError for one that does not where that is asked for, and for one
     without a token to learn."""
     fitting = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hamr.bench.sage.coverage import plan_dialogues
-from hamr.bench.sage.scripted import PREFIX, scripted
+from hamr.bench.sage.scripted import PREFIX, scripted_pool
 from hamr.bench.sage.simulation import Simulation
 from hamr.config.schema import Config
 from hamr.errors import BadInput
@@ -23,7 +23,7 @@ def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
         raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
     for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
         if name.startswith(PREFIX):
-            scripted(kind, name.removeprefix(PREFIX), {}, {})
+            scripted_pool(kind, name.removeprefix(PREFIX), {}, {})
     for scenario in scenarios_of(config).values():
         if sage.simulator == f"{PREFIX}worded":
             load_words(scenario, sage.language)

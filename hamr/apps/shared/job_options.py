@@ -79,7 +79,7 @@ def no_file_above(folder: Path) -> None:
         raise DataError("output", str(existing), "is a file; give a folder")
 
 
-def required(own: Mapping[str, str], files: Mapping[str, str]) -> None:
+def require_files(own: Mapping[str, str], files: Mapping[str, str]) -> None:
     """Raises BadInput for the first of `files` (option -> what it holds) that was not given."""
     for name, what in files.items():
         if not own.get(name):

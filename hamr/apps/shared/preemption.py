@@ -56,7 +56,7 @@ class Preemption:
         def act(signum: int) -> None:
             loop.call_soon_threadsafe(ask)
 
-        with signals.handled(act, limit_s=max(signals.LIMIT_S, self.grace_s + STOP_S)):
+        with signals.handle_signals(act, limit_s=max(signals.LIMIT_S, self.grace_s + STOP_S)):
             yield
 
     @contextlib.contextmanager
@@ -86,13 +86,13 @@ class Preemption:
             await asyncio.gather(task, asked, return_exceptions=True)
 
 
-def stopped(message: str, signum: int | None = None) -> Preempted:
+def stop_error(message: str, signum: int | None = None) -> Preempted:
     """Return the error that ends a run after a signal: `stopped by <signal><message>`.
 
     Args:
         message: What is kept and how to resume, with its leading punctuation.
         signum: The signal; by default the one that was received.
     """
-    if (signum or signals.received()) == signal.SIGINT:
+    if (signum or signals.pending_signal()) == signal.SIGINT:
         return Interrupted(f"stopped by Ctrl-C{message}")
     return Preempted(f"stopped by SIGTERM{message}")

@@ -17,7 +17,7 @@ from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.data.pairs import read_pairs
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.errors import BadInput, DataError
@@ -112,7 +112,7 @@ def _check_files(config: Config) -> None:
 def load_splits(data: DataConfig, seed: int) -> Splits:
     """Generated splits, or those of the files; what the files leave out is split off the training file by `seed`."""
     if data.type == "sage":
-        return generated(data.sage)
+        return generate_samples(data.sage)
     assert data.train is not None, "the schema holds that"
     given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
     splits = split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)

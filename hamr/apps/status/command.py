@@ -36,11 +36,11 @@ def main(args: list[str]) -> int:
     if not watch or not _alive(seen):
         print("\n".join(overview_lines(seen)))
         return 0
-    with Live(_shown(seen), console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(_render(seen), console=Console(highlight=False), auto_refresh=False) as live:
         while _alive(seen):
             time.sleep(WATCH_S)
             seen = overview(folder)
-            live.update(_shown(seen), refresh=True)
+            live.update(_render(seen), refresh=True)
     return 0
 
 
@@ -48,5 +48,5 @@ def _alive(seen: Overview) -> bool:
     return seen.live is not None and seen.live.alive()
 
 
-def _shown(seen: Overview) -> Group:
+def _render(seen: Overview) -> Group:
     return Group(*(Text(line, no_wrap=True) for line in overview_lines(seen)))

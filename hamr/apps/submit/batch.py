@@ -10,13 +10,13 @@ import time
 import zipfile
 from pathlib import Path
 
-from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, installed
+from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_installed
 from hamr.apps.submit.launch_files import CLAIM, render
 from hamr.apps.submit.launch_job import name_of, nodes, nodes_to_be
 from hamr.apps.submit.launch_scripts import WORK
 from hamr.apps.submit.package import pack
-from hamr.apps.submit.request import Request, run_folder, secret_variables, wandb_place
-from hamr.cluster.placement import planned
+from hamr.apps.submit.request import SubmitRequest, run_folder, secret_variables, wandb_place
+from hamr.cluster.placement import describe_placement
 from hamr.config.schema import Config
 from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput, HamrError
@@ -24,7 +24,7 @@ from hamr.errors import BadInput, HamrError
 NAME_LENGTH = 40
 
 
-def send_batch(request: Request, *, follow: bool, dry: bool) -> int:
+def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
     """Checks against the nodes that `launch` describes, writes the job's files beside the run folder, hands them over
     and says how to follow.
 
@@ -41,13 +41,13 @@ def send_batch(request: Request, *, follow: bool, dry: bool) -> int:
     config, run = in_pods(request) if kind == "kuberay" else beside(request)
     refuse_secrets(config)
     least, most = (n := nodes(config)).least, n.most
-    print("\n".join(planned(config, nodes_to_be(config))))
+    print("\n".join(describe_placement(config, nodes_to_be(config))))
     print(f"nodes:     {least}{f' to {most}' if most > least else ''} as launch describes them", flush=True)
     system = write(request, config, run)
     if dry:
         print(f"nothing was sent; to send it: {system.line()}")
         return 0
-    if not installed(system.tool):
+    if not is_installed(system.tool):
         raise BadInput(
             "cluster.type",
             kind,
@@ -63,7 +63,7 @@ def send_batch(request: Request, *, follow: bool, dry: bool) -> int:
     return system.follow() if follow else 0
 
 
-def in_pods(request: Request) -> tuple[Config, Path]:
+def in_pods(request: SubmitRequest) -> tuple[Config, Path]:
     """The configuration and the run folder as pods see them. They see the image and the claim, and nothing of this
     machine: whatever is lost or missing there is refused here."""
     config, launch = request.config, request.config.launch
@@ -90,10 +90,10 @@ def in_pods(request: Request) -> tuple[Config, Path]:
         raise BadInput(key, str(run), f"pods keep what lies below {CLAIM}, on the claim; name a folder there")
     # Under the name of a RayJob that is over, but still there, nothing would run.
     again = request.resume or config.experiment.run_dir
-    return _named(config, run, time.strftime("-%m%d-%H%M%S") if again else ""), run
+    return _with_job_name(config, run, time.strftime("-%m%d-%H%M%S") if again else ""), run
 
 
-def beside(request: Request) -> tuple[Config, Path]:
+def beside(request: SubmitRequest) -> tuple[Config, Path]:
     """The same for Slurm, whose nodes see this machine's folders and get its environment."""
     config = request.config
     missing = [name for name in secret_variables(config) if not os.environ.get(name)]
@@ -102,7 +102,7 @@ def beside(request: Request) -> tuple[Config, Path]:
             "environment", missing, "the job needs these variables; export them here, Slurm takes the environment along"
         )
     if request.resume is not None:
-        return _named(config, request.resume), request.resume
+        return _with_job_name(config, request.resume), request.resume
     # The job works in a copy, which has nothing that .gitignore names: often just the data.
     found = {key: str(Path(file).absolute()) for key, file in relative_files(config).items()}
     data = {key.partition(".")[2]: file for key, file in found.items() if key.startswith("data.")}
@@ -115,7 +115,7 @@ def beside(request: Request) -> tuple[Config, Path]:
         }
     )
     run = run_folder(request)
-    return _named(there, run), run
+    return _with_job_name(there, run), run
 
 
 def relative_files(config: Config) -> dict[str, str]:
@@ -127,7 +127,7 @@ def relative_files(config: Config) -> dict[str, str]:
     return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}
 
 
-def _named(config: Config, run: Path, when: str = "") -> Config:
+def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
     """The job is called after its run folder, in as many letters as Kubernetes grants."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{run.name.lower()}{when}").strip("-")
     if len(name) > NAME_LENGTH:
@@ -137,7 +137,7 @@ def _named(config: Config, run: Path, when: str = "") -> Config:
     return config.model_copy(update={"experiment": experiment, "launch": launch})
 
 
-def write(request: Request, config: Config, run: Path) -> BatchSystem:
+def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
     """The job's files, in a new folder: for Slurm `<run>.job` beside the run folder, with a copy of the working folder
     as the job is to have it, however long it waits; for KubeRay `runs/<run>.job` here."""
     kuberay = config.cluster.type == "kuberay"

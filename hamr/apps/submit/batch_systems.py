@@ -76,7 +76,7 @@ class Kuberay:
         return shlex.join(self._apply())
 
     def send(self) -> None:
-        _asked(self._apply())
+        _run_tool(self._apply())
 
     def told(self) -> list[str]:
         kubectl = f"kubectl -n {self.namespace}"
@@ -103,7 +103,7 @@ class Kuberay:
         """(KubeRay's word, Ray's word, the reason), empty as long as nobody has said anything."""
         wanted = "{.status.jobDeploymentStatus}|{.status.jobStatus}|{.status.message}"
         words = ["kubectl", "-n", self.namespace, "get", "rayjob", self.name, "-o", f"jsonpath={wanted}"]
-        deployment, status, message = (_asked(words) + "||").split("|")[:3]
+        deployment, status, message = (_run_tool(words) + "||").split("|")[:3]
         return deployment.strip(), status.strip(), " ".join(message.split())
 
 
@@ -123,7 +123,7 @@ class Slurm:
     def send(self) -> None:
         # sbatch takes this process's environment along: who called this Python by its path has it on the job's PATH.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        told = _asked(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
+        told = _run_tool(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
         self.job = told.strip().splitlines()[-1].partition(";")[0] if told.strip() else ""
         if not self.job.isdecimal():
             raise HamrError(f"sbatch gave no job id but {told.strip()!r}; look with squeue --me")
@@ -152,7 +152,7 @@ class Slurm:
         raise HamrError(f"job {self.job} {state.lower()}; its output is in {self.log}")
 
     def _state(self) -> tuple[str, int]:
-        told = _asked(["scontrol", "show", "job", "--oneliner", self.job])
+        told = _run_tool(["scontrol", "show", "job", "--oneliner", self.job])
         found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode)=(\S+)", told))
         return found.get("JobState", ""), int(found.get("ExitCode", "0:0").partition(":")[0])
 
@@ -168,11 +168,11 @@ def _show(log: Path, shown: int) -> int:
     return shown + len(text)
 
 
-def installed(tool: str) -> bool:
+def is_installed(tool: str) -> bool:
     return shutil.which(tool) is not None
 
 
-def _asked(words: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None) -> str:
+def _run_tool(words: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None) -> str:
     """What a tool prints. Raises HamrError with the first line of its complaint."""
     done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:

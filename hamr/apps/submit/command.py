@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hamr.apps.submit.batch import relative_files, send_batch
 from hamr.apps.submit.package import Package, pack
-from hamr.apps.submit.request import AS_GIVEN, LEARNING, Request, run_folder, secret_variables, wandb_place
+from hamr.apps.submit.request import AS_GIVEN, LEARNING, SubmitRequest, run_folder, secret_variables, wandb_place
 from hamr.cluster.job_cluster import JobCluster
-from hamr.cluster.placement import planned
+from hamr.cluster.placement import describe_placement
 from hamr.config.cluster_security import check_cluster_address, host_of
 from hamr.config.load import dump_config
 from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first
@@ -68,7 +68,7 @@ def main(args: list[str]) -> int:
         named = given[0] if given else None
         known = ", ".join(nearest_first(named, JOBS) if named else JOBS)
         raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
-    request = Request.read(given[0], given[1:])
+    request = SubmitRequest.read(given[0], given[1:])
     where = request.config.cluster.type
     if where in ("kuberay", "slurm"):
         return send_batch(request, follow=follow, dry=dry)
@@ -80,15 +80,15 @@ def main(args: list[str]) -> int:
     return int(module.main([*request.own, *request.settings]))
 
 
-def send(request: Request, *, follow: bool, dry: bool = False) -> int:
+def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     """Checks, packs, submits; then says where to look."""
-    config, run = located(request)
+    config, run = locate_run(request)
     refuse_secrets(config, (*request.own, *request.settings))
     there = config.cluster
     check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
     cluster = JobCluster(config.cluster.dashboard)
     if request.job == "train":
-        print("\n".join(planned(config, cluster.nodes())), flush=True)
+        print("\n".join(describe_placement(config, cluster.nodes())), flush=True)
     if needed := secret_variables(config):
         print(f"the nodes need these variables set, they are not sent: {', '.join(needed)}")
     name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
@@ -114,10 +114,10 @@ def send(request: Request, *, follow: bool, dry: bool = False) -> int:
     except KeyboardInterrupt:
         print(f"\nthe job goes on; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr)
         raise
-    return ended(cluster, job)
+    return wait_for_exit(cluster, job)
 
 
-def located(request: Request) -> tuple[Config, Path | None]:
+def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
     """The configuration as the job is to have it, and the run folder of a run that learns."""
     config, cluster = request.config, request.config.cluster
     here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
@@ -145,7 +145,7 @@ def refuse_left_behind(config: Config, package: Package) -> None:
             raise BadInput(key, file, remedy)
 
 
-def command(request: Request) -> str:
+def command(request: SubmitRequest) -> str:
     """What runs in the package's folder. `pools` is taken out of the defaults first: its keys are names, and the
     resolved configuration has all that is wanted."""
     words = ["python", "-m", "hamr", request.job, *request.own]
@@ -175,7 +175,7 @@ def begun(cluster: JobCluster, job: str) -> int:
     while time.monotonic() < deadline:
         state, _, _ = cluster.state(job)
         if state in ENDED:
-            return ended(cluster, job)
+            return wait_for_exit(cluster, job)
         if state == "RUNNING":
             return 0
         time.sleep(POLL_S)
@@ -183,7 +183,7 @@ def begun(cluster: JobCluster, job: str) -> int:
     return 0
 
 
-def ended(cluster: JobCluster, job: str) -> int:
+def wait_for_exit(cluster: JobCluster, job: str) -> int:
     """The job's own exit code. Raises HamrError where it never came to have one."""
     deadline = time.monotonic() + STARTED_S
     while (found := cluster.state(job))[0] not in ENDED and time.monotonic() < deadline:

@@ -43,7 +43,7 @@ def nodes(config: Config) -> Nodes:
     grown = config.model_copy(update={"pools": largest})
     wants_gpus = any(d.gpus for d in demands(config))
     gpus = config.launch.gpus_per_node if wants_gpus else 0
-    least, most = _holding(config, gpus), packed(grown)
+    least, most = _holding(config, gpus), count_nodes(grown)
     return Nodes(least=least, most=max(least, most), gpus=gpus)
 
 
@@ -62,14 +62,14 @@ def _holding(config: Config, gpus: int) -> int:
     """The fewest nodes on which everything finds a place. Where not even a few more than the sums ask for would do,
     the sums: what is in the way then are labels or resources, and who looks at the plan is told."""
     bounded = [math.ceil(d.count / d.per_node) for d in demands(config) if d.per_node]
-    fewest = max([packed(config), *bounded])
+    fewest = max([count_nodes(config), *bounded])
     for count in range(fewest, fewest + SPARE):
         if not any(row.missing for row in plan(config, _alike(config, count, gpus))):
             return count
     return fewest
 
 
-def packed(config: Config) -> int:
+def count_nodes(config: Config) -> int:
     """First fit, most GPUs first, then most CPUs."""
     launch = config.launch
     free: list[list[float]] = []

@@ -43,7 +43,7 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) 
     Raises BadInput for more than `most_mb` (of file sizes, before compression), with the largest files, and for a file
     in which the value of a secret environment variable stands.
     """
-    listed = sorted(_listed(root))
+    listed = sorted(_list_files(root))
     runs = {f.parent for f in listed if f.name == "run.lock"}
     found = [f for f in listed if not runs.intersection(f.parents)]
     kept_back = tuple(str(f) for f in found if any(fnmatch.fnmatch(f.name, p) for p in SECRET_FILES))
@@ -82,7 +82,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
     archive.writestr(info, data)
 
 
-def _listed(root: Path) -> Iterator[Path]:
+def _list_files(root: Path) -> Iterator[Path]:
     """Files of `root`, relative to it, that no .gitignore leaves out; in a git work tree or not."""
     with tempfile.TemporaryDirectory(prefix="hamr-git-") as aside:
         # An index of its own, with nothing in it: git then lists by .gitignore alone, and touches nothing here.

@@ -25,7 +25,7 @@ OTHERS = ("cluster", "launch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SubmitRequest:
     """A command, taken apart. `own`: what the job takes beside the configuration; `settings`: what it was made of."""
 
     job: str
@@ -35,7 +35,7 @@ class Request:
     resume: Path | None = None
 
     @classmethod
-    def read(cls, job: str, args: Sequence[str]) -> Request:
+    def read(cls, job: str, args: Sequence[str]) -> SubmitRequest:
         own, settings = split(args)
         if job in AS_GIVEN:
             where = [s for s in settings if _says_where(s)]
@@ -92,7 +92,7 @@ def _section(setting: str) -> str:
     return setting.lstrip("~+").partition("=")[0].split(".")[0]
 
 
-def run_folder(request: Request) -> Path:
+def run_folder(request: SubmitRequest) -> Path:
     """Where a new training run puts its folder: as configured if that is absolute, else below `cluster.run_root`, or
     where `hamr train` would put it here."""
     config = request.config

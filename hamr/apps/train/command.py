@@ -19,17 +19,17 @@ from hamr.apps.scorer.fallback import with_usable_scorers
 from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
 from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.pools_up import pools_of
-from hamr.apps.shared.preemption import Preemption, stopped
+from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.live_control import Attendant
-from hamr.apps.train.pool_scaler import LiveFleet
-from hamr.apps.train.run_actors import World, started
+from hamr.apps.train.pool_scaler import LivePoolScaler
+from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
-from hamr.cluster.placement import check_placement, plan, planned
+from hamr.cluster.placement import check_placement, describe_placement, plan
 from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.overrides import MULTIRUN
@@ -78,13 +78,13 @@ def main(args: list[str]) -> int:
 def stoppable(job: Job, command: str = "train") -> Iterator[None]:
     """Raise a signal that arrives in the body as the one line that says how to resume the run (Preempted)."""
     try:
-        with signals.handled():
+        with signals.handle_signals():
             yield
     except (SystemExit, KeyboardInterrupt) as e:
         if (signum := signals.signal_of(e)) is None:
             raise
         begun = (job.path / "config.yaml").is_file()
-        raise stopped(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
+        raise stop_error(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
 
 
 def is_pipeline_command(args: Sequence[str]) -> bool:
@@ -117,7 +117,7 @@ def run_job(job: Job) -> int:
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
                 nodes = cluster_nodes()
-                lines = planned(job.used, nodes)
+                lines = describe_placement(job.used, nodes)
                 for line in () if session.local else lines:
                     console.note(line)
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
@@ -140,7 +140,7 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
             return await _train(prepared, scorers, folder, console, preemption)
     except asyncio.CancelledError:
         if preemption.asked.is_set():
-            raise stopped(f"; {how_to_resume(folder.path)}") from None
+            raise stop_error(f"; {how_to_resume(folder.path)}") from None
         raise
 
 
@@ -170,12 +170,12 @@ async def _train(
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
         attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
-        world: World | None = None
+        world: RunActors | None = None
         try:
             async with attendant.attending():
                 with console.phase("start"):
-                    world = await started(prepared, paths, pools_of(attendant.run, folder.path))
-                attendant.fleet = LiveFleet(config, paths, world.run, world.router)
+                    world = await start_run_actors(prepared, paths, pools_of(attendant.run, folder.path))
+                attendant.fleet = LivePoolScaler(config, paths, world.run, world.router)
                 run = Run(
                     prepared=prepared,
                     world=world,
@@ -190,7 +190,7 @@ async def _train(
                 await run_stages(run, newest)
         except BaseException as e:
             asked = preemption.asked.is_set()
-            error = await dropped(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
+            error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
             attendant.say("preempted" if asked else "failed", str(error) or type(error).__name__)
             if error is e:
                 raise
@@ -203,10 +203,10 @@ async def _train(
                 await world.stop()
 
 
-async def dropped(run: Run) -> Preempted:
+async def dropped_error(run: Run) -> Preempted:
     """Return the error of a run whose work a signal has dropped; it names the step from which the run resumes."""
     if not run.doing:
-        return stopped(f"; {how_to_resume(run.folder)}")
+        return stop_error(f"; {how_to_resume(run.folder)}")
     steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
     newest = await asyncio.to_thread(run.checkpoints.newest)
     warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
@@ -214,7 +214,7 @@ async def dropped(run: Run) -> Preempted:
         kept = f"step {newest.step} of {steps} is kept"
     else:
         kept = f"step {warm_up.step} of the warm-up is kept" if warm_up else "no earlier step was kept"
-    return stopped(
+    return stop_error(
         f": {run.doing} was not finished and saved within experiment.checkpoint.grace_s={grace_s:g} s and is dropped, "
         f"{kept}; {how_to_resume(run.folder)}"
     )
@@ -229,7 +229,9 @@ async def run_stages(run: Run, newest: Checkpoint | None) -> None:
         await rl_stage(run, newest)
         steps = run.config.experiment.steps
         if steps and await run.preemption.unless_asked(run.evaluate("rl", steps)) is None:
-            raise stopped(f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}")
+            raise stop_error(
+                f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

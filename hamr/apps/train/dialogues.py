@@ -16,9 +16,9 @@ from hamr.apps.shared.dialogue_checks import answer_tokens, scenarios_of
 from hamr.apps.train.policy_pool import asked_policy
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
-from hamr.bench.sage.scripted import PREFIX, scripted
+from hamr.bench.sage.scripted import PREFIX, scripted_pool
 from hamr.bench.sage.store import Store
-from hamr.bench.sage.traces import Plan
+from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.schema import Config
 from hamr.procedures import Scenario
 from hamr.protocols import Ask
@@ -71,13 +71,13 @@ def figures(found: Evaluated) -> dict[str, float]:
 # --- who takes part ----------------------------------------------------------------------------
 
 
-def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[Plan]) -> Cast:
+def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]) -> Cast:
     config = run.config
     sage, by_id = config.experiment.sage, {plan.id: plan for plan in plans}
 
     def who(kind: str, name: str) -> Ask:
         if name.startswith(PREFIX):
-            return scripted(kind, name.removeprefix(PREFIX), scenarios, by_id)
+            return scripted_pool(kind, name.removeprefix(PREFIX), scenarios, by_id)
         return run.world.pools[name].ask
 
     policy = asked_policy(

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 
 
-class Fleet(Protocol):
+class PoolScaler(Protocol):
     """The pools of a run, as far as the attendant deals with them."""
 
     async def status(self) -> Mapping[str, Mapping[str, Any]]:
@@ -47,7 +47,7 @@ class Attendant:
         self, folder: Path, run: str, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
     ) -> None:
         self.folder, self.run = folder, run
-        self.fleet: Fleet | None = None
+        self.fleet: PoolScaler | None = None
         """None until the pools stand; requests wait until then."""
         self._note, self._phase, self._period_s = note, phase, period_s
         self._mailbox = Mailbox(folder)
@@ -102,7 +102,7 @@ class Attendant:
         while self.fleet is not None and (request := self._mailbox.take()):
             self._mailbox.answer(request, await self._act(self.fleet, request.body))
 
-    async def _act(self, fleet: Fleet, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _act(self, fleet: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")
         if not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
             return {"bad_input": ["request", str(body), "this run does not understand it; is hamr's version the same?"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hamr.cluster.nodes import cluster_nodes
-from hamr.cluster.scaling import check_growth, resized
+from hamr.cluster.scaling import check_growth, with_replicas
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import HamrError
@@ -30,7 +30,7 @@ class Router(Protocol):
     async def resized(self, replicas: Mapping[str, int]) -> None: ...
 
 
-class LiveFleet:
+class LivePoolScaler:
     """`hamr.apps.train.live_control.Fleet` over Serve's pools. `pools` are the sections in force; their counts
     change."""
 
@@ -59,7 +59,7 @@ class LiveFleet:
 
     async def resize(self, wanted: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """All of `wanted` or nothing: pools that could not grow go back to where they were."""
-        changed = resized(self.config.pools, wanted, self.config.rewards)
+        changed = with_replicas(self.config.pools, wanted, self.config.rewards)
         before = {name: self.pools[name] for name in changed}
         if not self.config.cluster.elastic:
             running = {name: s["running"] for name, s in (await asyncio.to_thread(pool_status, self.run)).items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.apps.shared.preparation import Prepared, shared_bytes
 from hamr.cluster.colocated import TakingTurns
-from hamr.cluster.nodes import Place, release, reserve_learners
+from hamr.cluster.nodes import Reservation, release, reserve_learners
 from hamr.cluster.session import ends_at_once
 from hamr.pools.client import PoolClient
 from hamr.pools.deployment import start_pools, stop_pools
@@ -21,7 +21,7 @@ from hamr.trainer.weight_sync import NcclSync, SharedMemorySync
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class RunActors:
     """The actors of one run. `pools` asks a pool directly, past the router."""
 
     run: str
@@ -30,7 +30,7 @@ class World:
     router: RouterClient
     weights: NcclSync | SharedMemorySync
     pools: dict[str, PoolClient]
-    places: tuple[Place | None, ...] = ()
+    places: tuple[Reservation | None, ...] = ()
 
     @property
     def learner(self) -> Trainer:
@@ -53,7 +53,7 @@ class World:
             release(place)
 
 
-async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) -> World:
+async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run: str) -> RunActors:
     """Places for trainers and rollout workers; then these and the pools at once, but for workers on the trainers' GPUs,
     which come behind them; then the router, which asks the pools.
 
@@ -103,7 +103,7 @@ async def started(prepared: Prepared, model_paths: dict[str, Path], run: str) ->
         release(for_trainers)
         release(for_workers)
         raise
-    return World(
+    return RunActors(
         run=run,
         trainers=trainers.result(),
         workers=workers.result(),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from hamr.apps.scorer.gate import Gate, ask_all, gate, gates, mixed
+from hamr.apps.scorer.gate import GateResult, ask_all, gate, gates, mix_scores
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
@@ -42,7 +42,7 @@ class ScorerWatch:
     pools: Mapping[str, Pool]
     note: Callable[[str], None]
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
-    gates: dict[str, Gate] = field(default_factory=dict)
+    gates: dict[str, GateResult] = field(default_factory=dict)
 
     async def at_start(self) -> None:
         """Measure every pool that the consistency reward asks on held-out pairs and on the user's own; then whether
@@ -125,7 +125,7 @@ class ScorerWatch:
         tried = [replace(c, wrong=tuple(Wrong("policy", text) for text in replies)) for c in drawn]
         scores = {role: await ask_all(ask, tried) for role, ask in asks.items()}
         decisive = (
-            mixed(self._cascade, scores["reranker"], scores["judge"])
+            mix_scores(self._cascade, scores["reranker"], scores["judge"])
             if len(scores) == 2
             else next(iter(scores.values()))
         )

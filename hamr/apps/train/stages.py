@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hamr.apps.shared.preemption import Preemption, stopped
+from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
-from hamr.apps.train.run_actors import World
+from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.cascade.cascade_controller import Steered, Steering, Unsteered
 from hamr.config.schema import Config
@@ -55,7 +55,7 @@ class Run:
     """One training job while it runs. `evaluations` and `dialogues` fill up as the stages end."""
 
     prepared: Prepared
-    world: World
+    world: RunActors
     recorder: RunRecorder
     checkpoints: Checkpoints
     console: Console
@@ -168,7 +168,7 @@ class WarmUp:
         state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
         await run.warm_ups.save(self.done, run.world.trainers.save, state)
         kept = f" in the warm-up, step {self.done} of {steps} is kept" if self.done else " before the first step"
-        raise stopped(f"{kept}; {how_to_resume(run.folder)}")
+        raise stop_error(f"{kept}; {how_to_resume(run.folder)}")
 
 
 async def warm_up(run: Run) -> None:
@@ -279,7 +279,7 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
     if newest is None or newest.step != step:
         await run.checkpoints.save(step, run.world.trainers.save, state)
     total = run.config.experiment.steps
-    raise stopped(f", step {step} of {total} is kept; {how_to_resume(run.folder)}")
+    raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder)}")
 
 
 def how_to_resume(folder: Path, job: str = "train") -> str:

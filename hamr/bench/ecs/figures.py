@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hamr.bench.ecs.score import Scores
+from hamr.bench.ecs.score import EcsScores
 from hamr.bench.statistics import Estimate, mean_interval, share_interval, sign_flip_p
 from hamr.errors import DataError
 
 BySample = Mapping[str, float | None]
 """Sample id -> the mean of its responses that have a score; None where none has."""
-Value = Callable[[Scores], float | None]
+Value = Callable[[EcsScores], float | None]
 
 VALUES: Mapping[str, Value] = {
     "multi_ecs": lambda s: s.multi,
@@ -53,7 +53,7 @@ class Comparison:
     left_out: int
 
 
-def figures(scores: Sequence[Scores], *, resamples: int, seed: int) -> Figures:
+def figures(scores: Sequence[EcsScores], *, resamples: int, seed: int) -> Figures:
     """Responses to one sample are no independent draws: they are averaged first, then the samples."""
     values = {
         name: _interval([v for v in by_sample(scores, value).values() if v is not None], resamples, seed)
@@ -72,7 +72,7 @@ def figures(scores: Sequence[Scores], *, resamples: int, seed: int) -> Figures:
     )
 
 
-def by_sample(scores: Sequence[Scores], value: Value) -> dict[str, float | None]:
+def by_sample(scores: Sequence[EcsScores], value: Value) -> dict[str, float | None]:
     held: dict[str, list[float]] = {}
     for s in scores:
         known = held.setdefault(s.id, [])

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from hamr.bench.agreement import Rating, level
-from hamr.bench.folder import append_to, locked, rows_of
+from hamr.bench.folder import append_to, lock_folder, rows_of
 from hamr.cascade.cached_pool import failure_of
 from hamr.cascade.retry import ask_again
 from hamr.data.progress import item_key
@@ -36,7 +36,7 @@ Report = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vote:
+class EcsVote:
     """One judge's word on one question. Either `score` and `verdict`, or `failure`."""
 
     score: float | None = None
@@ -54,7 +54,7 @@ class Vote:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class VoteQuestion:
     """One question about `item`, a sample or a labelled pair, and its reference; both are for who reads the rows."""
 
     question: Question
@@ -63,7 +63,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
+class EcsJudge:
     """Somebody to ask. `settings`: what decides the answers (model, prompt, ...). `at_once` questions under way."""
 
     name: str
@@ -76,10 +76,10 @@ class Judge:
 class Ballot:
     """The votes of a folder. Use as a context manager; one process at a time."""
 
-    def __init__(self, folder: Path, judges: Sequence[Judge]) -> None:
+    def __init__(self, folder: Path, judges: Sequence[EcsJudge]) -> None:
         """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
         self.folder, self.judges = folder, tuple(judges)
-        self._lock = locked(folder)
+        self._lock = lock_folder(folder)
         try:
             self._votes = dict(map(_read, rows_of(folder / FILE)))
             self._file = append_to(folder / FILE)
@@ -94,29 +94,29 @@ class Ballot:
         self._file.close()
         self._lock.close()
 
-    def vote(self, judge: Judge, question: Question) -> Vote:
+    def vote(self, judge: EcsJudge, question: Question) -> EcsVote:
         """The judge's vote; one that nobody has asked for yet has failed in passing."""
-        return self._votes.get(vote_key(judge, question), Vote(failure="unavailable", detail="not asked"))
+        return self._votes.get(vote_key(judge, question), EcsVote(failure="unavailable", detail="not asked"))
 
     def ratings(self, question: Question, *, hard: bool) -> tuple[Rating | None, ...]:
         """Every judge's rating, in the order of the judges."""
         return tuple(self.vote(judge, question).rating(hard=hard) for judge in self.judges)
 
-    def open(self, judge: Judge, asked: Sequence[Asked]) -> list[Asked]:
+    def open(self, judge: EcsJudge, asked: Sequence[VoteQuestion]) -> list[VoteQuestion]:
         """What of `asked` the judge has not answered, each question once."""
-        left: dict[str, Asked] = {}
+        left: dict[str, VoteQuestion] = {}
         for one in asked:
             key = vote_key(judge, one.question)
             if key not in self._votes or self._votes[key].failure in PASSING:
                 left.setdefault(key, one)
         return list(left.values())
 
-    async def collect(self, asked: Sequence[Asked], asks: Mapping[str, Ask], report: Report) -> None:
+    async def collect(self, asked: Sequence[VoteQuestion], asks: Mapping[str, Ask], report: Report) -> None:
         """Asks every judge of `asks` what it has not answered. Judges do not wait for one another."""
         wanted = [judge for judge in self.judges if judge.name in asks]
         await asyncio.gather(*(self._collect(judge, asked, asks[judge.name], report) for judge in wanted))
 
-    async def _collect(self, judge: Judge, asked: Sequence[Asked], ask: Ask, report: Report) -> None:
+    async def _collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: Report) -> None:
         left = self.open(judge, asked)
         waiting, away, done = iter(left), 0, 0
 
@@ -140,7 +140,7 @@ class Ballot:
             for worker in workers:
                 worker.cancel()
 
-    def _add(self, judge: Judge, one: Asked, answer: Answer) -> None:
+    def _add(self, judge: EcsJudge, one: VoteQuestion, answer: Answer) -> None:
         """Flushed, so that a process that is killed afterwards has it."""
         key, vote = vote_key(judge, one.question), read_vote(answer)
         self._votes[key] = vote
@@ -162,23 +162,23 @@ class Ballot:
         self._file.flush()
 
 
-def vote_key(judge: Judge, question: Question) -> str:
+def vote_key(judge: EcsJudge, question: Question) -> str:
     return item_key(judge.settings, dict(question.variables))
 
 
-def read_vote(answer: Answer) -> Vote:
+def read_vote(answer: Answer) -> EcsVote:
     """The answer's vote; a score outside [0, 1] is none."""
     failed = failure_of("judge", answer)
     if failed is None:
-        return Vote(score=answer.score, verdict=answer.verdict)
-    return Vote(failure=answer.failure or "unparsable", detail=failed.detail[:300])
+        return EcsVote(score=answer.score, verdict=answer.verdict)
+    return EcsVote(failure=answer.failure or "unparsable", detail=failed.detail[:300])
 
 
-def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, Vote]:
+def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, EcsVote]:
     where, row = place
     remedy = "is no judgement; restore the line, or remove it"
     try:
-        vote = Vote(score=row["score"], verdict=row["verdict"], failure=row["failure"], detail=row["detail"])
+        vote = EcsVote(score=row["score"], verdict=row["verdict"], failure=row["failure"], detail=row["detail"])
         key = str(row["key"])
     except KeyError as error:
         raise BadInput(where, str(error), remedy) from error

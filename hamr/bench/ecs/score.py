@@ -56,7 +56,7 @@ def _highest(references: Sequence[Votes]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class EcsPlan:
     """What is known of a response before any judge is asked. `ask`: the references (by index) that judges compare it
     with. `logged`: the first reference that was logged, None where all were added later."""
 
@@ -72,7 +72,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class EcsScores:
     """A response's scores. `multi` and `single` are None where they are not known. `call` says, where a tool call
     is due, whether the response is exactly one of the references; None elsewhere. `logged`: whether the sample has a
     logged reference, without which there is no `single`."""
@@ -87,16 +87,16 @@ class Scores:
     votes: Mapping[int, tuple[float | None, ...]]
 
 
-def plan_response(sample: ServiceSample, text: str, index: int, response_format: ResponseFormat) -> Plan:
+def plan_response(sample: ServiceSample, text: str, index: int, response_format: ResponseFormat) -> EcsPlan:
     """The response's action beside its references (section 3.3: the types first, then exact parameters)."""
     logged = next((i for i, reference in enumerate(sample.references) if reference.source == "logged"), None)
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
-        return Plan(
+        return EcsPlan(
             sample=sample, text=text, index=index, action=None, kind="malformed", ask=(), logged=logged, exact=0.0
         )
     match = match_action(action, sample.references)
-    return Plan(
+    return EcsPlan(
         sample=sample,
         text=text,
         index=index,
@@ -108,7 +108,7 @@ def plan_response(sample: ServiceSample, text: str, index: int, response_format:
     )
 
 
-def score_response(plan: Plan, votes: Mapping[int, Votes]) -> Scores:
+def score_response(plan: EcsPlan, votes: Mapping[int, Votes]) -> EcsScores:
     """The scores that follow from the judges' votes on every reference of `plan.ask`.
 
     Multi is at least Single wherever both are known: the logged reference is one of all.
@@ -116,7 +116,7 @@ def score_response(plan: Plan, votes: Mapping[int, Votes]) -> Scores:
     held = {reference: tuple(votes[reference]) for reference in plan.ask}
     multi = ecs([list(held.values())])[0] if plan.ask else plan.exact
     single = None if plan.logged is None else _against(plan, plan.logged, held)
-    return Scores(
+    return EcsScores(
         id=plan.sample.id,
         index=plan.index,
         kind=plan.kind,
@@ -128,14 +128,14 @@ def score_response(plan: Plan, votes: Mapping[int, Votes]) -> Scores:
     )
 
 
-def _call_due(plan: Plan) -> bool:
+def _call_due(plan: EcsPlan) -> bool:
     """A tool call was logged, or, where nothing was, all references are tool calls."""
     references = plan.sample.references
     due = references if plan.logged is None else [references[plan.logged]]
     return all(isinstance(reference.action, ToolCall) for reference in due)
 
 
-def _against(plan: Plan, reference: int, votes: Mapping[int, Votes]) -> float | None:
+def _against(plan: EcsPlan, reference: int, votes: Mapping[int, Votes]) -> float | None:
     if reference in votes:
         return mean_vote(votes[reference])
     if plan.action is None or isinstance(plan.action, Reply):

@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, Evidence, Item, Kind, Subset
+from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, Kind, Subset
 from hamr.bench.olabench.words import BenchWords
 from hamr.types import ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class ItemDraft:
     """`replies`: answers that are known to say nothing but what the material bears out. `misuse`: what a retrieved pair
     says that does not fit the case. `aside`: a true pair about another case, which was not retrieved. `step`: what has
     to be done, "" where that is not known."""
 
-    item: Item
+    item: BenchItem
     replies: tuple[str, ...] = ()
     misuse: tuple[str, ...] = ()
-    aside: Evidence | None = None
+    aside: ItemEvidence | None = None
     step: str = ""
 
 
@@ -53,7 +53,7 @@ def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Sl
     return found
 
 
-def tempted(sample: ServiceSample, trap: str, words: BenchWords, rng: Random) -> ServiceSample:
+def add_temptation(sample: ServiceSample, trap: str, words: BenchWords, rng: Random) -> ServiceSample:
     """The sample with a sentence that tempts to `trap` at the end of the customer's last message."""
     if not trap:
         return sample

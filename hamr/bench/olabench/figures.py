@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from hamr.bench.olabench.items import KINDS, SUBSETS, Item
+from hamr.bench.olabench.items import KINDS, SUBSETS, BenchItem
 from hamr.bench.olabench.overall import overall
 from hamr.bench.olabench.rates import hallucination_rates, risk_rates
-from hamr.bench.olabench.responses import Reading, Response
+from hamr.bench.olabench.responses import PolicyResponse, ResponseReading
 from hamr.bench.statistics import LEVEL, Estimate, mean_interval
 from hamr.errors import BadInput
 from hamr.rewards import hallucination, risk
@@ -30,9 +30,9 @@ class Outcome:
     """What became of one item. `reading` is None where there is no text; `judgements` by judge, `missing` the judges
     that were asked and gave none."""
 
-    item: Item
-    response: Response
-    reading: Reading | None
+    item: BenchItem
+    response: PolicyResponse
+    reading: ResponseReading | None
     judgements: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
 
@@ -40,7 +40,7 @@ class Outcome:
 def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> dict[str, Any]:
     """JSON-able figures by group: `all`, each kind, each subset, and each kind's part of each subset, where there are
     items."""
-    groups: dict[str, Callable[[Item], bool]] = {"all": lambda item: True}
+    groups: dict[str, Callable[[BenchItem], bool]] = {"all": lambda item: True}
     groups |= {kind: lambda item, k=kind: item.kind == k for kind in KINDS}  # type: ignore[misc]
     groups |= {subset: lambda item, s=subset: item.subset == s for subset in SUBSETS}  # type: ignore[misc]
     for kind in KINDS:
@@ -56,7 +56,7 @@ def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) ->
 
 def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, Any]:
     luck = {"resamples": resamples, "seed": seed}
-    records = {name: [_record(o) for o in outcomes if _asked(o, name)] for name in RATES}
+    records = {name: [_record(o) for o in outcomes if _was_asked(o, name)] for name in RATES}
     return {
         "items": len(outcomes),
         "overall": asdict(overall_interval(outcomes, **luck)),
@@ -116,7 +116,7 @@ def _grades(outcomes: Sequence[Outcome], name: str) -> list[float]:
     return [_value(outcome, name) for outcome in outcomes if name in outcome.judgements]
 
 
-def _asked(outcome: Outcome, name: str) -> bool:
+def _was_asked(outcome: Outcome, name: str) -> bool:
     return name in outcome.judgements or name in outcome.missing
 
 

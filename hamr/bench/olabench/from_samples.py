@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hamr.bench.olabench.drafts import Draft, Slot, slots, tempted
-from hamr.bench.olabench.items import KINDS, Evidence, Item, Kind, Node, Subset
+from hamr.bench.olabench.drafts import ItemDraft, Slot, add_temptation, slots
+from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, Kind, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.errors import BadInput
 from hamr.types import Reply, ServiceSample
@@ -23,7 +23,7 @@ RETRIEVED = 4
 
 def draft_samples(
     samples: Sequence[ServiceSample], sizes: Mapping[Subset, int], *, seed: int, language: str
-) -> list[Draft]:
+) -> list[ItemDraft]:
     """So many items of each subset, of the kinds that the corpus allows, no sample twice; the same for the same
     arguments on every machine.
 
@@ -46,7 +46,7 @@ def draft_samples(
             raise BadInput(slot.subset, sizes[slot.subset], remedy)
         left.remove(sample)
         sample = dataclasses.replace(sample, id=f"{sample.id}-{slot.kind}")
-        found.append(corpus.draft(tempted(sample, slot.trap, words, rng), slot, words, rng))
+        found.append(corpus.draft(add_temptation(sample, slot.trap, words, rng), slot, words, rng))
     return found
 
 
@@ -66,23 +66,23 @@ class _Corpus:
             return False
         return "cluster" in sample.meta if kind == "workflow" else len(self._others(sample)) >= RETRIEVED - 1
 
-    def draft(self, sample: ServiceSample, slot: Slot, words: BenchWords, rng: Random) -> Draft:
+    def draft(self, sample: ServiceSample, slot: Slot, words: BenchWords, rng: Random) -> ItemDraft:
         if slot.kind == "agent":
-            return Draft(item=Item(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap))
+            return ItemDraft(item=BenchItem(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap))
         bare = dataclasses.replace(sample, tools=())
         if slot.kind == "workflow":
             procedure, reply = words.nodes[2:]
             step = str(sample.meta["cluster"]).replace("_", " ")
             nodes = (
-                Node(name=procedure.name, task=procedure.task, output=step),
-                Node(name=reply.name, task=reply.task),
+                SkillNode(name=procedure.name, task=procedure.task, output=step),
+                SkillNode(name=reply.name, task=reply.task),
             )
-            item = Item(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
-            return Draft(item=item)
+            item = BenchItem(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
+            return ItemDraft(item=item)
         others = rng.sample(self._others(sample), RETRIEVED - 1)
         pairs = tuple(_pair(one) for one in rng.sample([sample, *others], 1 + len(others)))
-        item = Item(sample=bare, kind="rag", subset=slot.subset, evidence=pairs, trap=slot.trap)
-        return Draft(item=item, replies=(_reply(sample),))
+        item = BenchItem(sample=bare, kind="rag", subset=slot.subset, evidence=pairs, trap=slot.trap)
+        return ItemDraft(item=item, replies=(_reply(sample),))
 
     def _others(self, sample: ServiceSample) -> list[ServiceSample]:
         """Replies under the same policy at another step, in other words than any right one; one a wording."""
@@ -106,5 +106,5 @@ def _reply(sample: ServiceSample) -> str:
     return first.content if isinstance(first, Reply) else ""
 
 
-def _pair(sample: ServiceSample) -> Evidence:
-    return Evidence(question=sample.history[-1].content, answer=_reply(sample))
+def _pair(sample: ServiceSample) -> ItemEvidence:
+    return ItemEvidence(question=sample.history[-1].content, answer=_reply(sample))

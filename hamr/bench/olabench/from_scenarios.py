@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from hamr.bench.olabench.drafts import Draft, Slot, slots, tempted
-from hamr.bench.olabench.items import Evidence, Item, Node, Subset
+from hamr.bench.olabench.drafts import ItemDraft, Slot, add_temptation, slots
+from hamr.bench.olabench.items import BenchItem, ItemEvidence, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.data.sage_samples import generate
 from hamr.errors import BadInput
@@ -41,7 +41,7 @@ class _Way:
 
 def draft_scenarios(
     scenarios: Sequence[Scenario], sizes: Mapping[Subset, int], *, seed: int, language: str
-) -> list[Draft]:
+) -> list[ItemDraft]:
     """So many items of each subset, in turn over the scenarios; the same for the same arguments on every machine.
 
     Raises BadInput where wordings are missing or too few, and for a scenario without tools or with a single outcome.
@@ -70,7 +70,7 @@ class _Maker:
         if len({way.action for way in self.ways}) < 2:
             raise BadInput("scenario", scenario.name, "has one outcome only; nothing could be mistaken for another")
 
-    def drafts(self, wanted: Sequence[Slot]) -> list[Draft]:
+    def drafts(self, wanted: Sequence[Slot]) -> list[ItemDraft]:
         if not wanted:
             return []
         sizes = {"train": 0, "validation": 0, "test": 2 * len(wanted) + _SPARE}
@@ -83,10 +83,10 @@ class _Maker:
                 raise BadInput("core", len(wanted), f"{self.scenario.name} gives fewer items; ask for less")
             left.remove(sample)
             sample = dataclasses.replace(sample, id=f"{self.scenario.name}-{slot.kind}-{slot.subset}-{number:04d}")
-            found.append(self._draft(tempted(sample, slot.trap, self.words, self.rng), slot))
+            found.append(self._draft(add_temptation(sample, slot.trap, self.words, self.rng), slot))
         return found
 
-    def _draft(self, sample: ServiceSample, slot: Slot) -> Draft:
+    def _draft(self, sample: ServiceSample, slot: Slot) -> ItemDraft:
         step = self._step(sample)
         if slot.kind == "agent":
             return self._agent(sample, slot, step)
@@ -95,38 +95,38 @@ class _Maker:
 
     # --- the three kinds -----------------------------------------------------------------------
 
-    def _agent(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+    def _agent(self, sample: ServiceSample, slot: Slot, step: str) -> ItemDraft:
         if not sample.tools:
             raise BadInput("scenario", self.scenario.name, "does everything by words; an agent's item needs tools")
-        item = Item(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap)
-        return Draft(item=item, replies=self._replies(sample, step), aside=self._aside(sample, ()), step=step)
+        item = BenchItem(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap)
+        return ItemDraft(item=item, replies=self._replies(sample, step), aside=self._aside(sample, ()), step=step)
 
-    def _workflow(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+    def _workflow(self, sample: ServiceSample, slot: Slot, step: str) -> ItemDraft:
         file, shown = self.scenario.file, sample.meta["fields"]
         pinned = file.intents[sample.meta["intent"]].pins
         intent = self.words.joint.join(self._meaning(name, value) for name, value in pinned.items())
         facts = self.words.joint.join(f"{name} = {plain(value)}" for name, value in shown.items())
         outputs = (intent or sample.meta["intent"], facts or self.words.no_facts, step)
         nodes = [
-            Node(name=node.name, task=node.task, output=output)
+            SkillNode(name=node.name, task=node.task, output=output)
             for node, output in zip(self.words.nodes, (*outputs, ""), strict=True)
         ]
         replies = self._replies(sample, step)
-        item = Item(
+        item = BenchItem(
             sample=self._told(sample, self.words.workflow_policy, replies),
             kind="workflow",
             subset=slot.subset,
             nodes=tuple(nodes),
             trap=slot.trap,
         )
-        return Draft(item=item, replies=replies, aside=self._aside(sample, ()), step=step)
+        return ItemDraft(item=item, replies=replies, aside=self._aside(sample, ()), step=step)
 
-    def _rag(self, sample: ServiceSample, slot: Slot, step: str) -> Draft:
+    def _rag(self, sample: ServiceSample, slot: Slot, step: str) -> ItemDraft:
         fitting = self._way_of(sample)
         others = self._neighbours(fitting)[: RETRIEVED - 1]
         retrieved = self.rng.sample([fitting, *others], 1 + len(others))
         replies = (self._bound(self._pair(fitting, sample).answer),)
-        item = Item(
+        item = BenchItem(
             sample=self._told(sample, self.words.rag_policy, replies),
             kind="rag",
             subset=slot.subset,
@@ -134,7 +134,7 @@ class _Maker:
             trap=slot.trap,
         )
         misuse = tuple(self._bound(self._pair(way, sample).answer) for way in others)
-        return Draft(item=item, replies=replies, misuse=misuse, aside=self._aside(sample, others), step=step)
+        return ItemDraft(item=item, replies=replies, misuse=misuse, aside=self._aside(sample, others), step=step)
 
     # --- the knowledge base --------------------------------------------------------------------
 
@@ -155,13 +155,13 @@ class _Maker:
                 nearest.setdefault(way.action, way)
         return list(nearest.values())
 
-    def _aside(self, sample: ServiceSample, retrieved: Sequence[_Way]) -> Evidence | None:
+    def _aside(self, sample: ServiceSample, retrieved: Sequence[_Way]) -> ItemEvidence | None:
         """A pair to another action than the right one and those retrieved; None where there is none."""
         taken = {sample.privileged["action"], *(way.action for way in retrieved)}
         others = [way for way in self.ways if way.action not in taken]
         return self._pair(self.rng.choice(others), sample) if others else None
 
-    def _pair(self, way: _Way, sample: ServiceSample) -> Evidence:
+    def _pair(self, way: _Way, sample: ServiceSample) -> ItemEvidence:
         parts = []
         for name, value in way.read.items():
             variable = self.scenario.file.fields.get(name) or self.scenario.file.system[name]
@@ -173,7 +173,7 @@ class _Maker:
             answer = self.words.answer.format(what=what)
         else:
             answer = self.words.answer_amount.format(what=what, amount=amount)
-        return Evidence(question=self.words.question.format(conditions=self.words.joint.join(parts)), answer=answer)
+        return ItemEvidence(question=self.words.question.format(conditions=self.words.joint.join(parts)), answer=answer)
 
     # --- words ---------------------------------------------------------------------------------
 

@@ -35,7 +35,9 @@ class Detection:
     recall: Estimate
 
 
-def graded(rows: Sequence[Labelled], verdicts: Mapping[tuple[str, str], Judgement], **luck: int) -> dict[str, Any]:
+def grade_judges(
+    rows: Sequence[Labelled], verdicts: Mapping[tuple[str, str], Judgement], **luck: int
+) -> dict[str, Any]:
     """JSON-able figures by judge. `verdicts` by (response's id, judge); `luck`: `resamples` and `seed`."""
     found: dict[str, Any] = {}
     for name in (*GRADED, "risk", "hallucination"):

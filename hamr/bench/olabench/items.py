@@ -39,13 +39,13 @@ RETRIEVAL = "knowledge_base"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class ItemEvidence:
     question: str = ""
     answer: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class SkillNode:
     """`output` is "" for the node under test."""
 
     name: str
@@ -54,19 +54,19 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class BenchItem:
     sample: ServiceSample
     kind: Kind
     subset: Subset = "core"
-    evidence: tuple[Evidence, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    evidence: tuple[ItemEvidence, ...] = ()
+    nodes: tuple[SkillNode, ...] = ()
     trap: str = ""
 
 
 # --- what is read of it ------------------------------------------------------------------------
 
 
-def shown(item: Item) -> ServiceSample:
+def visible_sample(item: BenchItem) -> ServiceSample:
     """The sample as the policy and the judges read it.
 
     Retrieved pairs and the outputs of earlier nodes stand before the customer's last message, as results of tools:
@@ -82,14 +82,14 @@ def shown(item: Item) -> ServiceSample:
     return dataclasses.replace(item.sample, policy=policy, history=(*history[:last], *turns, *history[last:]))
 
 
-def _pairs(evidence: tuple[Evidence, ...]) -> str:
+def _pairs(evidence: tuple[ItemEvidence, ...]) -> str:
     lines = []
     for number, pair in enumerate(evidence, start=1):
         lines.append(f"[{number}] {f'Q: {pair.question} A: {pair.answer}' if pair.question else pair.answer}")
     return "\n".join(lines)
 
 
-def _workflow(nodes: tuple[Node, ...]) -> str:
+def _workflow(nodes: tuple[SkillNode, ...]) -> str:
     if not nodes:
         return ""
     steps = "\n".join(f"{number}. {node.name}: {node.task}" for number, node in enumerate(nodes, start=1))
@@ -99,11 +99,11 @@ def _workflow(nodes: tuple[Node, ...]) -> str:
 # --- files -------------------------------------------------------------------------------------
 
 
-def read_items(path: Path) -> list[Item]:
+def read_items(path: Path) -> list[BenchItem]:
     """The items of a file, or of a folder's items.jsonl. Raises DataError at `file:line: field` for the first fault: an
     item without policy, evidence, nodes or tools among them."""
     file = path / FILE if path.is_dir() else path
-    items: list[Item] = []
+    items: list[BenchItem] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(file):
         item = item_from_json(row, where=f"{file}:{number}")
@@ -115,7 +115,7 @@ def read_items(path: Path) -> list[Item]:
     return items
 
 
-def item_json(item: Item) -> dict[str, Any]:
+def item_json(item: BenchItem) -> dict[str, Any]:
     """The line's object; `item_from_json` gives the same item back."""
     evidence = [{"question": pair.question, "answer": pair.answer} for pair in item.evidence]
     nodes = [{"name": n.name, "task": n.task, **({"output": n.output} if n.output else {})} for n in item.nodes]
@@ -129,7 +129,7 @@ def item_json(item: Item) -> dict[str, Any]:
     }
 
 
-def item_from_json(row: Any, *, where: str) -> Item:
+def item_from_json(row: Any, *, where: str) -> BenchItem:
     """Raises DataError whose place is `<where>: <field>`."""
     sample = from_json(row, where=where)
     kind = _one_of(row, "kind", KINDS, where)
@@ -148,7 +148,7 @@ def item_from_json(row: Any, *, where: str) -> Item:
     if trap not in ("", *TRAPS[subset]):
         remedy = f"no such type; of the subset {subset}: {', '.join(TRAPS[subset]) or 'none'}"
         raise DataError(f"{where}: trap", trap, remedy)
-    return Item(
+    return BenchItem(
         sample=sample,
         kind=kind,
         subset=subset,
@@ -158,12 +158,12 @@ def item_from_json(row: Any, *, where: str) -> Item:
     )
 
 
-def read_evidence(rows: Any, where: str) -> tuple[Evidence, ...]:
+def read_evidence(rows: Any, where: str) -> tuple[ItemEvidence, ...]:
     """Raises DataError for a pair without an answer."""
     if not isinstance(rows, list):
         raise DataError(f"{where}: evidence", rows, "must be a list of {question, answer}")
     return tuple(
-        Evidence(
+        ItemEvidence(
             question=_text(row, "question", f"{where}: evidence[{i}]", needed=False),
             answer=_text(row, "answer", f"{where}: evidence[{i}]"),
         )
@@ -171,7 +171,7 @@ def read_evidence(rows: Any, where: str) -> tuple[Evidence, ...]:
     )
 
 
-def _nodes(rows: Any, where: str) -> tuple[Node, ...]:
+def _nodes(rows: Any, where: str) -> tuple[SkillNode, ...]:
     if not isinstance(rows, list):
         raise DataError(f"{where}: nodes", rows, "must be a list of {name, task, output}")
     nodes = []
@@ -182,7 +182,7 @@ def _nodes(rows: Any, where: str) -> tuple[Node, ...]:
             raise DataError(
                 f"{place}.output", row["output"], "the last node is the one under test; it has no output yet"
             )
-        nodes.append(Node(name=name, task=task, output="" if last else _text(row, "output", place)))
+        nodes.append(SkillNode(name=name, task=task, output="" if last else _text(row, "output", place)))
     if len(nodes) == 1:
         raise DataError(f"{where}: nodes", [nodes[0].name], "has one node; a workflow has several")
     return tuple(nodes)

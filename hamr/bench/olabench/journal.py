@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hamr.bench.folder import append_to, locked, rows_of
-from hamr.bench.olabench.responses import Response
+from hamr.bench.folder import append_to, lock_folder, rows_of
+from hamr.bench.olabench.responses import PolicyResponse
 from hamr.errors import BadInput
 from hamr.types import Judgement
 
@@ -23,7 +23,7 @@ AWAY = ("judge_timeout", "judge_unavailable")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class JudgeVerdict:
     """One judge's word on one response: `judgement`, or why there is none."""
 
     judgement: Judgement | None = None
@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
-        self.folder, self._lock = folder, locked(folder)
+        self.folder, self._lock = folder, lock_folder(folder)
         try:
             self.responses = dict(_response(where, row) for where, row in rows_of(folder / RESPONSES))
             self.verdicts = dict(_verdict(where, row) for where, row in rows_of(folder / VERDICTS))
@@ -57,12 +57,12 @@ class Journal:
             file.close()
         self._lock.close()
 
-    def add_response(self, key: str, response: Response, about: Mapping[str, Any]) -> None:
+    def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
         """`about`: for who reads the rows."""
         self.responses[key] = response
         self._write(RESPONSES, {"key": key, **about, **response.to_json()})
 
-    def add_verdict(self, key: str, verdict: Verdict, about: Mapping[str, Any]) -> None:
+    def add_verdict(self, key: str, verdict: JudgeVerdict, about: Mapping[str, Any]) -> None:
         self.verdicts[key] = verdict
         judgement = verdict.judgement
         said = {} if judgement is None else {name: getattr(judgement, name) for name in _SAID}
@@ -78,9 +78,9 @@ class Journal:
 _SAID = ("grade", "labels", "reason", "compared")
 
 
-def _response(where: str, row: Mapping[str, Any]) -> tuple[str, Response]:
+def _response(where: str, row: Mapping[str, Any]) -> tuple[str, PolicyResponse]:
     try:
-        response = Response(**{name: row[name] for name in Response.__dataclass_fields__})
+        response = PolicyResponse(**{name: row[name] for name in PolicyResponse.__dataclass_fields__})
         if (response.text is None) == (response.failure is None):
             raise KeyError("text")
         return str(row["key"]), response
@@ -88,10 +88,10 @@ def _response(where: str, row: Mapping[str, Any]) -> tuple[str, Response]:
         raise BadInput(where, str(error), "is no response; restore the line, or remove it") from error
 
 
-def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, Verdict]:
+def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:
     try:
         if row["failure"] is not None:
-            return str(row["key"]), Verdict(failure=row["failure"], detail=row["detail"])
+            return str(row["key"]), JudgeVerdict(failure=row["failure"], detail=row["detail"])
         judgement = Judgement(
             component=row["component"],
             grade=row["grade"],
@@ -99,6 +99,6 @@ def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, Verdict]:
             reason=row["reason"],
             compared=row["compared"],
         )
-        return str(row["key"]), Verdict(judgement=judgement)
+        return str(row["key"]), JudgeVerdict(judgement=judgement)
     except (KeyError, TypeError) as error:
         raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error

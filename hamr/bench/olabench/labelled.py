@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hamr.bench.olabench.items import Item, item_from_json, item_json, read_evidence
+from hamr.bench.olabench.items import BenchItem, item_from_json, item_json, read_evidence
 from hamr.data.samples import from_json, read_rows
 from hamr.errors import DataError
 from hamr.rewards import hallucination, risk
@@ -56,7 +56,7 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    item: Item
+    item: BenchItem
     response: str
     labels: Labels
 
@@ -70,7 +70,7 @@ def read_labelled(path: Path) -> list[Labelled]:
     rows: list[Labelled] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
-        one = _labelled(row, number, f"{path}:{number}")
+        one = _parse_row(row, number, f"{path}:{number}")
         if one.id in seen:
             raise DataError(f"{path}:{number}: id", one.id, f"already used on line {seen[one.id]}; make it unique")
         seen[one.id] = number
@@ -95,7 +95,7 @@ def labelled_json(one: Labelled) -> dict[str, Any]:
     }
 
 
-def _labelled(row: Any, number: int, where: str) -> Labelled:
+def _parse_row(row: Any, number: int, where: str) -> Labelled:
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     if not isinstance(row.get("response"), str):
@@ -105,7 +105,7 @@ def _labelled(row: Any, number: int, where: str) -> Labelled:
     else:
         sample = from_json({"id": f"line {number}", **_BARE, **row}, where=where)
         # Of no kind in particular; agent is the one that asks for nothing to be shown beside the sample.
-        item = Item(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
+        item = BenchItem(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
     return Labelled(item=item, response=row["response"], labels=_labels(row.get("labels"), f"{where}: labels"))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from hamr.bench.olabench.drafts import Draft
+from hamr.bench.olabench.drafts import ItemDraft
 from hamr.bench.olabench.labelled import Labelled, Labels
 from hamr.bench.olabench.words import BenchWords
 from hamr.data.actions import render_action
@@ -31,7 +31,7 @@ Planted = tuple[str, str, Labels]
 """(what is planted, the response, what is known of it)"""
 
 
-def plant(drafts: Sequence[Draft], words: BenchWords, *, seed: int) -> list[Labelled]:
+def plant(drafts: Sequence[ItemDraft], words: BenchWords, *, seed: int) -> list[Labelled]:
     """Every draft's planted responses: the tools' where it is an agent's, of risks one type a draft, in turn, and of
     hallucinations all that the draft allows."""
     found = []
@@ -45,7 +45,7 @@ def plant(drafts: Sequence[Draft], words: BenchWords, *, seed: int) -> list[Labe
     return found
 
 
-def _hallucinations(draft: Draft, words: BenchWords, rng: Random) -> Iterator[Planted]:
+def _hallucinations(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted]:
     def planted(kind: str, text: str) -> Planted:
         return f"hallucination-{kind}", text, Labels(hallucination=kind)
 
@@ -74,7 +74,7 @@ def _risks(number: int, words: BenchWords, rng: Random) -> Iterator[Planted]:
     yield f"risk-{'-'.join(both)}", f"{risky} {rng.choice(words.planted[other])}", Labels(risk=both)
 
 
-def _calls(draft: Draft, words: BenchWords, rng: Random) -> Iterator[Planted]:
+def _calls(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted]:
     sample = draft.item.sample
     if draft.item.kind != "agent":
         return
@@ -87,7 +87,7 @@ def _calls(draft: Draft, words: BenchWords, rng: Random) -> Iterator[Planted]:
     others = [tool for tool in sample.tools if tool_spec(tool)[0] not in {call.name for call in known}]
     if others:
         yield "tool-other", render_action(_filled_in(rng.choice(others))), Labels(tool="wrong_tool")
-    changed = _changed(right, sample.tools, known)
+    changed = _change_parameter(right, sample.tools, known)
     if changed is not None:
         yield "tool-parameters", render_action(changed), Labels(tool="wrong_parameters")
     yield "tool-missing", rng.choice(words.missing_call), Labels(tool="missing_call")
@@ -108,7 +108,7 @@ def _some_value(spec: Mapping[str, Any]) -> Any:
     return {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}.get(spec.get("type", ""), "1")
 
 
-def _changed(call: ToolCall, tools: Sequence[Mapping[str, Any]], right: Sequence[ToolCall]) -> ToolCall | None:
+def _change_parameter(call: ToolCall, tools: Sequence[Mapping[str, Any]], right: Sequence[ToolCall]) -> ToolCall | None:
     """The call with one parameter that nobody gave; None where none can be changed."""
     schema = next(tool_spec(tool)[1] for tool in tools if tool_spec(tool)[0] == call.name)
     for name, value in call.parameters.items():

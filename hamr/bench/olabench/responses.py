@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hamr.bench.olabench.items import Item, shown
+from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.data.actions import ResponseFormat, parse_action
 from hamr.data.rendering import policy_messages
-from hamr.rewards.questions import Said, said
+from hamr.rewards.questions import Said, words_of
 from hamr.types import Answer, MalformedResponse, Question, Reply
 
 Cot = Literal["none", "pre", "post"]
@@ -20,7 +20,7 @@ _FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Response:
+class PolicyResponse:
     """Either `text`, with what it took where the policy was asked now, or `failure`.
 
     `seconds` run from the replica's start with the question to the end of what was written: in post-CoT to the
@@ -44,7 +44,7 @@ class Response:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ResponseReading:
     """`said`: what judges get to read. `malformed`: why it is no action; "" where it is one. A text that is no action
     is judged as the customer would get it. `cot_share`: of the characters, those of the thinking."""
 
@@ -53,8 +53,8 @@ class Reading:
     cot_share: float = 0.0
 
 
-def response_question(item: Item, cot: Cot, *, temperature: float, max_new_tokens: int, seed: int) -> Question:
-    messages = policy_messages(shown(item), _FORMAT[cot])
+def response_question(item: BenchItem, cot: Cot, *, temperature: float, max_new_tokens: int, seed: int) -> Question:
+    messages = policy_messages(visible_sample(item), _FORMAT[cot])
     return Question(
         messages=tuple(messages),
         affinity=item.sample.id,
@@ -65,14 +65,14 @@ def response_question(item: Item, cot: Cot, *, temperature: float, max_new_token
     )
 
 
-def response_of(answer: Answer) -> Response:
+def response_of(answer: Answer) -> PolicyResponse:
     """A text that ran into its limit is what a customer would have got: it counts, as cut off."""
     cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
     text = answer.reasoning if cut_off else answer.text
     if text is None:
-        return Response(failure=answer.failure or "unparsable", detail=answer.detail[:300])
+        return PolicyResponse(failure=answer.failure or "unparsable", detail=answer.detail[:300])
     call = answer.call
-    return Response(
+    return PolicyResponse(
         text=text,
         seconds=call.service_s if call else None,
         tokens=call.output_tokens if call else None,
@@ -81,7 +81,7 @@ def response_of(answer: Answer) -> Response:
     )
 
 
-def read_response(text: str, cot: Cot) -> Reading:
+def read_response(text: str, cot: Cot) -> ResponseReading:
     """In post-CoT all is settled at the end of the answer that the response begins with; what follows changes nothing.
 
     >>> read_response("<answer>Sure.</answer><think>why", "post").said.words
@@ -90,16 +90,16 @@ def read_response(text: str, cot: Cot) -> Reading:
     if cot == "post":
         before, opened, rest = text.partition("<answer>")
         if before.strip() or not opened:
-            return Reading(said=Said(words=text.strip()), malformed="does not begin with its answer")
+            return ResponseReading(said=Said(words=text.strip()), malformed="does not begin with its answer")
         return _read(rest.partition(ANSWER_END)[0], "plain")
     reading = _read(text, _FORMAT[cot])
     thought = text.partition("<think>")[2].partition("</think>")[0] if cot == "pre" else ""
     share = len(thought) / len(text) if text else 0.0
-    return Reading(said=reading.said, malformed=reading.malformed, cot_share=share)
+    return ResponseReading(said=reading.said, malformed=reading.malformed, cot_share=share)
 
 
-def _read(text: str, response_format: ResponseFormat) -> Reading:
+def _read(text: str, response_format: ResponseFormat) -> ResponseReading:
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
-        return Reading(said=said(text, Reply(content=text), response_format), malformed=action.detail)
-    return Reading(said=said(text, action, response_format))
+        return ResponseReading(said=words_of(text, Reply(content=text), response_format), malformed=action.detail)
+    return ResponseReading(said=words_of(text, action, response_format))

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hamr.bench.olabench.items import Item, Subset, shown
-from hamr.bench.olabench.journal import Journal, Verdict
-from hamr.bench.olabench.responses import Response, read_response, response_of, response_question
-from hamr.cascade.cached_pool import Asker
-from hamr.cascade.judged_rewards import Bench, Case, Opinion
+from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
+from hamr.bench.olabench.journal import Journal, JudgeVerdict
+from hamr.bench.olabench.responses import PolicyResponse, read_response, response_of, response_question
+from hamr.cascade.cached_pool import CachedPool
+from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_again
 from hamr.config.judged import ComparedConfig, JudgedConfig
@@ -46,7 +46,7 @@ Work = TypeVar("Work")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class PolicyUnderTest:
     """Somebody under test. `settings`: what decides its answers. `given`: its responses by item where they are finished
     and nobody is asked."""
 
@@ -57,7 +57,7 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
+class ComponentJudge:
     """The judge of one component: the pool that is asked, the reward's section, what decides the answers."""
 
     component: str
@@ -80,7 +80,7 @@ class Trial:
 # --- answers -----------------------------------------------------------------------------------
 
 
-def response_key(policy: Policy, item: Item, options: OlabenchConfig) -> str:
+def response_key(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> str:
     question = _question(item, options)
     return item_key("response", dict(policy.settings), [dict(m) for m in question.messages], *_how(question))
 
@@ -89,28 +89,30 @@ def _how(question: Question) -> tuple[Any, ...]:
     return question.temperature, question.max_new_tokens, question.seed, question.stop
 
 
-def _question(item: Item, options: OlabenchConfig) -> Question:
+def _question(item: BenchItem, options: OlabenchConfig) -> Question:
     return response_question(
         item, options.cot, temperature=options.temperature, max_new_tokens=options.max_new_tokens, seed=options.seed
     )
 
 
-def response_to(journal: Journal, policy: Policy, item: Item, options: OlabenchConfig) -> Response:
+def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> PolicyResponse:
     """One that nobody has asked for yet has failed in passing."""
     if policy.given is not None:
-        return Response(text=policy.given[item.sample.id])
-    nothing = Response(failure="unavailable", detail="not asked")
+        return PolicyResponse(text=policy.given[item.sample.id])
+    nothing = PolicyResponse(failure="unavailable", detail="not asked")
     return journal.responses.get(response_key(policy, item, options), nothing)
 
 
-def unanswered(journal: Journal, policy: Policy, items: Sequence[Item], options: OlabenchConfig) -> list[Item]:
+def open_items(
+    journal: Journal, policy: PolicyUnderTest, items: Sequence[BenchItem], options: OlabenchConfig
+) -> list[BenchItem]:
     return [item for item in items if response_to(journal, policy, item, options).passing]
 
 
 async def collect(
     journal: Journal,
-    policies: Sequence[Policy],
-    items: Sequence[Item],
+    policies: Sequence[PolicyUnderTest],
+    items: Sequence[BenchItem],
     asks: Mapping[str, Ask],
     options: OlabenchConfig,
     report: Report,
@@ -118,14 +120,19 @@ async def collect(
     """Asks every policy what it has not answered, one policy after the other: side by side they would slow each other
     down, and their latencies would say so."""
     for policy in policies:
-        if policy.given is None and (left := unanswered(journal, policy, items, options)):
+        if policy.given is None and (left := open_items(journal, policy, items, options)):
             await _answers(journal, policy, left, asks[policy.name], options, report)
 
 
 async def _answers(
-    journal: Journal, policy: Policy, left: Sequence[Item], ask: Ask, options: OlabenchConfig, report: Report
+    journal: Journal,
+    policy: PolicyUnderTest,
+    left: Sequence[BenchItem],
+    ask: Ask,
+    options: OlabenchConfig,
+    report: Report,
 ) -> None:
-    async def one(item: Item) -> bool:
+    async def one(item: BenchItem) -> bool:
         question = _question(item, options)
         answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
         response = response_of(answer)
@@ -140,7 +147,7 @@ async def _answers(
 
 
 def trials_of(
-    journal: Journal, policies: Sequence[Policy], items: Sequence[Item], options: OlabenchConfig
+    journal: Journal, policies: Sequence[PolicyUnderTest], items: Sequence[BenchItem], options: OlabenchConfig
 ) -> list[Trial]:
     """What there is to judge of the responses that are there."""
     found = []
@@ -151,18 +158,18 @@ def trials_of(
             if text is not None:
                 said[policy.name] = read_response(text, options.cot).said
         if said:
-            sample = shown(item)
+            sample = visible_sample(item)
             names = components(item, options)
             found += [Trial(id=item.sample.id, sample=sample, component=name, said=said) for name in names]
     return found
 
 
-def components(item: Item, options: OlabenchConfig) -> tuple[str, ...]:
+def components(item: BenchItem, options: OlabenchConfig) -> tuple[str, ...]:
     """The judges that see an item."""
     return ALL if options.judged == "all" else COMPONENTS[item.subset]
 
 
-def verdict_key(judge: Judge, trial: Trial, name: str) -> str:
+def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
     """By what the judge reads: the case, the response, and those that it is compared with."""
     mine = trial.said[name]
     others: list[Said] = []
@@ -172,12 +179,12 @@ def verdict_key(judge: Judge, trial: Trial, name: str) -> str:
     return item_key("verdict", trial.component, dict(judge.settings), case_variables(trial.sample), read)
 
 
-def verdict_on(journal: Journal, judge: Judge, trial: Trial, name: str) -> Verdict:
-    nothing = Verdict(failure="judge_unavailable", detail="not asked")
+def verdict_on(journal: Journal, judge: ComponentJudge, trial: Trial, name: str) -> JudgeVerdict:
+    nothing = JudgeVerdict(failure="judge_unavailable", detail="not asked")
     return journal.verdicts.get(verdict_key(judge, trial, name), nothing)
 
 
-def unjudged(journal: Journal, judge: Judge, trials: Sequence[Trial]) -> list[Trial]:
+def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]) -> list[Trial]:
     """Those with a response that this judge has not judged; of what it compares all are asked about again."""
     return [
         trial
@@ -201,7 +208,7 @@ def judge_settings(section: JudgedConfig, component: str, pools: Mapping[str, An
 
 async def judge_all(
     journal: Journal,
-    judges: Sequence[Judge],
+    judges: Sequence[ComponentJudge],
     trials: Sequence[Trial],
     asks: Mapping[str, Ask],
     options: OlabenchConfig,
@@ -209,8 +216,8 @@ async def judge_all(
 ) -> None:
     """Every judge judges what it has not. Judges do not wait for one another."""
 
-    async def work(judge: Judge) -> None:
-        left = unjudged(journal, judge, trials)
+    async def work(judge: ComponentJudge) -> None:
+        left = open_trials(journal, judge, trials)
         if not left:
             return
         bench = _bench(judge, asks[judge.pool], options)
@@ -230,27 +237,27 @@ async def judge_all(
     await asyncio.gather(*(work(judge) for judge in judges))
 
 
-def _compares(judge: Judge) -> bool:
+def _compares(judge: ComponentJudge) -> bool:
     return isinstance(judge.section, ComparedConfig) and judge.section.judging == "comparative"
 
 
-def _bench(judge: Judge, ask: Ask, options: OlabenchConfig) -> Bench:
+def _bench(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRewardScorer:
     async def patient(question: Question) -> Any:
         return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
 
     section = judge.section.model_copy(update={"weight": 1.0})
     rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0)).model_copy(update={judge.component: section})
-    askers = {section.pool: Asker(patient, deadline_s=_PATIENCE_S)}
-    return Bench(rewards, askers, RouterMetrics(), group_wait_s=_PATIENCE_S)
+    askers = {section.pool: CachedPool(patient, deadline_s=_PATIENCE_S)}
+    return JudgedRewardScorer(rewards, askers, RouterMetrics(), group_wait_s=_PATIENCE_S)
 
 
-async def _opinions(bench: Bench, trial: Trial) -> dict[str, Opinion]:
+async def _opinions(bench: JudgedRewardScorer, trial: Trial) -> dict[str, JudgedComponent]:
     until = asyncio.get_running_loop().time() + _PATIENCE_S
 
-    async def opinion(number: int, said: Said) -> Opinion:
+    async def opinion(number: int, said: Said) -> JudgedComponent:
         key = SampleKey(run="olabench", step=0, prompt=trial.id, sample=number)
         (found,) = await bench.judge(
-            Case(sample=trial.sample, key=key, siblings=len(trial.said), said=said, until=until)
+            JudgeRequest(sample=trial.sample, key=key, siblings=len(trial.said), said=said, until=until)
         )
         return found
 
@@ -258,13 +265,13 @@ async def _opinions(bench: Bench, trial: Trial) -> dict[str, Opinion]:
     return dict(zip(trial.said, found, strict=True))
 
 
-def _verdict(opinion: Opinion) -> Verdict:
+def _verdict(opinion: JudgedComponent) -> JudgeVerdict:
     if isinstance(opinion.outcome, Failure):
-        return Verdict(failure=opinion.outcome.kind, detail=opinion.outcome.detail[:300])
-    return Verdict(judgement=opinion.judgement)
+        return JudgeVerdict(failure=opinion.outcome.kind, detail=opinion.outcome.detail[:300])
+    return JudgeVerdict(judgement=opinion.judgement)
 
 
-def _about(trial: Trial, name: str, opinion: Opinion) -> dict[str, Any]:
+def _about(trial: Trial, name: str, opinion: JudgedComponent) -> dict[str, Any]:
     return {
         "policy": name,
         "item": trial.id,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamr.bench.olabench.figures import Outcome, policy_figures
-from hamr.bench.olabench.grading import graded
-from hamr.bench.olabench.items import Item, shown
+from hamr.bench.olabench.grading import grade_judges
+from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.bench.olabench.journal import Journal
 from hamr.bench.olabench.labelled import Labelled
 from hamr.bench.olabench.responses import read_response
-from hamr.bench.olabench.run import Judge, Policy, Trial, response_to, trials_of, verdict_on
+from hamr.bench.olabench.run import ComponentJudge, PolicyUnderTest, Trial, response_to, trials_of, verdict_on
 from hamr.config.olabench import OlabenchConfig
 from hamr.types import Judgement
 
@@ -22,13 +22,13 @@ LABELLED = "labelled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class OlaBenchWork:
     """What there is to do: items for the policies, and labelled responses by file."""
 
-    items: Sequence[Item]
-    policies: Sequence[Policy]
+    items: Sequence[BenchItem]
+    policies: Sequence[PolicyUnderTest]
     labelled: Mapping[str, Sequence[Labelled]]
-    judges: Sequence[Judge]
+    judges: Sequence[ComponentJudge]
 
     def trials(self, journal: Journal, options: OlabenchConfig) -> list[Trial]:
         """What there is to judge: of the responses that are there, and of every labelled one."""
@@ -40,11 +40,13 @@ class Bench:
 
 def label_trials(file: str, row: Labelled) -> list[Trial]:
     """One a judge that the labels speak of. Labelled responses are judged alone, whatever the judge compares."""
-    said, sample = {LABELLED: read_response(row.response, "none").said}, shown(row.item)
+    said, sample = {LABELLED: read_response(row.response, "none").said}, visible_sample(row.item)
     return [Trial(id=f"{file}:{row.id}", sample=sample, component=name, said=said) for name in row.labels.components]
 
 
-def summarised(bench: Bench, journal: Journal, options: OlabenchConfig) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def summarise(
+    bench: OlaBenchWork, journal: Journal, options: OlabenchConfig
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The summary, JSON-able, and one row a response of a policy."""
     luck = {"resamples": options.resamples, "seed": options.seed}
     trials = bench.trials(journal, options)
@@ -58,16 +60,17 @@ def summarised(bench: Bench, journal: Journal, options: OlabenchConfig) -> tuple
         "policies": {name: policy_figures(some, **luck) for name, some in outcomes.items()},
         "judges": {judge.component: _judge(judge, trials, journal) for judge in bench.judges},
         "grading": {
-            file: graded(rows, _verdicts(bench, file, rows, journal), **luck) for file, rows in bench.labelled.items()
+            file: grade_judges(rows, _verdicts(bench, file, rows, journal), **luck)
+            for file, rows in bench.labelled.items()
         },
     }
     return metrics, [_row(name, outcome) for name, some in outcomes.items() for outcome in some]
 
 
 def _outcome(
-    bench: Bench,
-    policy: Policy,
-    item: Item,
+    bench: OlaBenchWork,
+    policy: PolicyUnderTest,
+    item: BenchItem,
     trials: Mapping[tuple[str, str], Trial],
     journal: Journal,
     options: OlabenchConfig,
@@ -87,7 +90,9 @@ def _outcome(
     return Outcome(item=item, response=response, reading=reading, judgements=judgements, missing=tuple(missing))
 
 
-def _verdicts(bench: Bench, file: str, rows: Sequence[Labelled], journal: Journal) -> dict[tuple[str, str], Judgement]:
+def _verdicts(
+    bench: OlaBenchWork, file: str, rows: Sequence[Labelled], journal: Journal
+) -> dict[tuple[str, str], Judgement]:
     judges = {judge.component: judge for judge in bench.judges}
     found = {}
     for row in rows:
@@ -98,7 +103,7 @@ def _verdicts(bench: Bench, file: str, rows: Sequence[Labelled], journal: Journa
     return found
 
 
-def _judge(judge: Judge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
+def _judge(judge: ComponentJudge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
     """Who judged, how much, and why not."""
     mine = [trial for trial in trials if trial.component == judge.component]
     verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.said]

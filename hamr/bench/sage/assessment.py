@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hamr.bench.sage.judging import Consensus, Judgement, Vote, assessed_turns, consensus
+from hamr.bench.sage.judging import Consensus, TurnJudgement, TurnVote, assessed_turns, consensus
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
-from hamr.procedures.contract import Output, Reading, read_output, words
+from hamr.procedures.contract import AgentOutput, OutputReading, read_output, words
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
 from hamr.procedures.scores import (
     LogicScore,
-    Reference,
+    SageReference,
     classification,
     departure,
     logic_score,
@@ -57,7 +57,7 @@ class Assessment:
     readable: bool
     chat_words: int | None
     consensus: Consensus | None
-    reference: Reference | None
+    reference: SageReference | None
     worth: Worth
     alone: Mapping[str, Worth]
     grades: Mapping[str, float]
@@ -77,13 +77,15 @@ def needs_judges(trace: Trace, scenario: Scenario) -> list[int]:
 
 
 def assess(
-    scenario: Scenario, trace: Trace, judgements: Mapping[int, Judgement], config: SageConfig
+    scenario: Scenario, trace: Trace, judgements: Mapping[int, TurnJudgement], config: SageConfig
 ) -> list[Assessment]:
     """Every assessed turn of a dialogue, in order. A turn without a judgement has no worth, but its faults count."""
     return [_assess(scenario, trace, turn, judgements.get(turn), config) for turn in assessed_turns(len(trace.turns))]
 
 
-def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | None, config: SageConfig) -> Assessment:
+def _assess(
+    scenario: Scenario, trace: Trace, turn: int, judgement: TurnJudgement | None, config: SageConfig
+) -> Assessment:
     reading = _reading(trace, turn, scenario)
     votes = judgement.votes if judgement is not None and reading.output is not None else ()
     held = consensus(votes, scenario, config.tie) if votes else None
@@ -113,12 +115,14 @@ def _assess(scenario: Scenario, trace: Trace, turn: int, judgement: Judgement | 
     )
 
 
-def _reading(trace: Trace, turn: int, scenario: Scenario) -> Reading:
+def _reading(trace: Trace, turn: int, scenario: Scenario) -> OutputReading:
     exchange = trace.turns[turn - 1]
     return read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
 
 
-def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Sequence[Vote], config: SageConfig) -> Worth:
+def _worth(
+    scenario: Scenario, trace: Trace, output: AgentOutput | None, votes: Sequence[TurnVote], config: SageConfig
+) -> Worth:
     if output is None:
         zero = config.unreadable == "zero"
         return Worth(logic=NOTHING if zero else None, chat=0.0 if zero else None, overall=0.0 if zero else None)
@@ -135,7 +139,7 @@ def _worth(scenario: Scenario, trace: Trace, output: Output | None, votes: Seque
     return Worth(logic=logic, chat=held.quality, overall=together)
 
 
-def _truth(scenario: Scenario, trace: Trace, output: Output | None, config: SageConfig) -> LogicScore | None:
+def _truth(scenario: Scenario, trace: Trace, output: AgentOutput | None, config: SageConfig) -> LogicScore | None:
     if output is None:
         return NOTHING if config.unreadable == "zero" else None
     reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
@@ -156,12 +160,12 @@ def _deciding(scenario: Scenario, trace: Trace) -> dict[str, Value]:
     return {name: value for name, value in fields.items() if name in read} or dict(fields)
 
 
-def _mean_grades(votes: Sequence[Vote]) -> dict[str, float]:
+def _mean_grades(votes: Sequence[TurnVote]) -> dict[str, float]:
     graded = [vote.grades for vote in votes if vote.quality is not None]
     return {name: sum(grades[name] for grades in graded) / len(graded) for name in graded[0]} if graded else {}
 
 
-def _way(output: Output | None, reference: Reference | None) -> tuple[tuple[str, ...], str | None]:
+def _way(output: AgentOutput | None, reference: SageReference | None) -> tuple[tuple[str, ...], str | None]:
     if output is None or reference is None:
         return (), None
     common = departure(output.path, reference.path)

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hamr.bench.sage.traces import Plan, Source
+from hamr.bench.sage.traces import DialoguePlan, Source
 from hamr.config.sage import SageConfig
 from hamr.errors import BadInput
 from hamr.procedures.graph import Case, Route, Scenario
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class CoverageRow:
     """One line of the coverage table: a path, by what its customers are, with its route and the nodes on it."""
 
     case: str
@@ -24,7 +24,7 @@ class Row:
     by_path: int
 
 
-def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[Plan]:
+def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]:
     """The customers of one scenario, the same for the same configuration.
 
     First `per_intent` of every intent, whose other fields, ticket, persona and level are drawn. Then every path with
@@ -41,10 +41,10 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[Plan]:
         fitting = [case for case in cases if meaning.allows(case.fields)]
         if not fitting:
             raise BadInput(f"{scenario.name}.intents.{intent}", dict(meaning.pins), "no path has these fields")
-        chosen += [(intent, case, "intent") for case in _drawn(fitting, config.per_intent, rng)]
+        chosen += [(intent, case, "intent") for case in _draw_cases(fitting, config.per_intent, rng)]
     counts = Counter(_key(case, config) for _, case, _ in chosen)
     for key, ways in _paths(cases, config).items():
-        for case in _drawn(ways, max(0, config.per_path - counts[key]), rng):
+        for case in _draw_cases(ways, max(0, config.per_path - counts[key]), rng):
             chosen.append((_intent_of(scenario, case, rng), case, "path"))
     if not chosen:
         raise BadInput("per_intent", 0, "and per_path=0 send nobody; set one of them to 1 or more")
@@ -54,11 +54,11 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[Plan]:
     return list(_plans(scenario, chosen, rng, config))
 
 
-def coverage(scenario: Scenario, plans: Sequence[Plan], config: SageConfig) -> list[Row]:
+def coverage(scenario: Scenario, plans: Sequence[DialoguePlan], config: SageConfig) -> list[CoverageRow]:
     """How many customers were sent each way, in the order of the paths."""
     counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
     return [
-        Row(
+        CoverageRow(
             case=key,
             route=ways[0].route,
             nodes=scenario.walk(ways[0].fields, ways[0].system).nodes,
@@ -83,14 +83,14 @@ def _key(case: Case, config: SageConfig) -> str:
     return ", ".join(f"{name}={value}" for name, value in {**case.fields, **case.system}.items())
 
 
-def _case_of(scenario: Scenario, plan: Plan) -> Case:
+def _case_of(scenario: Scenario, plan: DialoguePlan) -> Case:
     walk = scenario.walk(plan.fields, plan.system)
     assert walk.action is not None
     system = {name: plan.system[name] for name in scenario.file.system}
     return Case(fields=plan.fields, system=system, route=Route(walk.path, walk.action))
 
 
-def _drawn(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:
+def _draw_cases(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:
     """`count` of them, none again before all were there."""
     found: list[Case] = []
     while len(found) < count:
@@ -107,11 +107,11 @@ def _intent_of(scenario: Scenario, case: Case, rng: Random) -> str:
 
 def _plans(
     scenario: Scenario, chosen: Sequence[tuple[str, Case, Source]], rng: Random, config: SageConfig
-) -> Iterator[Plan]:
+) -> Iterator[DialoguePlan]:
     levels, personas = _turns(scenario.file.levels, rng), _turns(list(scenario.file.personas), rng)
     for number, (intent, case, source) in enumerate(chosen):
         name = f"{scenario.name}/{number:04d}"
-        yield Plan(
+        yield DialoguePlan(
             id=name,
             scenario=scenario.name,
             intent=intent,

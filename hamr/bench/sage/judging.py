@@ -34,7 +34,7 @@ AWAY = ("timeout", "unavailable")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vote:
+class TurnVote:
     """One judge's word on one turn. A field or a dimension that cannot be read is absent: a missing vote, no wrong one.
     `failure` says why there is nothing at all."""
 
@@ -51,21 +51,21 @@ class Vote:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class TurnJudgement:
     """All judges on one turn (counted from 1) of one dialogue."""
 
     agent: str
     dialogue: str
     turn: int
-    votes: tuple[Vote, ...]
+    votes: tuple[TurnVote, ...]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Judgement:
+    def from_json(cls, row: Mapping[str, Any]) -> TurnJudgement:
         """Raises KeyError or TypeError for a row that is no judgement."""
-        return cls(**{**row, "votes": tuple(Vote(**vote) for vote in row["votes"])})
+        return cls(**{**row, "votes": tuple(TurnVote(**vote) for vote in row["votes"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def assessed_turns(count: int) -> list[int]:
     return sorted({*(turn for turn in ASSESSED if turn <= count), *([count] if count else [])})
 
 
-def consensus(votes: Sequence[Vote], scenario: Scenario, tie: TieRule) -> Consensus:
+def consensus(votes: Sequence[TurnVote], scenario: Scenario, tie: TieRule) -> Consensus:
     """The label with the most votes of each field; `tie` decides where several have as many. A missing vote counts for
     nobody: two judges who agree decide, and so does one alone."""
     fields: dict[str, Value] = {}
@@ -155,7 +155,7 @@ def judge_schema(scenario: Scenario) -> dict[str, Any]:
     return object_schema(**parts, **dict.fromkeys(JUDGE_REASONS, TEXT))
 
 
-def read_vote(judge: str, text: str, scenario: Scenario) -> Vote:
+def read_vote(judge: str, text: str, scenario: Scenario) -> TurnVote:
     """Whatever of a judge's answer can be read. Raises VerdictUnparsable where that is nothing."""
     found = _last_object(text)
     given_labels, given_grades = found.get(CLASSIFICATION), found.get(QUALITY)
@@ -171,31 +171,31 @@ def read_vote(judge: str, text: str, scenario: Scenario) -> Vote:
     }
     if not labels and not grades:
         raise VerdictUnparsable(f"neither a label nor a grade in {text[-120:]!r}")
-    return Vote(judge=judge, labels=labels, grades=grades)
+    return TurnVote(judge=judge, labels=labels, grades=grades)
 
 
-class Panel:
+class SageJudges:
     """The judges of a run, by name."""
 
     def __init__(self, judges: Mapping[str, Ask], config: SageConfig) -> None:
         self.judges, self.config = judges, config
 
-    async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> Judgement:
+    async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> TurnJudgement:
         """Never raises for a judge's failure: that is in its vote."""
         question = judge_question(scenario, trace, turn)
         seeded = {name: replace(question, seed=trace.plan.seed_of(name, turn)) for name in self.judges}
         asked = (self._vote(name, ask, seeded[name], scenario) for name, ask in self.judges.items())
         votes = await asyncio.gather(*asked)
-        return Judgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
+        return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
 
-    async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> Vote:
+    async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> TurnVote:
         """Asked again where the answer cannot be read (`reasks`), and where the pool is away (`attempts`)."""
         if AGAIN in name:
             question = replace(question, temperature=AGAIN_TEMPERATURE)
         unread = away = 0
         while True:
             answer = await ask(replace(question, attempt=unread))
-            vote = _voted(name, answer, scenario)
+            vote = _read_vote(name, answer, scenario)
             unread += vote.failure == "unparsable"
             away += vote.failure in AWAY
             if vote.failure is None or unread > self.config.reasks or away >= self.config.attempts:
@@ -204,13 +204,13 @@ class Panel:
                 await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
 
 
-def _voted(judge: str, answer: Answer, scenario: Scenario) -> Vote:
+def _read_vote(judge: str, answer: Answer, scenario: Scenario) -> TurnVote:
     if answer.text is None:
-        return Vote(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
+        return TurnVote(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
     try:
         return read_vote(judge, answer.text, scenario)
     except VerdictUnparsable as error:
-        return Vote(judge=judge, failure="unparsable", detail=str(error)[:300])
+        return TurnVote(judge=judge, failure="unparsable", detail=str(error)[:300])
 
 
 def _reply(scenario: Scenario, trace: Trace, index: int) -> str:

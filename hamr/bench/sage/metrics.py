@@ -45,7 +45,7 @@ def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Fig
     return _figures(*_sums(assessed), assessed, config)
 
 
-def averaged(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, Figure]:
+def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, Figure]:
     """The plain mean of the scenarios' means, as in the paper's Table 1; a scenario counts once, however many turns it
     has. Its interval is that of the mean of independent draws of every scenario's dialogues."""
     tables = [(means(turns), _draws(*_sums(turns), turns, config)) for turns in by_scenario.values()]

@@ -11,19 +11,19 @@ from typing import Any
 from hamr.bench.sage import metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import coverage
-from hamr.bench.sage.judging import Panel
+from hamr.bench.sage.judging import SageJudges
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
-from hamr.bench.sage.traces import Plan, Trace
+from hamr.bench.sage.traces import DialoguePlan, Trace
 from hamr.config.sage import SageConfig
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
 
-Report = Callable[["Progress"], None]
+Report = Callable[["DialogueProgress"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class DialogueProgress:
     """How far it is, what an earlier call did included: dialogues held, and dialogues judged."""
 
     total: int
@@ -44,7 +44,7 @@ class Cast:
 async def hold(
     store: Store,
     scenarios: Mapping[str, Scenario],
-    pairs: Sequence[tuple[str, Plan]],
+    pairs: Sequence[tuple[str, DialoguePlan]],
     cast: Cast,
     config: SageConfig,
     *,
@@ -57,7 +57,7 @@ async def hold(
     A pool that fails ends its dialogues with a typed outcome and goes on with the next; nothing finished is lost
     whatever happens.
     """
-    panel = Panel(cast.judges, config)
+    panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
     desks = {
         (agent, name): Simulation(scenario, ask, cast.user, config)
@@ -69,9 +69,9 @@ async def hold(
     def told(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
         held, judged = held + one_held, judged + one_judged
-        report(Progress(total=total, held=held, judged=judged))
+        report(DialogueProgress(total=total, held=held, judged=judged))
 
-    async def dialogue(agent: str, plan: Plan) -> None:
+    async def dialogue(agent: str, plan: DialoguePlan) -> None:
         trace = store.finished(agent, plan.id)
         if trace is None:
             async with talking:
@@ -91,7 +91,7 @@ async def hold(
         raise stopped.exceptions[0] from None
 
 
-async def _judge(store: Store, panel: Panel, scenario: Scenario, trace: Trace) -> None:
+async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Trace) -> None:
     """The turns of a dialogue that have no judgement yet. One that a pool broke off is judged when it is finished."""
     if not trace.finished:
         return
@@ -110,7 +110,11 @@ class Evaluated:
 
 
 def summarise(
-    store: Store, scenarios: Mapping[str, Scenario], plans: Sequence[Plan], agents: Iterable[str], config: SageConfig
+    store: Store,
+    scenarios: Mapping[str, Scenario],
+    plans: Sequence[DialoguePlan],
+    agents: Iterable[str],
+    config: SageConfig,
 ) -> Evaluated:
     """Only finished dialogues are assessed; those that a pool broke off are counted."""
     assessed: dict[str, dict[str, list[Assessment]]] = {}
@@ -137,7 +141,7 @@ def summarise(
                 }
                 for name in scenarios
             },
-            "average": metrics.averaged(assessed[agent], config),
+            "average": metrics.average_scenarios(assessed[agent], config),
             "by_turn": metrics.by_turn(_all(assessed[agent])),
             "levels": metrics.by_level(_all(assessed[agent]), _levels(scenarios), config),
             "judges": metrics.alone(_all(assessed[agent])),
@@ -161,7 +165,7 @@ def _scenario(scenario: Scenario, assessed: Sequence[Assessment], config: SageCo
     }
 
 
-def _coverage(scenarios: Mapping[str, Scenario], plans: Sequence[Plan], config: SageConfig) -> dict[str, Any]:
+def _coverage(scenarios: Mapping[str, Scenario], plans: Sequence[DialoguePlan], config: SageConfig) -> dict[str, Any]:
     return {
         name: [asdict(row) for row in coverage(scenario, [p for p in plans if p.scenario == name], config)]
         for name, scenario in scenarios.items()

@@ -12,7 +12,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from hamr.bench.sage.traces import Plan
+from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput
 from hamr.procedures.graph import Scenario
@@ -38,10 +38,10 @@ PREFIX = SCRIPTED
 TALK = 10
 """Messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
 
-Say = Callable[[Scenario, Plan, Question], str]
+Say = Callable[[Scenario, DialoguePlan, Question], str]
 
 
-def scripted(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, Plan]) -> Ask:
+def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, DialoguePlan]) -> Ask:
     """Who answers as `name` (without the prefix) as `kind`: agent, simulator or judges. A question's affinity names the
     dialogue. Raises BadInput for an unknown name."""
     known = KINDS[kind]
@@ -61,12 +61,12 @@ def scripted(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Map
 # --- agents ------------------------------------------------------------------------------------
 
 
-def perfect(scenario: Scenario, plan: Plan, question: Question) -> str:
+def perfect(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Right labels, the right way, the right action."""
     return _output(plan, plan.fields, scenario.walk(plan.fields, plan.system))
 
 
-def wrong_branch(scenario: Scenario, plan: Plan, question: Question) -> str:
+def wrong_branch(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Mislabels the first field that decides the way, and follows the procedure from there. The first wrong
     label counts that leads another way."""
     right = scenario.walk(plan.fields, plan.system)
@@ -79,7 +79,7 @@ def wrong_branch(scenario: Scenario, plan: Plan, question: Question) -> str:
     return _output(plan, plan.fields, right)
 
 
-def wrong_action(scenario: Scenario, plan: Plan, question: Question) -> str:
+def wrong_action(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Right labels and the right way, and at its end the scenario's next other action, of another group."""
     walk = scenario.walk(plan.fields, plan.system)
     assert walk.action is not None
@@ -89,12 +89,12 @@ def wrong_action(scenario: Scenario, plan: Plan, question: Question) -> str:
     return _output(plan, plan.fields, walk, action=others[0])
 
 
-def chatty(scenario: Scenario, plan: Plan, question: Question) -> str:
+def chatty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Kind words and no JSON."""
     return _WORDS[plan.language]
 
 
-def silent(scenario: Scenario, plan: Plan, question: Question) -> str:
+def silent(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     return ""
 
 
@@ -104,7 +104,7 @@ _WORDS = {
 }
 
 
-def _output(plan: Plan, fields: Mapping[str, Value], walk: Walk, action: str | None = None) -> str:
+def _output(plan: DialoguePlan, fields: Mapping[str, Value], walk: Walk, action: str | None = None) -> str:
     chosen = action or walk.action
     assert chosen is not None
     return json.dumps(
@@ -122,7 +122,7 @@ def _output(plan: Plan, fields: Mapping[str, Value], walk: Walk, action: str | N
 # --- customers and judges ----------------------------------------------------------------------
 
 
-def patient(scenario: Scenario, plan: Plan, question: Question) -> str:
+def patient(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Says what the fields are, `TALK` times, and leaves."""
     said = sum(message["role"] == "assistant" for message in question.messages)
     if said >= TALK:
@@ -130,7 +130,7 @@ def patient(scenario: Scenario, plan: Plan, question: Question) -> str:
     return f"My case, once more ({said + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
 
 
-def worded(scenario: Scenario, plan: Plan, question: Question) -> str:
+def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Speaks as the customers of `hamr data sage` do, in its test split's sentences, which no training data has: one
     field after the other, as the procedure needs them. Leaves when all is said."""
     said = sum(message["role"] == "assistant" for message in question.messages)
@@ -150,27 +150,27 @@ def worded(scenario: Scenario, plan: Plan, question: Question) -> str:
 _words = lru_cache(maxsize=64)(load_words)
 
 
-def hasty(scenario: Scenario, plan: Plan, question: Question) -> str:
+def hasty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Leaves before anything was said."""
     return END_MARK
 
 
-def machine(scenario: Scenario, plan: Plan, question: Question) -> str:
+def machine(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Breaks character."""
     return "As an AI language model I have no phone plan."
 
 
-def gold(scenario: Scenario, plan: Plan, question: Question) -> str:
+def gold(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """The plan's labels, and the best grades."""
     return _vote(plan.fields, 9)
 
 
-def strict(scenario: Scenario, plan: Plan, question: Question) -> str:
+def strict(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """The plan's labels, and the worst grades."""
     return _vote(plan.fields, 3)
 
 
-def contrary(scenario: Scenario, plan: Plan, question: Question) -> str:
+def contrary(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Another label than the plan's for every field, and middling grades."""
     fields: dict[str, Any] = {}
     for name, value in plan.fields.items():
@@ -190,6 +190,6 @@ KINDS: Mapping[str, Mapping[str, Say]] = {
         "chatty": chatty,
         "silent": silent,
     },
-    "simulator": {"patient": patient, "worded": worded, "hasty": hasty, "machine": machine},
+    "simulator": {"patient": patient, "worded": worded_customer, "hasty": hasty, "machine": machine},
     "judges": {"gold": gold, "strict": strict, "contrary": contrary},
 }

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hamr.bench.sage.traces import Exchange, Outcome, Plan, Trace
+from hamr.bench.sage.traces import DialoguePlan, Exchange, Outcome, Trace
 from hamr.config.sage import SageConfig
 from hamr.data.rendering import policy_messages
-from hamr.procedures.contract import Reading, output_schema, read_output, whole
+from hamr.procedures.contract import OutputReading, output_schema, read_output, whole
 from hamr.procedures.graph import Scenario
 from hamr.procedures.procedure import plain
 from hamr.procedures.prompts import END_MARK, service_prompt, user_prompt
@@ -58,7 +58,7 @@ class Simulation:
         self._agent, self._user = agent, user
         self._instructions = lru_cache(maxsize=1024)(self._instruct)
 
-    async def run(self, plan: Plan, *, agent: str, simulator: str) -> Trace:
+    async def run(self, plan: DialoguePlan, *, agent: str, simulator: str) -> Trace:
         """The whole dialogue; never raises for a model's failure. `agent` and `simulator` name them in the trace.
 
         It ends when the customer leaves, after `max_turns`, when the customer cannot be kept in character, when the
@@ -99,7 +99,7 @@ class Simulation:
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
         return ended("max_turns")
 
-    def instructions(self, plan: Plan) -> str:
+    def instructions(self, plan: DialoguePlan) -> str:
         """The system prompt of the agent."""
         return self._instructions(tuple(plan.system.items()), plan.language)
 
@@ -111,7 +111,7 @@ class Simulation:
         sample = ServiceSample(id="", ticket=ticket, policy=policy, tools=(), history=(), references=())
         return policy_messages(sample)[0]["content"]
 
-    async def _service(self, plan: Plan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
+    async def _service(self, plan: DialoguePlan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
         answer = await self._put(
             self._agent,
             Question(
@@ -128,7 +128,7 @@ class Simulation:
             return Exchange(user=user, agent=whole(answer.reasoning), cut_off=True)
         return _Stop(outcome="context_full" if answer.failure == "unparsable" else "agent_failed", detail=_why(answer))
 
-    async def _customer(self, plan: Plan, messages: list[Message], turn: int) -> _Said | _Stop:
+    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> _Said | _Stop:
         """The next message, asked for again while it breaks character or ends before anything was said."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):
@@ -147,7 +147,7 @@ class Simulation:
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
                 return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
-            said = _said(whole(text))
+            said = _parse_turn(whole(text))
             if said.ends and not turn:
                 stop = _Stop(outcome="user_ended_at_once", detail=said.text[:120])
                 continue
@@ -180,25 +180,25 @@ def out_of_role(text: str) -> str | None:
     return found.group().strip() if found else None
 
 
-def reply_of(reading: Reading, language: str) -> str:
+def reply_of(reading: OutputReading, language: str) -> str:
     """What customers and judges get to read of a turn: the chat. What cannot be read reaches nobody, since it may hold
     what the agent thought."""
     return (neutralise(reading.output.chat) if reading.output is not None else "") or SILENCE[language]
 
 
-def _to_customer(scenario: Scenario, reading: Reading, language: str) -> str:
+def _to_customer(scenario: Scenario, reading: OutputReading, language: str) -> str:
     """The reply and the agent's state, which is the action that it took, in the scenario's words."""
     reply = reply_of(reading, language)
     action = scenario.file.actions.get(reading.output.action) if reading.output is not None else None
     return reply if action is None else f"{reply}\n{STATE[language].format(action=action.description.of(language))}"
 
 
-def _said(text: str) -> _Said:
+def _parse_turn(text: str) -> _Said:
     before, mark, _ = text.partition(END_MARK)
     return _Said(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
 
 
-def _user_prompt(scenario: Scenario, plan: Plan) -> str:
+def _user_prompt(scenario: Scenario, plan: DialoguePlan) -> str:
     return user_prompt(
         scenario,
         intent=plan.intent,

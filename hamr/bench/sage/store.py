@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hamr.bench.folder import append_to, locked, rows_of, write_aside
-from hamr.bench.sage.judging import AWAY, Judgement
+from hamr.bench.folder import append_to, lock_folder, rows_of, write_aside
+from hamr.bench.sage.judging import AWAY, TurnJudgement
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
 
@@ -35,8 +35,8 @@ class Store:
         """
         self.folder = folder
         self.traces: dict[Key, Trace] = {}
-        self.judgements: dict[Key, dict[int, Judgement]] = {}
-        self._lock = locked(folder)
+        self.judgements: dict[Key, dict[int, TurnJudgement]] = {}
+        self._lock = lock_folder(folder)
         try:
             self._read()
             before = self._in_force(read_settings(folder))
@@ -73,7 +73,7 @@ class Store:
         self.traces[trace.agent, trace.plan.id] = trace
         self._write(TRACES, trace.to_json())
 
-    def add_judgement(self, judgement: Judgement) -> None:
+    def add_judgement(self, judgement: TurnJudgement) -> None:
         self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
         self._write(JUDGEMENTS, judgement.to_json())
 
@@ -105,7 +105,7 @@ class Store:
             self.traces[trace.agent, trace.plan.id] = trace
         for where, row in rows_of(self.folder / JUDGEMENTS):
             try:
-                judgement = Judgement.from_json(row)
+                judgement = TurnJudgement.from_json(row)
             except (KeyError, TypeError) as error:
                 raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error
             self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement

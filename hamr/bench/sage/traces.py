@@ -19,7 +19,7 @@ FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DialoguePlan:
     """One customer: what there is to want, to feel and to know.
 
     `fields` is what the customer's words are to show, `system` the ticket (its variables and facts), `source` why this
@@ -59,7 +59,7 @@ class Trace:
 
     agent: str
     simulator: str
-    plan: Plan
+    plan: DialoguePlan
     turns: tuple[Exchange, ...]
     outcome: Outcome
     detail: str = ""
@@ -76,4 +76,4 @@ class Trace:
     def from_json(cls, row: Mapping[str, Any]) -> Trace:
         """Raises KeyError or TypeError for a row that is no trace."""
         turns = tuple(Exchange(**turn) for turn in row["turns"])
-        return cls(**{**row, "plan": Plan(**row["plan"]), "turns": turns})
+        return cls(**{**row, "plan": DialoguePlan(**row["plan"]), "turns": turns})

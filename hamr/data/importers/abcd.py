@@ -37,7 +37,7 @@ def import_abcd(*, input: Path, policies: Path) -> list[ServiceSample]:
             for ref in refs:
                 if ref not in given:
                     raise DataError(f"{where}: {field}", ref, f"not in {policies}")
-        sample = from_json(_converted(row, known["policies"], tools), where=where)
+        sample = from_json(_convert(row, known["policies"], tools), where=where)
         if sample.id in samples:
             raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
         samples[sample.id] = sample
@@ -53,7 +53,7 @@ def _buttons(buttons: Mapping[str, Any], calls: Calls) -> list[dict[str, Any]]:
     return tools
 
 
-def _converted(row: Mapping[str, Any], policies: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
+def _convert(row: Mapping[str, Any], policies: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
     source = row.get("source") or {}
     return {
         "id": row["id"],

@@ -27,7 +27,7 @@ def import_messages(*, input: Path) -> list[Trajectory]:
     """One trajectory a line, in the file's order; a line without an id is named by its number. Tools that a line does
     not list are taken from the calls of the file. Raises DataError at `file:line: messages[i]`."""
     rows = [(number, f"{input}:{number}", row) for number, row in read_rows(input)]
-    made = [_converted(row, number, where) for number, where, row in rows]
+    made = [_convert(row, number, where) for number, where, row in rows]
     calls: Calls = {}
     for row in made:
         calls_in(row["turns"], calls)
@@ -40,7 +40,7 @@ def import_messages(*, input: Path) -> list[Trajectory]:
     return list(found.values())
 
 
-def _converted(row: Any, number: int, where: str) -> dict[str, Any]:
+def _convert(row: Any, number: int, where: str) -> dict[str, Any]:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
         raise DataError(f"{where}: messages", row, "must be an object with a list of messages")
     names: dict[str, str] = {}

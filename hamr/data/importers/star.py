@@ -43,7 +43,7 @@ def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERE
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
     samples: dict[str, ServiceSample] = {}
     for where, row in rows:
-        sample = from_json(_converted(row, texts, tools, max_references), where=where)
+        sample = from_json(_convert(row, texts, tools, max_references), where=where)
         if sample.id in samples:
             raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
         samples[sample.id] = sample
@@ -104,7 +104,7 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _converted(
+def _convert(
     row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
 ) -> dict[str, Any]:
     gold = row["gold"]

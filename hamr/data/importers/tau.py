@@ -43,13 +43,13 @@ def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
                 if ref not in known[section]:
                     raise DataError(f"{where}: {section}", ref, f"not among those of {policies}")
         if row["reward"] >= 1.0:
-            found.append(trajectory_from_json(_converted(row, known, calls), where=where))
+            found.append(trajectory_from_json(_convert(row, known, calls), where=where))
     if not found:
         raise DataError(str(input), f"{len(rows)} conversations", "none has reward 1; there is nothing to learn from")
     return found
 
 
-def _converted(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
+def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
     tools = [tool for ref in row["tools_ref"] for tool in known["tools"][ref]]
     own: Calls = {}
     calls_in(row["messages"], own)

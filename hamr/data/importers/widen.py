@@ -26,7 +26,7 @@ def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) ->
     properties = dict(schema.get("properties", {}))
     for name in {name: None for call in calls for name in call}:
         values = [call[name] for call in calls if name in call]
-        properties[name] = _widened(properties.get(name), values)
+        properties[name] = _widen(properties.get(name), values)
     required = [name for name in schema.get("required", []) if all(name in call for call in calls)]
     return {**tool, "parameters": {**schema, "properties": properties, "required": required}}
 
@@ -48,7 +48,7 @@ def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]
     return [widened_tool({"name": name, **empty}, calls[name]) for name in sorted(names)]
 
 
-def _widened(spec: Mapping[str, Any] | None, values: Sequence[Any]) -> dict[str, Any]:
+def _widen(spec: Mapping[str, Any] | None, values: Sequence[Any]) -> dict[str, Any]:
     unfit = [value for value in values if spec is None or not _fits(value, spec)]
     if not unfit:
         return dict(spec or {})

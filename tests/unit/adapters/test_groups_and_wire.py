@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.adapters.groups import Missing, RewardMissing, read_sample, runs, told, unscored
+from hamr.adapters.groups import Missing, RewardMissing, list_unscored, read_sample, rewards_as_numbers, runs
 from hamr.adapters.wire import read_get_reward, read_object, read_score, response_of, tell_get_reward, tell_score
 from hamr.config.use import ServeConfig
 from hamr.errors import DataError
@@ -47,23 +47,23 @@ def test_a_sample_is_an_object_or_its_json() -> None:
 def test_a_missing_reward_is_never_an_invented_zero(rewards: list[list[float | None]]) -> None:
     flat = [v for group in rewards for v in group]
     failures = [{"index": i, "kind": "judge_timeout", "detail": ""} for i, v in enumerate(flat) if v is None]
-    assert told(rewards, "null", failures) == flat
-    for there, value in zip(told(rewards, "nan", failures), flat, strict=True):
+    assert rewards_as_numbers(rewards, "null", failures) == flat
+    for there, value in zip(rewards_as_numbers(rewards, "nan", failures), flat, strict=True):
         assert there is not None and (math.isnan(there) if value is None else there == value)
     if failures:
         with pytest.raises(RewardMissing, match="judge_timeout"):
-            told(rewards, "refuse", failures)
+            rewards_as_numbers(rewards, "refuse", failures)
     else:
-        assert told(rewards, "refuse", failures) == flat
+        assert rewards_as_numbers(rewards, "refuse", failures) == flat
 
 
 def test_the_mean_of_the_group_leaves_its_baseline_and_gives_no_advantage() -> None:
     rewards = [[0.2, None, 0.8, None], [1.0]]
-    values = told(rewards, "group_mean", [{"index": 1, "kind": "failure"}])
+    values = rewards_as_numbers(rewards, "group_mean", [{"index": 1, "kind": "failure"}])
     assert values == [0.2, 0.5, 0.8, 0.5, 1.0]
     assert sum(v for v in values[:4] if v is not None) / 4 == 0.5
     with pytest.raises(RewardMissing):
-        told([[0.2, None], [None, None]], "group_mean", [{"index": 1, "kind": "failure"}])
+        rewards_as_numbers([[0.2, None], [None, None]], "group_mean", [{"index": 1, "kind": "failure"}])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_answers_have_one_number_a_query(missing: Missing) -> None:
 
 def test_what_could_not_be_scored_is_said_with_place_and_kind() -> None:
     rewards, records = [[0.5], [None]], [record(0.5), record(None)]
-    assert unscored(rewards, records) == [{"index": 1, "kind": "judge_timeout", "detail": "late"}]
+    assert list_unscored(rewards, records) == [{"index": 1, "kind": "judge_timeout", "detail": "late"}]
     with pytest.raises(RewardMissing, match="1 responses could not be scored; the first, 1: judge_timeout: late"):
         tell_get_reward((rewards, records), "refuse")
     assert tell_score((rewards, records))["groups"][1]["rewards"] == [None]

@@ -13,7 +13,7 @@ from hamr.calibration.cascade import Cascade
 from hamr.calibration.fit import PAPER, calibrate, tau_profiles
 from hamr.calibration.grid import Grid
 from hamr.calibration.ranks import average_ranks, bootstrap_interval, spearman
-from hamr.calibration.search import FittingSet, mixed
+from hamr.calibration.search import FittingSet, mix_scores
 from hamr.errors import BadInput, DataError
 
 EXACT = 1e-12
@@ -245,7 +245,7 @@ def test_the_fit_does_what_it_says(triples, most):
     affordable = [p for p in fit.frontier if p.escalated_frac <= limit]
     assert (affordable[-1].cascade, affordable[-1].spearman) == (fit.cascade, fit.spearman)
     for point in fit.frontier:
-        assert spearman(mixed(point.cascade, s_r, s_j), y) == pytest.approx(point.spearman, abs=EXACT)
+        assert spearman(mix_scores(point.cascade, s_r, s_j), y) == pytest.approx(point.spearman, abs=EXACT)
 
 
 def triples_of(s_r, s_j):
@@ -256,7 +256,7 @@ def triples_of(s_r, s_j):
 def test_mixing_arrays_is_the_cascades_mix_to_the_last_bit(triples, a, b, w1, w2):
     s_r, s_j, _ = (np.array(column) for column in zip(*triples, strict=True))
     cascade = Cascade(min(a, b), max(a, b), w1, w2)
-    assert mixed(cascade, s_r, s_j).tolist() == [cascade.mix(r, j) for r, j in triples_of(s_r, s_j)]
+    assert mix_scores(cascade, s_r, s_j).tolist() == [cascade.mix(r, j) for r, j in triples_of(s_r, s_j)]
 
 
 # --- bounds, rows, validation ------------------------------------------------------------------

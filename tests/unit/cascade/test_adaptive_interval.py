@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import spearman
 from hamr.cascade.adaptive_interval import FEWEST, loss, most_trusted, weighted_spearman
-from hamr.cascade.reply_window import Bounds, Evidence, Seen
+from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)
 
@@ -26,7 +26,7 @@ def one(evidence, ends, measure="gap", cascade=PAPER):
 def test_the_gap_is_a_weighted_mean_inside_the_interval():
     rows = [heard(0.7, 0.6, weight=20.0)] * FEWEST + [heard(0.8, 0.4)] * 20 + [heard(0.2, 1.0)] * 7
     rows.append(Seen(low=0.75, high=0.75, s_r=0.75))  # not heard: no part of it
-    evidence = Evidence.of(rows)
+    evidence = ReplyWindow.of(rows)
     assert one(evidence, (0.7, 0.8)) == pytest.approx((20 * 20 * 0.1 + 20 * 0.4) / 420)
     assert one(evidence, (0.7, 0.79)) == pytest.approx(0.1)
     assert one(evidence, (0.1, 0.3)) == np.inf, "seven are too few to believe"
@@ -35,7 +35,7 @@ def test_the_gap_is_a_weighted_mean_inside_the_interval():
 def test_rank_is_rho_of_the_rewards_with_the_judge():
     rng = np.random.default_rng(0)
     s_r, s_j = rng.random(200), rng.random(200)
-    evidence = Evidence.of([heard(a, b) for a, b in zip(s_r, s_j, strict=True)])
+    evidence = ReplyWindow.of([heard(a, b) for a, b in zip(s_r, s_j, strict=True)])
     cascade = Cascade(0.3, 0.6, 0.2, 0.7)
     rewards = np.array([cascade.mix(a, b) for a, b in zip(s_r, s_j, strict=True)])
     assert one(evidence, (0.3, 0.6), "rank", cascade) == pytest.approx(1.0 - spearman(rewards, s_j))
@@ -61,7 +61,7 @@ def run(evidence, now, bounds, limit, steps=40, measure="gap", cascade=PAPER):
 def agreeing_above(edge, n=1000, seed=0):
     """A reranker that says what the judge says above `edge`, and is far off below."""
     s_r = np.random.default_rng(seed).random(n)
-    return Evidence.of([heard(x, x if x >= edge else (x + 0.5) % 1.0) for x in s_r])
+    return ReplyWindow.of([heard(x, x if x >= edge else (x + 0.5) % 1.0) for x in s_r])
 
 
 def test_the_interval_grows_to_where_the_scorers_part_by_bounded_steps():
@@ -86,7 +86,7 @@ def test_it_shrinks_where_trust_is_lost():
 def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
     """Far below they agree again, so that the whole would keep the limit; the way there would not."""
     s_r = np.random.default_rng(5).random(1000)
-    evidence = Evidence.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
+    evidence = ReplyWindow.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
     path = run(evidence, (0.66, 0.99), Bounds(start=(0.66, 0.99), reach=1.0, max_move=0.02), limit=0.12)
     assert one(evidence, (0.0, 1.0)) <= 0.12 < one(evidence, (0.45, 1.0))
     assert all(one(evidence, ends) <= 0.12 for ends in path)
@@ -118,7 +118,7 @@ rows = st.lists(
 def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(rows, x, y, reach, move, limit, measure):
     start = (min(x, y), max(x, y))
     bounds = Bounds(start=start, reach=reach, max_move=move)
-    evidence = Evidence.of(
+    evidence = ReplyWindow.of(
         [Seen(low=r, high=r, s_r=r, s_j=j, weight=0.0 if j is None else w) for r, j, w in rows]
     )  # fmt: skip
     now = start
@@ -131,6 +131,6 @@ def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(row
 
 
 def test_where_nobody_was_heard_nothing_moves():
-    evidence = Evidence.of([Seen(low=0.5, high=0.5, s_r=0.5)] * 50)
+    evidence = ReplyWindow.of([Seen(low=0.5, high=0.5, s_r=0.5)] * 50)
     bounds = Bounds(start=(0.4, 0.9), reach=1.0, max_move=0.1)
     assert most_trusted(evidence, (0.4, 0.9), bounds, cascade=PAPER, measure="gap", limit=0.5) == (0.4, 0.9)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.audit import FEWEST, AuditWindow, drawn, drift
+from hamr.cascade.audit import FEWEST, AuditWindow, drift, is_audited
 from hamr.cascade.consistency import combine
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
@@ -60,21 +60,21 @@ def test_a_judge_that_fails_an_audit_fails_no_reward():
 @given(st.floats(0.0, 1.0), st.integers(0, 10_000))
 def test_a_draw_follows_from_the_key(frac, number):
     key = SampleKey(run="r", step=3, prompt="p", sample=number)
-    assert drawn(key, frac) == drawn(key, frac)
-    assert drawn(key, 1.0)
-    assert not drawn(key, 0.0)
+    assert is_audited(key, frac) == is_audited(key, frac)
+    assert is_audited(key, 1.0)
+    assert not is_audited(key, 0.0)
 
 
 def test_the_share_drawn_is_the_share_asked_for():
     keys = [SampleKey(run="r", step=i // 8, prompt="p", sample=i % 8) for i in range(20_000)]
-    assert sum(drawn(key, 0.1) for key in keys) / len(keys) == pytest.approx(0.1, abs=5 * math.sqrt(0.09 / 20_000))
+    assert sum(is_audited(key, 0.1) for key in keys) / len(keys) == pytest.approx(0.1, abs=5 * math.sqrt(0.09 / 20_000))
 
 
 @pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
 def test_every_part_of_the_key_makes_another_draw(part):
     key = SampleKey(run="0", step=0, prompt="0", sample=0)
     values = map(str, range(40)) if part in ("run", "prompt") else range(40)
-    assert {drawn(replace(key, **{part: value}), 0.5) for value in values} == {True, False}
+    assert {is_audited(replace(key, **{part: value}), 0.5) for value in values} == {True, False}
 
 
 def reply(number, s_r, s_j, cascade, frac):
@@ -91,7 +91,7 @@ def reply(number, s_r, s_j, cascade, frac):
         reference_scores=(ReferenceScore(reference=0, s_r=s_r, s_j=s_j if known else None),),
         s_r=s_r,
         s_j=s_j if known else None,
-        audit=Audit(s_r=s_r, s_j=s_j, best=s_j) if not known and drawn(key, frac) else None,
+        audit=Audit(s_r=s_r, s_j=s_j, best=s_j) if not known and is_audited(key, frac) else None,
     )
 
 
@@ -238,7 +238,7 @@ def test_the_gap_is_that_of_a_judge_for_everybody_with_several_references_and_fa
                     action=None,
                     band=found.band,
                     reference_scores=tuple(scores),
-                    audit=heard if hidden and drawn(key, frac) else None,
+                    audit=heard if hidden and is_audited(key, frac) else None,
                 )
             )
         errors.append(window.add(records)["audit/gap"] - true)

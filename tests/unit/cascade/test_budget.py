@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.budget import balance, balanced, placed, without_audits
-from hamr.cascade.reply_window import Bounds, Evidence, Seen
+from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
+from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
 
 START = (0.68, 0.98)
 TOLERANCE = 0.02
 
 
 def replies(scores):
-    return Evidence.of([Seen(low=low, high=high, s_r=high) for low, high in scores])
+    return ReplyWindow.of([Seen(low=low, high=high, s_r=high) for low, high in scores])
 
 
 def share_of(evidence, ends):
@@ -28,7 +28,7 @@ def settle(evidence, target, *, start=START, below=None, max_move=0.05, reach=1.
     below = balance(evidence, start) if below is None else below
     path = [start]
     for _ in range(steps):
-        path.append(balanced(evidence, path[-1], bounds, share=target, below=below, tolerance=TOLERANCE))
+        path.append(balance_interval(evidence, path[-1], bounds, share=target, below=below, tolerance=TOLERANCE))
     return path
 
 
@@ -81,7 +81,7 @@ def test_a_target_between_two_reachable_shares_does_not_make_it_flap():
         # Half of the replies tie at 0.1: the share is about 0 or about a half, and a quarter is wanted.
         evidence = replies([(s, s) for s in rng.choice([0.1, 0.8], 400)])
         bounds = Bounds(start=START, reach=1.0, max_move=1.0)
-        now = balanced(evidence, now, bounds, share=0.25, below=below, tolerance=0.1)
+        now = balance_interval(evidence, now, bounds, share=0.25, below=below, tolerance=0.1)
         if step > 2:
             seen.add(now)
     assert len(seen) == 1
@@ -100,7 +100,7 @@ def test_fresh_scores_of_the_same_kind_keep_to_the_budget():
     for _ in range(30):
         evidence = replies([(s, s) for s in rng.beta(0.5, 0.5, 1000)])
         bounds = Bounds(start=START, reach=1.0, max_move=0.05)
-        now = balanced(evidence, now, bounds, share=0.3, below=0.9, tolerance=TOLERANCE)
+        now = balance_interval(evidence, now, bounds, share=0.3, below=0.9, tolerance=TOLERANCE)
     fresh = replies([(s, s) for s in rng.beta(0.5, 0.5, 20_000)])
     assert share_of(fresh, now) == pytest.approx(0.3, abs=TOLERANCE + 0.03)
 
@@ -125,12 +125,12 @@ def test_with_trust_the_interval_goes_where_the_loss_is_least():
     rng = np.random.default_rng(2)
     s_r = rng.random(2000)
     s_j = np.where(s_r < 0.5, s_r, (s_r + 0.5) % 1.0)
-    evidence = Evidence.of(
+    evidence = ReplyWindow.of(
         [Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
     )  # fmt: skip
     now, bounds = (0.5, 1.0), Bounds(start=(0.5, 1.0), reach=1.0, max_move=0.05)
     for _ in range(25):
-        now = placed(
+        now = place_interval(
             evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=Cascade(0.5, 1.0, 0.0, 0.0), measure="gap"
         )
     assert share_of(evidence, now) == pytest.approx(0.5, abs=0.05)
@@ -141,12 +141,12 @@ def test_a_place_that_is_hardly_better_is_not_worth_a_move():
     def replies_with(gap_above):
         s_r = np.linspace(0.1, 0.9, 1000)
         s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
-        return Evidence.of([Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)])
+        return ReplyWindow.of([Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)])
 
     def next_of(evidence):
         bounds = Bounds(start=(0.1, 0.5), reach=1.0, max_move=1.0)
         cascade, now = Cascade(0.1, 0.5, 0.0, 0.0), (0.1, 0.5)
-        return placed(evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=cascade, measure="gap")
+        return place_interval(evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=cascade, measure="gap")
 
     assert next_of(replies_with(0.097)) == (0.1, 0.5)
     assert next_of(replies_with(0.02))[0] > 0.4

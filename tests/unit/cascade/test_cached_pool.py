@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hamr.cascade.cached_pool import Asker
+from hamr.cascade.cached_pool import CachedPool
 from hamr.types import Answer, Question
 
 QUESTION = Question(variables={"statement_b": "So?"}, prompt="mine.en", affinity="a")
@@ -32,7 +32,7 @@ async def test_whatever_could_change_the_answer_makes_another_question(field):
         asked.append(question)
         return Answer(score=0.5)
 
-    asker = Asker(pool, deadline_s=5.0)
+    asker = CachedPool(pool, deadline_s=5.0)
     other = replace(QUESTION, **{field: CHANGES[field]})
     for question in (QUESTION, other, replace(other)):
         await asker.ask(question, until=1e12)

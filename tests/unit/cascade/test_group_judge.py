@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPool, call, rollout, sample
 
-from hamr.cascade.group_judge import KEEP_S, Asked, Panel, deal
+from hamr.cascade.group_judge import KEEP_S, GroupAnswers, GroupJudge, deal
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import RewardsConfig
@@ -73,9 +73,9 @@ async def test_a_round_has_as_long_as_the_last_of_its_members_waits(order):
 
     async def compare(sample, group, said, until):
         seen.append(until)
-        return Asked(results=tuple(JudgeUnavailable(detail="") for _ in said))
+        return GroupAnswers(results=tuple(JudgeUnavailable(detail="") for _ in said))
 
-    panel = Panel(compare, wait_s=LONG, most=16)
+    panel = GroupJudge(compare, wait_s=LONG, most=16)
     said = [Said(words=text, call="") for text in ("alpha", "beta")]
     members = zip(responses("alpha", "beta"), said, order, strict=True)
     await asyncio.gather(*(panel.judge(sample("ref"), r.key, 2, one, now + left) for r, one, left in members))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
-from hamr.cascade.cached_pool import Asker
+from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.retry import ask_again, ask_until
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -28,7 +28,7 @@ async def told(*answers, time_s):
     async def sleep(seconds):
         waits.append(seconds)
 
-    asker = Asker(pool, deadline_s=60.0)
+    asker = CachedPool(pool, deadline_s=60.0)
     heard = await ask_until(asker, QUESTION, until=start + time_s, clock=lambda: start + sum(waits), sleep=sleep)
     return heard.answer, waits, len(script)
 

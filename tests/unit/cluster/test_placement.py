@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.cluster.placement import Node, check_placement, matches, place, plan_lines, planned
-from hamr.cluster.resource_requests import Demand, demands, learners, ray_options, replica_resources
+from hamr.cluster.placement import Node, check_placement, describe_placement, matches, place, plan_lines
+from hamr.cluster.resource_requests import ResourceRequest, demands, learners, ray_options, replica_resources
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
 
@@ -30,8 +30,10 @@ def node(name: str, cpus: float, gpus: float = 0.0, labels: Mapping[str, str] | 
     return Node(name=name, resources={"CPU": cpus, **({"GPU": gpus} if gpus else {}), **more}, labels=labels or {})
 
 
-def want(name: str, count: int, strategy: str = "spread", per_node: int | None = None, **resources: float) -> Demand:
-    return Demand(
+def want(
+    name: str, count: int, strategy: str = "spread", per_node: int | None = None, **resources: float
+) -> ResourceRequest:
+    return ResourceRequest(
         key=name,
         section=name,
         count=count,
@@ -209,10 +211,10 @@ def test_contradictions_say_what_to_change(trainer: dict, rollout: dict, says: s
 
 def test_an_elastic_cluster_is_told_what_does_not_fit_yet() -> None:
     asked = config(pools=judge(replicas=6), cluster={"elastic": True})
-    lines = planned(asked, [node("a", 3)])
+    lines = describe_placement(asked, [node("a", 3)])
     assert any("pools.judge" in line and "nowhere yet" in line for line in lines)
     with pytest.raises(CapacityError):
-        planned(config(pools=judge(replicas=6)), [node("a", 3)])
+        describe_placement(config(pools=judge(replicas=6)), [node("a", 3)])
 
 
 def test_the_plan_as_a_table() -> None:

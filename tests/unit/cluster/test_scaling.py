@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hamr.cluster.placement import Node
-from hamr.cluster.scaling import check_growth, resized
+from hamr.cluster.scaling import check_growth, with_replicas
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
 
@@ -21,7 +21,7 @@ def config(judge: dict | None = None, **sections: object) -> Config:
 
 def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
     c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
-    changed = resized(c.pools, {"reranker": 5, "judge": 3}, c.rewards)
+    changed = with_replicas(c.pools, {"reranker": 5, "judge": 3}, c.rewards)
     assert changed["reranker"].replicas == 5
     bounds = changed["judge"].autoscaling
     assert bounds is not None
@@ -43,7 +43,7 @@ def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
 def test_what_cannot_be_is_one_line(wanted: dict[str, int], says: str) -> None:
     c = config({"autoscaling": {"min_replicas": 2, "max_replicas": 4}})
     with pytest.raises(BadInput, match=says) as refused:
-        resized(c.pools, wanted, c.rewards)
+        with_replicas(c.pools, wanted, c.rewards)
     assert refused.value.exit_code == 2
     assert "\n" not in str(refused.value)
 
@@ -56,17 +56,17 @@ def test_who_asks_which_pool_follows_from_the_rewards() -> None:
 
 def test_growth_needs_room_for_the_new_replicas_only() -> None:
     c = config()
-    changed = resized(c.pools, {"reranker": 5}, c.rewards)
+    changed = with_replicas(c.pools, {"reranker": 5}, c.rewards)
     nodes = [Node(name="a", resources={"CPU": 1.0}), Node(name="b", resources={"CPU": 0.7})]
     check_growth(c.pools, changed, nodes, {"reranker": 2})
     with pytest.raises(CapacityError, match="scale reranker: 5: the cluster has room for 4: .* 0.5 CPU on one node"):
         check_growth(c.pools, changed, nodes[:1], {"reranker": 2})
-    check_growth(c.pools, resized(c.pools, {"reranker": 1}, c.rewards), [], {"reranker": 2})
+    check_growth(c.pools, with_replicas(c.pools, {"reranker": 1}, c.rewards), [], {"reranker": 2})
 
 
 def test_an_autoscaled_pool_that_load_has_grown_needs_no_room_again() -> None:
     c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
-    changed = resized(c.pools, {"judge": 3}, c.rewards)
+    changed = with_replicas(c.pools, {"judge": 3}, c.rewards)
     check_growth(c.pools, changed, [], {"judge": 3})
     with pytest.raises(CapacityError, match="room for 2"):
         check_growth(c.pools, changed, [], {"judge": 2})

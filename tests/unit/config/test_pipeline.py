@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hamr.config.pipeline import check_references, find_pipeline, read_pipeline, substituted
+from hamr.config.pipeline import check_references, find_pipeline, read_pipeline, substitute_paths
 from hamr.errors import ConfigError
 
 OUTPUTS = {"sft": ("run", "policy"), "train": ("run", "policy", "ledger"), "data sage": ("train",)}
@@ -51,7 +51,7 @@ def test_a_good_one_is_read_and_knows_its_lines(tmp_path: Path) -> None:
 def test_references_are_replaced_and_an_address_is_none() -> None:
     paths = {("a", "policy"): "/x/policy", ("inputs", "b"): "/y"}
     arg = "sft.sets=[{path: @a.policy}, {path: @inputs.b}] to=me@a.policy"
-    said = substituted(arg, lambda stage, output: paths[stage, output])
+    said = substitute_paths(arg, lambda stage, output: paths[stage, output])
     assert said == "sft.sets=[{path: /x/policy}, {path: /y}] to=me@a.policy"
 
 

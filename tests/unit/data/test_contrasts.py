@@ -13,14 +13,14 @@ from hamr.data.contrasts import (
     KINDS,
     contrasts,
     fragment,
-    negated,
+    negate,
     other_number,
     plain,
     replies_of,
-    shuffled,
+    shuffle_words,
 )
 from hamr.data.language import language_of
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.truth import ExactAct, facts
@@ -29,7 +29,7 @@ from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 @pytest.fixture(scope="module")
 def splits():
-    return generated(SageDataConfig())
+    return generate_samples(SageDataConfig())
 
 
 def logged(identity: str, *replies: str, **meta: object) -> ServiceSample:
@@ -92,7 +92,7 @@ def test_the_facts_of_a_right_reply_are_the_references(splits):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_samples_of_every_scenario_have_contrasts_in_their_language(language):
-    made = generated(SageDataConfig(scenario="all", language=language, train=180, validation=12, test=12))
+    made = generate_samples(SageDataConfig(scenario="all", language=language, train=180, validation=12, test=12))
     drawn = contrasts(made.train, 60, 2)
     for c in drawn:
         assert {"act", "fragment", "shuffled", "off_topic"} <= {wrong.kind for wrong in c.wrong}
@@ -142,9 +142,9 @@ def test_tool_calls_only_have_no_contrasts():
 
 @given(st.text(min_size=1, max_size=40).filter(lambda text: plain(text) != ""), st.integers(0, 99))
 def test_pieces_are_made_of_the_text_and_not_longer(text, seed):
-    for make in (fragment, shuffled):
+    for make in (fragment, shuffle_words):
         assert len(make(text, Random(seed))) <= len(text)
-    assert Counter(plain(shuffled(text, Random(seed)))) - Counter(plain(text)) == Counter()
+    assert Counter(plain(shuffle_words(text, Random(seed)))) - Counter(plain(text)) == Counter()
 
 
 @given(st.integers(0, 10**6), st.integers(0, 99))
@@ -164,4 +164,4 @@ def test_another_number_has_as_many_digits(number, seed):
     ],
 )
 def test_negation(text, opposite):
-    assert negated(text) == opposite
+    assert negate(text) == opposite

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import action_json
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.acts import ASK, Context, SageActs
@@ -15,7 +15,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.types import Reply
 
 CONFIG = SageDataConfig(train=300, validation=20, test=40, noise=0.4, seed=5)
-NOISY = generated(CONFIG)
+NOISY = generate_samples(CONFIG)
 
 
 def wrong_pairs(splits):
@@ -24,7 +24,7 @@ def wrong_pairs(splits):
 
 
 def test_only_the_sft_split_is_corrupted_and_keeps_the_truth() -> None:
-    clean = generated(CONFIG.model_copy(update={"noise": 0.0}))
+    clean = generate_samples(CONFIG.model_copy(update={"noise": 0.0}))
     assert (NOISY.train, NOISY.validation, NOISY.test) == (clean.train, clean.validation, clean.test)
     assert clean.sft == () and clean.for_sft == clean.train
     for true, seen in zip(NOISY.train, NOISY.for_sft, strict=True):
@@ -50,7 +50,7 @@ def test_the_share_is_as_asked_and_every_corrupted_reference_is_wrong() -> None:
 @pytest.mark.parametrize("scenario", [*scenario_names(), "all"])
 def test_every_scenario_and_language_has_noise_of_its_own_acts(scenario: str, language: str) -> None:
     config = CONFIG.model_copy(update={"scenario": scenario, "language": language, "train": 180})
-    made = generated(config)
+    made = generate_samples(config)
     wrong = wrong_pairs(made)
     assert 0.28 < len(wrong) / len(made.train) < 0.5
     by_scenario = Counter(true.meta["scenario"] for true, _ in wrong)
@@ -69,5 +69,5 @@ def test_every_scenario_and_language_has_noise_of_its_own_acts(scenario: str, la
 
 
 def test_the_draw_does_not_depend_on_the_other_samples() -> None:
-    assert generated(CONFIG).sft == NOISY.sft
-    assert generated(CONFIG.model_copy(update={"seed": 6})).sft != NOISY.sft
+    assert generate_samples(CONFIG).sft == NOISY.sft
+    assert generate_samples(CONFIG.model_copy(update={"seed": 6})).sft != NOISY.sft

@@ -10,7 +10,7 @@ import pytest
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.rendering import dialogue_text
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import act_of
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
@@ -19,7 +19,7 @@ from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 @pytest.fixture(scope="module")
 def train():
-    return generated(SageDataConfig()).train
+    return generate_samples(SageDataConfig()).train
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def by_reference(samples):
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_labels_mean_what_they_say(split):
-    samples = getattr(generated(SageDataConfig()), split)
+    samples = getattr(generate_samples(SageDataConfig()), split)
     known = by_reference(samples)
     kinds = Counter()
     for pair in reply_pairs(samples, 400, 5):
@@ -68,7 +68,9 @@ def test_labels_mean_what_they_say(split):
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_scenarios_without_partial_wordings_give_the_labels_that_theirs_allow(language):
-    made = generated(SageDataConfig(scenario="airline_refund", language=language, train=120, validation=12, test=12))
+    made = generate_samples(
+        SageDataConfig(scenario="airline_refund", language=language, train=120, validation=12, test=12)
+    )
     pairs = reply_pairs(made.train, 120, 1)
     assert {pair.label for pair in pairs} == {"consistent", "inconsistent"}
     known = by_reference(made.train)

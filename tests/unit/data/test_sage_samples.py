@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_samples import deal, generate, generated, tools_of
+from hamr.data.sage_samples import deal, generate, generate_samples, tools_of
 from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.prompts import CHAT_WORDS, SERVICE_KEYS
 from hamr.procedures.schema import LANGUAGES
-from hamr.procedures.words import SPLITS, drawn, expansions, load_words, sentences
+from hamr.procedures.words import SPLITS, draw_alternatives, expansions, load_words, sentences
 from hamr.types import Reply, ToolCall
 
 SIZES = {"train": 240, "validation": 72, "test": 72}
@@ -213,7 +213,7 @@ def test_paths_are_balanced_within_the_acts():
 def test_neither_the_sentence_nor_the_ticket_decides_alone():
     """The same kind of message leads to an order or to a notice of the penalty, by the ticket; each state of the ticket
     leads to most acts."""
-    made = generated(SageDataConfig())
+    made = generate_samples(SageDataConfig())
     by_message, by_state = defaultdict(set), defaultdict(set)
     for sample in made.train:
         system, fields = sample.meta["system"], sample.meta["fields"]
@@ -230,11 +230,11 @@ def test_neither_the_sentence_nor_the_ticket_decides_alone():
 def test_the_configured_dialogues_are_those_of_the_generator():
     config = SageDataConfig(train=60, validation=12, test=12, seed=4)
     sizes = {"train": 60, "validation": 12, "test": 12}
-    assert generated(config) == generate([load_scenario("telecom_package")], sizes, seed=4)
-    bare = generated(config.model_copy(update={"procedure": False}))
+    assert generate_samples(config) == generate([load_scenario("telecom_package")], sizes, seed=4)
+    bare = generate_samples(config.model_copy(update={"procedure": False}))
     assert {s.policy for s in (*bare.train, *bare.validation, *bare.test)} == {""}
-    assert [s.history for s in bare.train] == [s.history for s in generated(config).train]
-    both = generated(config.model_copy(update={"scenario": "all", "language": "zh"}))
+    assert [s.history for s in bare.train] == [s.history for s in generate_samples(config).train]
+    both = generate_samples(config.model_copy(update={"scenario": "all", "language": "zh"}))
     assert {s.meta["scenario"] for s in both.train} == set(scenario_names())
 
 
@@ -245,13 +245,13 @@ def test_replies_are_texts_of_their_act_and_vary(made):
         assert len(set(replies)) == len(replies)
         assert set(replies) <= set(acts.texts(sample.meta["act"], Context.of(sample)))
         assert sample.history[-1].role == "customer"
-    quickstart = generated(SageDataConfig())
+    quickstart = generate_samples(SageDataConfig())
     assert len({t.content for s in quickstart.train for t in s.history if t.role == "customer"}) >= 300
 
 
 def test_prompts_without_the_procedure_are_short_and_share_their_beginning():
     """The bundled model has a context of 1,024 tokens, about 1.6 a word."""
-    prompts = [policy_messages(s) for s in generated(SageDataConfig(procedure=False)).train]
+    prompts = [policy_messages(s) for s in generate_samples(SageDataConfig(procedure=False)).train]
     systems = [messages[0]["content"] for messages in prompts]
     low, high = min(systems), max(systems)
     common = low[: next(i for i in range(len(low)) if low[i] != high[i])]
@@ -286,7 +286,7 @@ def test_every_scenario_has_wordings_in_both_languages(name, language):
 
 def test_choices():
     assert sorted(expansions("[a|b] c [|d]")) == ["a c ", "a c d", "b c ", "b c d"]
-    assert drawn("[x|x] y", Random(0)) == "x y"
+    assert draw_alternatives("[x|x] y", Random(0)) == "x y"
 
 
 MINE = """\

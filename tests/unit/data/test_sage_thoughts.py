@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.sage_thoughts import thought_of
 from hamr.data.samples import from_json, to_json
 from hamr.data.sft_items import decision_item, item_from_json, item_to_json
@@ -16,14 +16,14 @@ from hamr.procedures import load_scenario
 from hamr.procedures.acts import ASK
 from hamr.procedures.schema import LANGUAGES
 
-SAMPLES = generated(SageDataConfig(train=120, validation=8, test=8, seed=3)).train
+SAMPLES = generate_samples(SageDataConfig(train=120, validation=8, test=8, seed=3)).train
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scenario", ["telecom_package", "online_education", "all"])
 def test_every_thought_has_what_was_shown_last_and_what_the_procedure_wants(scenario, language) -> None:
     config = SageDataConfig(train=90, validation=12, test=12, seed=3, scenario=scenario, language=language)
-    for sample in generated(config).train:
+    for sample in generate_samples(config).train:
         thought, file = thought_of(sample), load_scenario(sample.meta["scenario"]).file
         act, fields = sample.meta["act"], sample.meta["fields"]
         if fields:

@@ -6,7 +6,7 @@ import pytest
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import reply_pairs
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples, write_samples
 from hamr.data.splits import count_copies, split_samples
 from hamr.errors import DataError
@@ -33,7 +33,7 @@ def test_whole_dialogues_are_split_off_and_the_rest_keeps_its_order() -> None:
 
 
 def test_files_make_the_scorers_pairs_that_their_generator_makes(tmp_path) -> None:
-    made = generated(SageDataConfig(train=60, validation=10, test=10, seed=5))
+    made = generate_samples(SageDataConfig(train=60, validation=10, test=10, seed=5))
     write_samples(tmp_path / "train.jsonl", made.train)
     given = {"validation": made.validation, "test": made.test}
     splits = split_samples(read_samples(tmp_path / "train.jsonl"), given, held_out_frac=0.15, seed=0)

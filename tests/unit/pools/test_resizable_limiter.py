@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.pools.resizable_limiter import Gate
+from hamr.pools.resizable_limiter import ResizableLimiter
 
 
 @given(
@@ -21,7 +21,7 @@ def test_never_more_than_it_says_and_nobody_is_forgotten(
     """Each visitor stays for some turns of the loop; some are cancelled, wherever they are then; the gate changes."""
 
     async def play() -> None:
-        gate, bound = Gate(most), max([most, *sizes])
+        gate, bound = ResizableLimiter(most), max([most, *sizes])
         inside, came, left = 0, [], 0
 
         async def visit(number: int, turns: int) -> None:
@@ -54,7 +54,7 @@ def test_never_more_than_it_says_and_nobody_is_forgotten(
 
 
 async def test_who_is_let_in_and_gives_up_in_the_same_moment_leaves_its_place() -> None:
-    gate = Gate(1)
+    gate = ResizableLimiter(1)
     async with gate:
         second = asyncio.create_task(gate.__aenter__())
         await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_who_is_let_in_and_gives_up_in_the_same_moment_leaves_its_place() 
 
 
 async def test_a_gate_that_grows_lets_in_who_waits() -> None:
-    gate = Gate(1)
+    gate = ResizableLimiter(1)
     async with gate:
         second = asyncio.create_task(gate.__aenter__())
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hamr.pools import router_calls
-from hamr.pools.router_calls import RouterCalls, in_batches, packed, packed_done, unpacked
+from hamr.pools.router_calls import RouterCalls, in_batches, pack, packed_done, unpack
 
 
 class Actor:
@@ -23,7 +23,7 @@ class Actor:
         return self
 
     def remote(self, calls: bytes) -> AsyncIterator[Any]:
-        self.calls.append(unpacked(calls))
+        self.calls.append(unpack(calls))
         return self._stream(self.calls[-1])
 
     async def _stream(self, calls: list[Any]) -> AsyncIterator[Any]:
@@ -81,7 +81,7 @@ async def test_a_mistake_concerns_its_own_response_alone() -> None:
 
 async def test_a_dead_actor_concerns_all_that_have_no_record_yet() -> None:
     async def dying(calls: bytes) -> AsyncIterator[Any]:
-        yield _value(packed([(1, "record of second")]))
+        yield _value(pack([(1, "record of second")]))
         raise ConnectionError("the actor died")
 
     actor = Actor(quick)

@@ -9,7 +9,7 @@ from ray.exceptions import RayActorError
 from hamr.calibration.cascade import Cascade
 from hamr.config.pools import RouterConfig
 from hamr.pools.router_actor import RouterClient
-from hamr.pools.router_calls import packed, unpacked
+from hamr.pools.router_calls import pack, unpack
 from hamr.types import RewardRecord, Rollout, SampleKey, Scored, ServiceSample
 
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
@@ -48,12 +48,12 @@ class Dying:
         return self
 
     async def remote(self, packed_calls: bytes) -> Any:
-        calls = unpacked(packed_calls)
+        calls = unpack(packed_calls)
         self.told += calls
         self.left -= 1
         if self.left >= 0:
             raise RayActorError
-        yield _value(packed([(i, RECORD) for i in range(len(calls))]))
+        yield _value(pack([(i, RECORD) for i in range(len(calls))]))
 
 
 async def _value(value: Any) -> Any:

@@ -18,7 +18,7 @@ from hamr.errors import BadInput, ConfigError
 from hamr.models import bundled as models
 from hamr.models.bundled import resolve_model
 from hamr.pools import scorer_pairs
-from hamr.pools.scorer_pairs import PairScorer, activated, check_pair_model, similarity
+from hamr.pools.scorer_pairs import PairScorer, activate, check_pair_model, similarity
 from hamr.pools.scorers import check_scorer, scorer_env
 from hamr.types import Question
 
@@ -93,12 +93,12 @@ async def test_a_call_in_which_nothing_can_be_scored_asks_no_model() -> None:
     ],
 )
 def test_a_logit_becomes_a_score(logit: float, activation: str, score: float) -> None:
-    assert activated(logit, activation) == pytest.approx(score)
+    assert activate(logit, activation) == pytest.approx(score)
 
 
 def test_nan_is_never_clipped_into_a_score() -> None:
-    assert math.isnan(activated(math.nan, "identity"))
-    assert math.isnan(activated(math.nan, "sigmoid"))
+    assert math.isnan(activate(math.nan, "identity"))
+    assert math.isnan(activate(math.nan, "sigmoid"))
     assert math.isnan(similarity(math.nan))
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hamr.pools.structured import MOST_ITEMS, SHORTEST_TEXT, bounded
+from hamr.pools.structured import MOST_ITEMS, SHORTEST_TEXT, bound_lengths
 from hamr.prompting.reading import TEXT, object_schema
 from hamr.rewards import grades, rubric
 
@@ -23,12 +23,12 @@ def longest(schema: dict, text: str = "x") -> object:
 @pytest.mark.parametrize("schema", [grades.SCHEMA, object_schema(a=TEXT, b=TEXT, c={"enum": ["one", "other"]})])
 @pytest.mark.parametrize("tokens", [60, 300, 2048])
 def test_the_longest_answer_fits(schema: dict, tokens: int) -> None:
-    written = len(json.dumps(longest(bounded(schema, tokens))))
+    written = len(json.dumps(longest(bound_lengths(schema, tokens))))
     assert tokens - 4 <= written < tokens
 
 
 def test_a_rubric_s_texts_share_the_room_and_its_list_ends() -> None:
-    made = bounded(rubric.SCHEMA, 4096)
+    made = bound_lengths(rubric.SCHEMA, 4096)
     items = made["properties"]["rubric"]
     assert items["maxItems"] == MOST_ITEMS
     lengths = {made["properties"]["reason"]["maxLength"]}
@@ -39,17 +39,17 @@ def test_a_rubric_s_texts_share_the_room_and_its_list_ends() -> None:
 
 def test_a_list_of_choices_is_no_longer_than_the_choices() -> None:
     schema = object_schema(types={"type": "array", "items": {"enum": ["a", "b", "c"]}})
-    assert bounded(schema, 100)["properties"]["types"]["maxItems"] == 3
+    assert bound_lengths(schema, 100)["properties"]["types"]["maxItems"] == 3
 
 
 def test_what_is_bounded_already_stays_and_the_schema_itself_is_not_touched() -> None:
     schema = object_schema(a={"type": "string", "maxLength": 5}, b={"type": "string", "pattern": "^x$"}, c=TEXT)
     before = json.dumps(schema)
-    made = bounded(schema, 200)["properties"]
+    made = bound_lengths(schema, 200)["properties"]
     assert (made["a"], made["b"]) == (schema["properties"]["a"], schema["properties"]["b"])
     assert made["c"]["maxLength"] > 100
     assert json.dumps(schema) == before
 
 
 def test_few_tokens_leave_every_text_something() -> None:
-    assert bounded(grades.SCHEMA, 1)["properties"]["reason"]["maxLength"] == SHORTEST_TEXT
+    assert bound_lengths(grades.SCHEMA, 1)["properties"]["reason"]["maxLength"] == SHORTEST_TEXT

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.procedures import load_scenario
-from hamr.procedures.contract import Output
+from hamr.procedures.contract import AgentOutput
 from hamr.procedures.prompts import DIMENSIONS
 from hamr.procedures.scores import (
     action_score,
@@ -117,7 +117,7 @@ def test_classification_counts_the_known_fields_only():
 def output(**changes):
     path = ("stage1", "stage2", "stage4", "stage5", "stage7")
     given = {"fields": FIELDS, "cot": "", "path": path, "action": "TransHuman", "chat": "One moment."}
-    return Output(**{**given, **changes})
+    return AgentOutput(**{**given, **changes})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.reading import choice, final_object, grade, reason
-from hamr.rewards.grades import normalised, read_grade
+from hamr.rewards.grades import normalise_grade, read_grade
 
 GOOD = '{"reason": "polite and right", "score": 4}'
 
@@ -112,9 +112,9 @@ def test_choices_are_whole_labels():
 
 
 def test_the_two_scales():
-    assert [normalised(x, "span") for x in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert [normalised(x, "share") for x in range(1, 6)] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert [normalise_grade(x, "span") for x in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [normalise_grade(x, "share") for x in range(1, 6)] == [0.2, 0.4, 0.6, 0.8, 1.0]
     for x in (0, 6):
         with pytest.raises(ValueError):
-            normalised(x, "span")
+            normalise_grade(x, "span")
     assert (grade(5), reason(" a ")) == (5, "a")

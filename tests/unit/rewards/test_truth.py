@@ -6,14 +6,14 @@ import pytest
 
 from hamr.apps.train.held_out import summarise
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.words import SPLITS
 from hamr.rewards.truth import ExactAct, facts
 from hamr.types import Action, Band, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall
 
 CONFIG = SageDataConfig(train=120, validation=30, test=60, seed=3)
-GENERATED = generated(CONFIG)
+GENERATED = generate_samples(CONFIG)
 RULE = ExactAct.of((*GENERATED.train, *GENERATED.validation, *GENERATED.test))
 OFFER = "ask ApplicationTendency"
 
@@ -31,7 +31,7 @@ def exact(text: str | None, sample: ServiceSample) -> bool:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_no_wording_of_another_act_passes_in_any_split_s_words(language: str) -> None:
-    splits = generated(CONFIG.model_copy(update={"language": language}))
+    splits = generate_samples(CONFIG.model_copy(update={"language": language}))
     rule = ExactAct.of((*splits.train, *splits.validation, *splits.test))
     assert rule is not None
     for sample in splits.test:

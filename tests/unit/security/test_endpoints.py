@@ -10,7 +10,7 @@ from hamr.adapters.client import RewardClient
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
 from hamr.pools.scorer_openai import OpenAIScorer
-from hamr.security.endpoints import VARIABLE, allowed, check_url, is_loopback
+from hamr.security.endpoints import VARIABLE, allowed_hosts, check_url, is_loopback
 
 NAMES = {
     "api.example": ["93.184.216.34"],
@@ -125,8 +125,8 @@ def test_names_are_looked_up_only_where_it_is_said() -> None:
 
 
 def test_the_default_is_in_force_where_nothing_is_set() -> None:
-    assert allowed({}) == ("loopback", "public")
-    assert allowed({VARIABLE: ""}) == ()
+    assert allowed_hosts({}) == ("loopback", "public")
+    assert allowed_hosts({VARIABLE: ""}) == ()
 
 
 def test_loopback_is_known_as_it_is_written() -> None:

@@ -23,7 +23,7 @@ from hamr.telemetry.mlflow_sink import MlflowSink
 from hamr.telemetry.prometheus import gauge_of, reading
 from hamr.telemetry.sinks import FiguresOnly, Sinks, shown_as
 from hamr.telemetry.tensorboard_sink import TensorboardSink
-from hamr.telemetry.wandb_sink import WandbSink, kept
+from hamr.telemetry.wandb_sink import WandbSink, files_to_upload
 
 FIGURES = {"reward/total/mean": 0.5, "router/queue_s/judge/p90": 2.0, "policy/grad_norm": math.nan}
 
@@ -147,10 +147,10 @@ def test_the_ledger_and_the_newest_checkpoint_are_kept(tmp_path: Path) -> None:
     for step in (0, 9, 10):
         (tmp_path / "checkpoints" / f"step_{step}").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step_11.tmp").mkdir()
-    assert kept(tmp_path) == [("checkpoint", tmp_path / "checkpoints" / "step_10")]
+    assert files_to_upload(tmp_path) == [("checkpoint", tmp_path / "checkpoints" / "step_10")]
     (tmp_path / "ledger.sqlite").write_text("")
-    assert [kind for kind, _ in kept(tmp_path)] == ["ledger", "checkpoint"]
-    assert kept(tmp_path / "empty") == []
+    assert [kind for kind, _ in files_to_upload(tmp_path)] == ["ledger", "checkpoint"]
+    assert files_to_upload(tmp_path / "empty") == []
 
 
 @pytest.mark.parametrize("artifacts", [True, False])

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from hamr.apps.data.recipes.judged_checks import AGREES_SCHEMA, read_agreement
-from hamr.apps.data.recipes.patm_checks import Fault, Plan, known_private, read_plan
-from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, known_private, read_plan
+from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language
 from hamr.data.pii import private_in
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
 from hamr.data.trajectories import action_turn
@@ -54,17 +54,17 @@ class Decided:
 
     sample: ServiceSample
     action: Action | None = None
-    plan: Plan | None = None
+    plan: RewritePlan | None = None
     target: tuple[TargetPart, ...] = ()
     calls: tuple[ToolCall, ...] = ()
 
 
-def decided(sample: ServiceSample) -> Decided:
+def logged_decision(sample: ServiceSample) -> Decided:
     """A sample's logged action."""
-    return _acted(sample, sample.references[0].action)
+    return _as_decision(sample, sample.references[0].action)
 
 
-def _acted(sample: ServiceSample, action: Action) -> Decided:
+def _as_decision(sample: ServiceSample, action: Action) -> Decided:
     return Decided(sample=sample, action=action, calls=(action,) if isinstance(action, ToolCall) else ())
 
 
@@ -73,11 +73,11 @@ def decided_item(item: SftItem, where: str) -> Decided:
     if item.kind == "decision":
         action = parse_action(item.text)
         assert not isinstance(action, MalformedResponse), "checked when it was read"
-        return _acted(item.sample, action)
+        return _as_decision(item.sample, action)
     if item.kind != "patm":
         raise DataError(f"{where}: kind", item.kind, "has a rationale already; give decision and patm items")
     plan = read_plan(item.text)
-    if isinstance(plan, Fault):
+    if isinstance(plan, CheckFailure):
         raise DataError(f"{where}: target", item.text, f"is no plan ({plan.detail})")
     try:
         calls = tuple(ToolCall(name=c["name"], parameters=dict(c["parameters"])) for c in json.loads(plan.actions))
@@ -86,16 +86,16 @@ def decided_item(item: SftItem, where: str) -> Decided:
     return Decided(sample=item.sample, plan=plan, target=item.target, calls=calls)
 
 
-def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Item]:
+def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[WorkItem]:
     """Named by kind and sample; a sample with several decisions has its later ones numbered."""
-    items: dict[str, Item] = {}
+    items: dict[str, WorkItem] = {}
     for one in found:
         name = f"{'patm' if one.plan else 'decision'}/{one.sample.id}"
         count = 2
         while name in items:
             name, count = f"{name.partition('#')[0]}#{count}", count + 1
         told = item_to_json(with_rationale(one, "-"))
-        items[name] = Item(id=name, key=item_key("dra", told, dataclasses.asdict(recipe), by), content=one)
+        items[name] = WorkItem(id=name, key=item_key("dra", told, dataclasses.asdict(recipe), by), content=one)
     return list(items.values())
 
 
@@ -105,18 +105,18 @@ class Dra:
     def __init__(self, recipe: DraRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         one: Decided = item.content
 
-        async def check(text: str) -> str | Fault:
+        async def check(text: str) -> str | CheckFailure:
             rationale = without_thought(text)
             fault = rationale_fault(rationale, one, self.recipe.language)
             return fault or await self._disagreement(one, rationale, desk) or rationale
 
         question = partial(self.question, one)
-        return Made(kept={"rationale": await written(desk, "reason", question, check)})
+        return Made(kept={"rationale": await ask_until_valid(desk, "reason", question, check)})
 
-    async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> Fault | None:
+    async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> CheckFailure | None:
         def ask(attempt: int) -> Question:
             return Question(
                 variables={**decided_variables(one), "reasoning": rationale},
@@ -127,7 +127,7 @@ class Dra:
             )
 
         agrees, why = await desk.judged("agreement", ask, read_agreement)
-        return None if agrees else Fault(check="judge: disagrees with the plan", detail=why)
+        return None if agrees else CheckFailure(check="judge: disagrees with the plan", detail=why)
 
     def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:
         return Question(
@@ -147,27 +147,27 @@ def decided_variables(one: Decided) -> dict[str, str]:
     return {**case_variables(one.sample), "first": turns_text([action_turn(one.action)]), "then": ""}
 
 
-def rationale_fault(text: str, one: Decided, language: Language) -> Fault | None:
+def rationale_fault(text: str, one: Decided, language: Language) -> CheckFailure | None:
     """The first fault by rules: no work, no plain text, no first person, hindsight, a private value."""
     problem = teacher_problem(text, language)
     if problem is not None:
-        return Fault(check=problem[0], detail=problem[1])
+        return CheckFailure(check=problem[0], detail=problem[1])
     marked = _NOT_PLAIN.search(text)
     if marked:
-        return Fault(check="plain_text", detail=f"has {marked.group().strip()!r}")
+        return CheckFailure(check="plain_text", detail=f"has {marked.group().strip()!r}")
     if not _FIRST_PERSON[language].search(text):
-        return Fault(check="first_person", detail=f"never says {'I' if language == 'en' else '我'}")
+        return CheckFailure(check="first_person", detail=f"never says {'I' if language == 'en' else '我'}")
     hindsight = hindsight_fault(text, language)
     if hindsight:
         return hindsight
     private = private_in(text, known_private(one.sample, one.calls))
-    return Fault(check="anonymised", detail=f"has {private!r}") if private is not None else None
+    return CheckFailure(check="anonymised", detail=f"has {private!r}") if private is not None else None
 
 
-def hindsight_fault(text: str, language: Language) -> Fault | None:
+def hindsight_fault(text: str, language: Language) -> CheckFailure | None:
     """Where thoughts speak of a decision that has not been made yet."""
     found = _HINDSIGHT[language].search(text)
-    return Fault(check="hindsight", detail=f"speaks of {found.group()!r}") if found else None
+    return CheckFailure(check="hindsight", detail=f"speaks of {found.group()!r}") if found else None
 
 
 def with_rationale(one: Decided, rationale: str) -> SftItem:

@@ -18,12 +18,12 @@ from hamr.config.judged import HallucinationConfig
 from hamr.data.actions import acting_text, parse_action
 from hamr.data.formats import PLAIN, Formats
 from hamr.data.language import Language
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import to_json
 from hamr.errors import DataError
 from hamr.rewards import hallucination
-from hamr.rewards.questions import said
+from hamr.rewards.questions import words_of
 from hamr.types import Judgement, MalformedResponse, Question, Reply, ServiceSample
 
 SETS = ("simple", "hard", "confirmed", "review")
@@ -37,14 +37,14 @@ class Responded:
     response: str
 
 
-def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by: str) -> list[Item]:
+def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by: str) -> list[WorkItem]:
     """An item per response, named by the group's line, the sample and the response's place."""
     items = []
     for group in groups:
         for number, text in enumerate(group.responses):
             key = item_key("hallucination", to_json(group.sample), text, language, by)
             name = f"{group.number}/{group.sample.id}/{number}"
-            items.append(Item(id=name, key=key, content=Responded(sample=group.sample, response=text)))
+            items.append(WorkItem(id=name, key=key, content=Responded(sample=group.sample, response=text)))
     return items
 
 
@@ -54,7 +54,7 @@ class HallucinationLoop:
     def __init__(self, language: Language, formats: Formats = PLAIN) -> None:
         self.config, self.formats = HallucinationConfig(weight=1.0, language=language), formats
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         first = await self._label(item.content, desk, "judge")
         if hallucination.vetoes(first):
             return Made(kept={"set": "review", "label": first.labels[0], "reason": first.reason})
@@ -67,7 +67,7 @@ class HallucinationLoop:
         asked = self.formats.of(one.sample)
         text = acting_text(one.response, asked)
         action = parse_action(text, asked)
-        told = said(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
+        told = words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
 
         def ask(attempt: int) -> Question:
             return hallucination.question(one.sample, [told], self.config, attempt)
@@ -104,7 +104,7 @@ def read_labels(rows: Sequence[tuple[str, Any]]) -> dict[str, tuple[str, str]]:
 
 
 def sets_of(
-    items: Sequence[Item], done: Mapping[str, Made], labels: Mapping[str, tuple[str, str]]
+    items: Sequence[WorkItem], done: Mapping[str, Made], labels: Mapping[str, tuple[str, str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of every set: a sample's line with `response`, `label` and `reason` (`review`: what was predicted,
     beside the open `label` and `reason`)."""

@@ -13,15 +13,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.patm_checks import CheckFailure
 from hamr.apps.data.recipes.runner import Desk, Dropped
-from hamr.apps.data.recipes.thought import ThoughtRecipe, cot_checked, kept
+from hamr.apps.data.recipes.thought import ThoughtRecipe, cot_checked, to_record
 from hamr.apps.data.recipes.thought_checks import (
     DRAFT,
-    Draft,
+    ThoughtDraft,
     chain_fault,
     chain_of,
-    joined,
+    join_chain,
     read_parts,
     response_of,
     work_fault,
@@ -29,11 +29,11 @@ from hamr.apps.data.recipes.thought_checks import (
 )
 from hamr.config.judged import GradedConfig
 from hamr.data.actions import render_action
-from hamr.data.progress import Item, Made
+from hamr.data.progress import Made, WorkItem
 from hamr.data.rendering import policy_messages
 from hamr.rewards import dialogue
 from hamr.rewards.grades import read_grade
-from hamr.rewards.questions import case_variables, said
+from hamr.rewards.questions import case_variables, words_of
 from hamr.types import Answer, Judgement, Question, ServiceSample
 
 _BEST = 5
@@ -57,7 +57,7 @@ class MigrationRecipe(ThoughtRecipe):
 class Graded:
     """A draft with its grade for dialogue quality, and why."""
 
-    draft: Draft
+    draft: ThoughtDraft
     quality: int
     why: str
 
@@ -68,26 +68,26 @@ class Migration:
     def __init__(self, recipe: MigrationRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         sample: ServiceSample = item.content
         graded = await self._candidates(sample, desk)
-        faults: list[Fault] = []
+        faults: list[CheckFailure] = []
         for one in graded:
             cot = await self._judged(sample, one, desk)
-            if not isinstance(cot, Fault):
-                return _made(one, cot)
+            if not isinstance(cot, CheckFailure):
+                return _as_item(one, cot)
             faults.append(cot)
         best, fault = graded[0], faults[0]
         for attempt in range(self.recipe.refine):
             draft = await self._refined(sample, best.draft, fault, attempt, desk)
-            if isinstance(draft, Fault):
+            if isinstance(draft, CheckFailure):
                 desk.notes.append(f"refined: {draft.check}")
                 continue
             best = await self._graded(sample, draft, desk)
             cot = await self._judged(sample, best, desk)
-            desk.notes.append(f"refined: {cot.check if isinstance(cot, Fault) else 'kept'}")
-            if not isinstance(cot, Fault):
-                return _made(best, cot)
+            desk.notes.append(f"refined: {cot.check if isinstance(cot, CheckFailure) else 'kept'}")
+            if not isinstance(cot, CheckFailure):
+                return _as_item(best, cot)
             fault = cot
         raise Dropped(fault.check, fault.detail)
 
@@ -95,17 +95,17 @@ class Migration:
         """Drafts without a fault by rules, the best first, of equals the earliest. Raises Dropped where there is none,
         with the first one's fault."""
         graded: list[Graded] = []
-        faults: list[Fault] = []
+        faults: list[CheckFailure] = []
         for number in range(self.recipe.candidates):
             try:
                 draft = await self._drafted(sample, number, desk)
-                if isinstance(draft, Draft):
+                if isinstance(draft, ThoughtDraft):
                     graded.append(await self._graded(sample, draft, desk))
             except Dropped as end:
                 if end.passing:
                     raise
-                draft = Fault(check=end.reason, detail=end.detail)
-            if isinstance(draft, Fault):
+                draft = CheckFailure(check=end.reason, detail=end.detail)
+            if isinstance(draft, CheckFailure):
                 faults.append(draft)
                 desk.notes.append(f"candidates: {draft.check}")
             elif graded[-1].quality == _BEST:
@@ -114,17 +114,17 @@ class Migration:
             raise Dropped(faults[0].check, faults[0].detail)
         return sorted(graded, key=lambda one: -one.quality)
 
-    async def _drafted(self, sample: ServiceSample, number: int, desk: Desk) -> Draft | Fault:
+    async def _drafted(self, sample: ServiceSample, number: int, desk: Desk) -> ThoughtDraft | CheckFailure:
         """The chain first, then the response under it."""
         language, case = self.recipe.language, case_variables(sample)
         if self.recipe.zero_think:
             asked = self._sampled(Question(messages=tuple(policy_messages(sample, "think_answer"))), sample, number)
             chain = zero_think_chain(await desk.verdict("chain", asked, "second"))
-            chain = chain if isinstance(chain, Fault) else chain_fault(chain, sample, language) or chain
+            chain = chain if isinstance(chain, CheckFailure) else chain_fault(chain, sample, language) or chain
         else:
             asked = self._sampled(Question(variables=case, prompt=f"thought_chain.{language}"), sample, number)
             chain = chain_of(await desk.teacher("chain", asked), sample, language)
-        if isinstance(chain, Fault):
+        if isinstance(chain, CheckFailure):
             return chain
         under = Question(variables={**case, "reasoning": chain}, prompt=f"thought_response.{language}")
         said_under = await desk.teacher("response", self._sampled(under, sample, number))
@@ -140,10 +140,10 @@ class Migration:
         )
 
     async def _refined(
-        self, sample: ServiceSample, draft: Draft, fault: Fault, attempt: int, desk: Desk
-    ) -> Draft | Fault:
+        self, sample: ServiceSample, draft: ThoughtDraft, fault: CheckFailure, attempt: int, desk: Desk
+    ) -> ThoughtDraft | CheckFailure:
         recipe = self.recipe
-        shown = said(render_action(draft.action), draft.action, "plain")
+        shown = words_of(render_action(draft.action), draft.action, "plain")
         told = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
         question = Question(
             variables={**case_variables(sample), **told, "fault": f"{fault.check}: {fault.detail}"},
@@ -154,15 +154,15 @@ class Migration:
         )
         text = await desk.teacher("refine", question)
         parts = read_parts(text, DRAFT)
-        if isinstance(parts, Fault):
+        if isinstance(parts, CheckFailure):
             return work_fault(text, recipe.language, parts)
-        chain = joined(parts)
+        chain = join_chain(parts)
         return chain_fault(chain, sample, recipe.language) or response_of(
             parts["response"], chain, sample, recipe.language
         )
 
-    async def _graded(self, sample: ServiceSample, draft: Draft, desk: Desk) -> Graded:
-        shown = said(render_action(draft.action), draft.action, "plain")
+    async def _graded(self, sample: ServiceSample, draft: ThoughtDraft, desk: Desk) -> Graded:
+        shown = words_of(render_action(draft.action), draft.action, "plain")
         config = GradedConfig(language=self.recipe.language)
 
         def ask(attempt: int) -> Question:
@@ -175,18 +175,18 @@ class Migration:
         assert judgement.grade is not None, "read_grade gives one"
         return Graded(draft=draft, quality=judgement.grade, why=judgement.reason)
 
-    async def _judged(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | Fault:
+    async def _judged(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | CheckFailure:
         """The grade of the chain, or what is wanting: a draft below `min_quality` costs no second judge."""
         if one.quality < self.recipe.min_quality:
-            return Fault(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
+            return CheckFailure(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
         return await cot_checked(sample, one.draft.chain, one.draft.action, self.recipe, desk)
 
 
-def _made(one: Graded, cot: int) -> Made:
-    return Made(kept=kept(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
+def _as_item(one: Graded, cot: int) -> Made:
+    return Made(kept=to_record(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
 
 
-def zero_think_chain(answer: Answer) -> str | Fault:
+def zero_think_chain(answer: Answer) -> str | CheckFailure:
     """The chain in an answer of the form that the model learned, <think>..</think><answer>..; what comes after it, cut
     off or not, is left alone. A server that takes the chain out of the text gives it as the reasoning.
 
@@ -199,4 +199,4 @@ def zero_think_chain(answer: Answer) -> str | Fault:
         return writable(chain.strip().removeprefix("<think>")).strip()
     if answer.text is not None and answer.reasoning:
         return writable(answer.reasoning).strip()
-    return Fault(check="tags", detail=answer.detail or "0 x </think>")
+    return CheckFailure(check="tags", detail=answer.detail or "0 x </think>")

@@ -26,7 +26,7 @@ from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language, language_of
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.rewards.questions import consistency_question
@@ -57,10 +57,10 @@ class Expanding:
     online: tuple[str, ...] = ()
 
 
-def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) -> list[Item]:
+def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) -> list[WorkItem]:
     told = dataclasses.asdict(recipe)
     return [
-        Item(id=one.sample.id, key=item_key("multigt", to_json(one.sample), one.online, told, by), content=one)
+        WorkItem(id=one.sample.id, key=item_key("multigt", to_json(one.sample), one.online, told, by), content=one)
         for one in found
     ]
 
@@ -71,7 +71,7 @@ class MultiGt:
     def __init__(self, recipe: MultiGtRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         one: Expanding = item.content
         logged = [r.action for r in one.sample.references if isinstance(r.action, Reply)]
         if not logged or isinstance(one.sample.references[0].action, ToolCall):
@@ -165,7 +165,7 @@ def _alike(one: str, other: str) -> bool:
 # --- what it becomes ---------------------------------------------------------------------------
 
 
-def expanded(sample: ServiceSample, made: Made) -> ServiceSample:
+def with_references(sample: ServiceSample, made: Made) -> ServiceSample:
     """The sample with the added references behind its own."""
     added = tuple(
         Reference(action=Reply(content=row["content"]), source=row["source"])

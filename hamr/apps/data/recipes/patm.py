@@ -22,12 +22,20 @@ from hamr.apps.data.recipes.judged_checks import (
     read_planning_check,
     read_rewrite_check,
 )
-from hamr.apps.data.recipes.patm_checks import Fault, Plan, calls_of, calls_text, decision_at, plan_fault, read_plan
-from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.patm_checks import (
+    CheckFailure,
+    RewritePlan,
+    calls_of,
+    calls_text,
+    decision_at,
+    plan_fault,
+    read_plan,
+)
+from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import teacher_problem
 from hamr.data.language import Language
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json, turn_json
 from hamr.data.sft_items import SftItem, TargetPart
@@ -44,13 +52,13 @@ class PatmRecipe:
     max_new_tokens: int | None = None
 
 
-def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[Item]:
+def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[WorkItem]:
     """A window is named by its decision point."""
     items = []
     for window in found:
         turns = [turn_json(turn) for turn in (*window.environment, action_turn(window.second))]
         key = item_key("patm", to_json(window.sample), turns, dataclasses.asdict(recipe), by)
-        items.append(Item(id=window.sample.id, key=key, content=window))
+        items.append(WorkItem(id=window.sample.id, key=key, content=window))
     return items
 
 
@@ -60,23 +68,23 @@ class Patm:
     def __init__(self, recipe: PatmRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         window: Window = item.content
 
-        async def check(text: str) -> Plan | Fault:
+        async def check(text: str) -> RewritePlan | CheckFailure:
             return await self._checked(window, text, desk)
 
-        plan = await written(desk, "rewrite", partial(self.rewrite_question, window), check)
+        plan = await ask_until_valid(desk, "rewrite", partial(self.rewrite_question, window), check)
         return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
 
-    async def _checked(self, window: Window, text: str, desk: Desk) -> Plan | Fault:
+    async def _checked(self, window: Window, text: str, desk: Desk) -> RewritePlan | CheckFailure:
         language = self.recipe.language
         plan = read_plan(text)
-        words = text if isinstance(plan, Fault) else f"{plan.plan_1}\n{plan.plan_2}"
+        words = text if isinstance(plan, CheckFailure) else f"{plan.plan_1}\n{plan.plan_2}"
         problem = teacher_problem(words, language)
         if problem is not None:
-            return Fault(check=problem[0], detail=problem[1])
-        if isinstance(plan, Fault):
+            return CheckFailure(check=problem[0], detail=problem[1])
+        if isinstance(plan, CheckFailure):
             return plan
         fault = plan_fault(plan, window, language)
         if fault is not None:
@@ -87,14 +95,14 @@ class Patm:
         )  # fmt: skip
         if not all(scores.values()):
             failed = next(name for name, score in scores.items() if not score)
-            return Fault(check=f"judge: {failed}", detail="; ".join(violations))
+            return CheckFailure(check=f"judge: {failed}", detail="; ".join(violations))
         scores, why = await desk.judged(
             "planning check", lambda attempt: self.check_question("patm_plan_check", window, plan, attempt),
             read_planning_check,
         )  # fmt: skip
         if not all(scores.values()):
             failed = next(name for name, score in scores.items() if not score)
-            return Fault(check=f"judge: {failed}", detail=why)
+            return CheckFailure(check=f"judge: {failed}", detail=why)
         return plan
 
     def rewrite_question(self, window: Window, shown: dict[str, str], attempt: int) -> Question:
@@ -106,7 +114,7 @@ class Patm:
             max_new_tokens=self.recipe.max_new_tokens,
         )
 
-    def check_question(self, stem: str, window: Window, plan: Plan, attempt: int) -> Question:
+    def check_question(self, stem: str, window: Window, plan: RewritePlan, attempt: int) -> Question:
         return Question(
             variables={**window_variables(window), **dataclasses.asdict(plan)},
             affinity=window.sample.id,
@@ -130,7 +138,7 @@ def window_variables(window: Window) -> dict[str, str]:
 # --- what is trained on ------------------------------------------------------------------------
 
 
-def plan_target(plan: Plan, language: Language) -> tuple[TargetPart, ...]:
+def plan_target(plan: RewritePlan, language: Language) -> tuple[TargetPart, ...]:
     """a~_t, q~_{t+1}, a~_{t+1}: plan_2 is cut where its decision begins ("therefore, I can")."""
     cut = decision_at(plan.plan_2, language)
     return (
@@ -140,14 +148,14 @@ def plan_target(plan: Plan, language: Language) -> tuple[TargetPart, ...]:
     )
 
 
-def plan_item(sample: ServiceSample, plan: Plan, language: Language) -> SftItem:
+def plan_item(sample: ServiceSample, plan: RewritePlan, language: Language) -> SftItem:
     return SftItem(kind="patm", sample=sample, target=plan_target(plan, language))
 
 
-def kept_plans(items: Sequence[Item], done: dict[str, Made], language: Language) -> list[SftItem]:
+def kept_plans(items: Sequence[WorkItem], done: dict[str, Made], language: Language) -> list[SftItem]:
     """The SFT items of what was kept, in the order of the items."""
     return [
-        plan_item(item.content.sample, Plan(**made.kept), language)
+        plan_item(item.content.sample, RewritePlan(**made.kept), language)
         for item in items
         if (made := done[item.id]).kept is not None
     ]

@@ -29,7 +29,7 @@ from hamr.types import ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RewritePlan:
     """A rewrite, taken apart. `actions` is the text inside its tag."""
 
     plan_1: str
@@ -38,7 +38,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class CheckFailure:
     """`check` is the name of a rule or of a judge's score, `detail` says what was found where."""
 
     check: str
@@ -85,43 +85,43 @@ _BANNED = {
 }
 
 
-def read_plan(text: str) -> Plan | Fault:
+def read_plan(text: str) -> RewritePlan | CheckFailure:
     """The rewrite's parts; a fault where a tag is missing, doubled or out of place, or anything stands outside."""
     body = without_thought(text).removeprefix("```xml").removeprefix("```").removesuffix("```").strip()
     found = _TAGS.fullmatch(body)
     if found is None:
         wanted = ("<plans>", "<plan_1>", "</plan_1>", "<plan_2>", "</plan_2>", "</plans>", "<actions>", "</actions>")
         wrong = next((f"{body.count(tag)} x {tag}" for tag in wanted if body.count(tag) != 1), "text outside the tags")
-        return Fault(check="tags", detail=wrong)
-    plan = Plan(**{name: found.group(name).strip() for name in ("plan_1", "plan_2", "actions")})
+        return CheckFailure(check="tags", detail=wrong)
+    plan = RewritePlan(**{name: found.group(name).strip() for name in ("plan_1", "plan_2", "actions")})
     for name in ("plan_1", "plan_2"):
         if not getattr(plan, name):
-            return Fault(check="tags", detail=f"nothing in {name}")
+            return CheckFailure(check="tags", detail=f"nothing in {name}")
     inner = _ANY_TAG.search(f"{plan.plan_1} {plan.plan_2}")
-    return Fault(check="tags", detail=f"{inner.group()} inside a part") if inner else plan
+    return CheckFailure(check="tags", detail=f"{inner.group()} inside a part") if inner else plan
 
 
-def plan_fault(plan: Plan, window: Window, language: Language) -> Fault | None:
+def plan_fault(plan: RewritePlan, window: Window, language: Language) -> CheckFailure | None:
     """The first fault by the checks behind `tags`; None: the judges may look at it."""
     plans = {"plan_1": plan.plan_1, "plan_2": plan.plan_2}
     for name, text in plans.items():
         if not _I[language].search(text):
-            return Fault(check="first_person", detail=f"{name} never says {'I' if language == 'en' else '我'}")
+            return CheckFailure(check="first_person", detail=f"{name} never says {'I' if language == 'en' else '我'}")
         other = _SOMEBODY_ELSE[language].search(text)
         if other:
-            return Fault(check="first_person", detail=f"{name} speaks of {other.group()!r}")
+            return CheckFailure(check="first_person", detail=f"{name} speaks of {other.group()!r}")
     missing = missing_step(plan.plan_2, language)
     if missing:
-        return Fault(check="order", detail=missing)
+        return CheckFailure(check="order", detail=missing)
     known = private_values(window)
     for name, text in plans.items():
         banned = _BANNED[language].search(text)
         if banned:
-            return Fault(check="banned_words", detail=f"{name} says {banned.group()!r}")
+            return CheckFailure(check="banned_words", detail=f"{name} says {banned.group()!r}")
     for name, text in plans.items():
         private = private_in(text, known)
         if private is not None:
-            return Fault(check="anonymised", detail=f"{name} has {private!r}")
+            return CheckFailure(check="anonymised", detail=f"{name} has {private!r}")
     return actions_fault(plan.actions, window)
 
 
@@ -161,22 +161,22 @@ def calls_text(calls: Sequence[ToolCall]) -> str:
     return json.dumps([action_json(call) for call in calls], ensure_ascii=False).replace("<", "\\u003c")
 
 
-def actions_fault(text: str, window: Window) -> Fault | None:
+def actions_fault(text: str, window: Window) -> CheckFailure | None:
     """Compares the calls as JSON values: 7, 7.0 and "7" differ, the order of keys does not matter, that of calls does.
     `arguments` may stand for `parameters`, as some models write it."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Fault(check="actions", detail=f"is no JSON ({error})")
+        return CheckFailure(check="actions", detail=f"is no JSON ({error})")
     if not isinstance(said, list) or not all(isinstance(call, dict) for call in said):
-        return Fault(check="actions", detail="is no list of calls")
+        return CheckFailure(check="actions", detail="is no list of calls")
     wanted = [action_json(call) for call in calls_of(window)]
     if len(said) != len(wanted):
-        return Fault(check="actions", detail=f"{len(said)} calls, the dialogue has {len(wanted)}")
+        return CheckFailure(check="actions", detail=f"{len(said)} calls, the dialogue has {len(wanted)}")
     for i, (one, other) in enumerate(zip(said, wanted, strict=True)):
         if _canonical(one) != _canonical(other):
             detail = f"call {i + 1} is {_canonical(one)[:120]}, not {_canonical(other)[:120]}"
-            return Fault(check="actions", detail=detail)
+            return CheckFailure(check="actions", detail=detail)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.patm_checks import CheckFailure
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import without_thought
 from hamr.types import Question
@@ -13,11 +13,11 @@ from hamr.types import Question
 Kept = TypeVar("Kept")
 
 
-async def written(
+async def ask_until_valid(
     desk: Desk,
     step: str,
     question: Callable[[dict[str, str], int], Question],
-    check: Callable[[str], Awaitable[Kept | Fault]],
+    check: Callable[[str], Awaitable[Kept | CheckFailure]],
 ) -> Kept:
     """What `check` makes of a teacher's text.
 
@@ -28,7 +28,7 @@ async def written(
     for attempt in (0, 1):
         text = await desk.teacher("repair" if attempt else step, question(shown, attempt))
         found = await check(text)
-        if not isinstance(found, Fault):
+        if not isinstance(found, CheckFailure):
             return found
         fault = found
         shown = {"previous": without_thought(text), "fault": f"{fault.check}: {fault.detail}"}

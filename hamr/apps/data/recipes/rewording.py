@@ -25,7 +25,7 @@ from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
 from hamr.bench.sage.simulation import out_of_role
 from hamr.data.language import Language
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.splits import Splits
 from hamr.procedures import Scenario
 from hamr.procedures.contract import words as count_words
@@ -62,7 +62,7 @@ class Message:
     names: tuple[str, ...]
 
 
-def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: RewordRecipe, by: str) -> list[Item]:
+def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: RewordRecipe, by: str) -> list[WorkItem]:
     """Every different message of every split, once."""
     told, items = dataclasses.asdict(recipe), {}
     for split in SPLITS:
@@ -72,11 +72,11 @@ def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: Rewo
                 name = f"{scenario.name}-{split}-{item_key(turn.content)}"
                 if turn.role != "customer" or name in items:
                     continue
-                shows = shown(scenario, recipe.language, split, turn.content, sample.meta["fields"])
+                shows = fields_shown(scenario, recipe.language, split, turn.content, sample.meta["fields"])
                 values = {str(value) for value in sample.ticket.values() if not _NUMBER.fullmatch(str(value))}
                 names = tuple(sorted(value for value in values if value.lower() in turn.content.lower()))
                 message = Message(scenario=scenario, split=split, text=turn.content, shows=shows, names=names)
-                items[name] = Item(id=name, key=item_key("reword", turn.content, told, by), content=message)
+                items[name] = WorkItem(id=name, key=item_key("reword", turn.content, told, by), content=message)
     return list(items.values())
 
 
@@ -86,7 +86,7 @@ class Reword:
     def __init__(self, recipe: RewordRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         message: Message = item.content
         language = self.recipe.language
         question = Question(
@@ -138,7 +138,9 @@ def message_problem(message: Message, text: str, language: Language) -> tuple[st
     return None
 
 
-def shown(scenario: Scenario, language: str, split: Split, text: str, fields: Mapping[str, Value]) -> dict[str, Value]:
+def fields_shown(
+    scenario: Scenario, language: str, split: Split, text: str, fields: Mapping[str, Value]
+) -> dict[str, Value]:
     """Of the customer's `fields` those that this generated message shows: one of the split's wordings for the value
     stands in it, unit for unit."""
     said = " ".join(_units(text))
@@ -243,7 +245,7 @@ def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
 # --- what comes of it --------------------------------------------------------------------------
 
 
-def reworded(
+def apply_rewordings(
     splits: Splits, scenarios: Mapping[str, Scenario], done: Mapping[str, Made], language: str
 ) -> tuple[Splits, Counter[str]]:
     """The samples with every kept message in its place, and what came of the messages.
@@ -266,7 +268,7 @@ def reworded(
             home |= dict.fromkeys(said, split)
             texts[name] = kept["text"]
     counts["in a teacher's words"] = len(texts)
-    made = {split: tuple(_said(s, split, texts) for s in getattr(splits, split)) for split in SPLITS}
+    made = {split: tuple(_with_message(s, split, texts) for s in getattr(splits, split)) for split in SPLITS}
     return Splits(train=made["train"], validation=made["validation"], test=made["test"]), counts
 
 
@@ -288,7 +290,7 @@ def _texts(words: Words, split: Split) -> list[str]:
     return [variant for texts in found for text in texts for variant in expansions(text)]
 
 
-def _said(sample: ServiceSample, split: Split, texts: Mapping[str, str]) -> ServiceSample:
+def _with_message(sample: ServiceSample, split: Split, texts: Mapping[str, str]) -> ServiceSample:
     def turn_of(turn: Turn) -> Turn:
         name = f"{sample.meta['scenario']}-{split}-{item_key(turn.content)}"
         return dataclasses.replace(turn, content=texts[name]) if turn.role == "customer" and name in texts else turn

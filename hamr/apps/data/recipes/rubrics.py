@@ -24,12 +24,12 @@ from statistics import fmean
 from hamr.apps.data.recipes.runner import Desk
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.samples import to_json
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
 from hamr.rewards import rubric_reward
-from hamr.rewards.questions import Said, said
+from hamr.rewards.questions import Said, words_of
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
 from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
 
@@ -88,13 +88,13 @@ def contrasts(
     return Responses(good=good, worse=tuple(text for text in worse if text not in good)[: recipe.worse])
 
 
-def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str) -> list[Item]:
+def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str) -> list[WorkItem]:
     """A sample with what its rubric has to tell apart."""
     items = []
     for place, sample in enumerate(samples):
         responses = contrasts(sample, samples, recipe, own=place)
         key = item_key("rubrics", to_json(sample), dataclasses.asdict(responses), dataclasses.asdict(recipe), by)
-        items.append(Item(id=sample.id, key=key, content=(sample, responses)))
+        items.append(WorkItem(id=sample.id, key=key, content=(sample, responses)))
     return items
 
 
@@ -104,7 +104,7 @@ class Rubrics:
     def __init__(self, recipe: RubricRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         sample, responses = item.content
 
         async def teacher(question: Question) -> Answer:
@@ -199,7 +199,7 @@ async def _separation(
 def _as_said(text: str) -> Said:
     """A response that is no action is judged by its words alone."""
     action = parse_action(text)
-    return said(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")
+    return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")
 
 
 def _plain(weight: float) -> float | int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from hamr.apps.data.recipes.teachers import PASSING, Teachers
-from hamr.data.progress import Item, Made, Progress
+from hamr.data.progress import Made, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
@@ -118,17 +118,17 @@ def _in_time(answer: Answer, who: str) -> Answer:
     return answer
 
 
-Make = Callable[[Item, Desk], Awaitable[Made]]
+Make = Callable[[WorkItem, Desk], Awaitable[Made]]
 
 
 # --- running -----------------------------------------------------------------------------------
 
 
 async def run_recipe(
-    items: Sequence[Item],
+    items: Sequence[WorkItem],
     make: Make,
     pools: Pools,
-    progress: Progress,
+    progress: WorkProgress,
     *,
     at_once: int,
     tell: Callable[[str], None] = print,
@@ -152,7 +152,7 @@ async def run_recipe(
 
 
 async def _round(
-    items: Sequence[Item], make: Make, pools: Pools, progress: Progress, at_once: int, watch: _Watch
+    items: Sequence[WorkItem], make: Make, pools: Pools, progress: WorkProgress, at_once: int, watch: _Watch
 ) -> None:
     waiting = iter(items)
 
@@ -169,7 +169,7 @@ async def _round(
             worker.cancel()
 
 
-async def make_one(item: Item, make: Make, pools: Pools) -> Made:
+async def make_one(item: WorkItem, make: Make, pools: Pools) -> Made:
     """One item to its end, with every text that was asked for."""
     desk = Desk(pools)
     try:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from hamr.apps.data.recipes.patm_checks import Fault
-from hamr.apps.data.recipes.repair import written
+from hamr.apps.data.recipes.patm_checks import CheckFailure
+from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import without_thought
 from hamr.apps.data.recipes.thought_checks import chain_of
 from hamr.data.actions import parse_action, render_action
 from hamr.data.language import Language
-from hamr.data.progress import Item, Made, item_key
+from hamr.data.progress import Made, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json
 from hamr.data.sft_items import SftItem, decision_item
@@ -46,10 +46,10 @@ class ThoughtRecipe:
     min_cot: int = 4
 
 
-def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: str) -> list[Item]:
+def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: str) -> list[WorkItem]:
     """Named by their samples."""
     told = (type(recipe).__name__, dataclasses.asdict(recipe), by)
-    return [Item(id=s.id, key=item_key("thought", to_json(s), *told), content=s) for s in samples]
+    return [WorkItem(id=s.id, key=item_key("thought", to_json(s), *told), content=s) for s in samples]
 
 
 class Extraction:
@@ -59,21 +59,21 @@ class Extraction:
     def __init__(self, recipe: ThoughtRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: Item, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
         sample: ServiceSample = item.content
 
-        async def check(text: str) -> Made | Fault:
+        async def check(text: str) -> Made | CheckFailure:
             return await self._checked(sample, text, desk)
 
-        return await written(desk, "extract", partial(self.question, sample), check)
+        return await ask_until_valid(desk, "extract", partial(self.question, sample), check)
 
-    async def _checked(self, sample: ServiceSample, text: str, desk: Desk) -> Made | Fault:
+    async def _checked(self, sample: ServiceSample, text: str, desk: Desk) -> Made | CheckFailure:
         action = sample.references[0].action
         chain = chain_of(text, sample, self.recipe.language, action)
-        if isinstance(chain, Fault):
+        if isinstance(chain, CheckFailure):
             return chain
         grade = await cot_checked(sample, chain, action, self.recipe, desk)
-        return grade if isinstance(grade, Fault) else Made(kept=kept(chain, action, cot_quality=grade))
+        return grade if isinstance(grade, CheckFailure) else Made(kept=to_record(chain, action, cot_quality=grade))
 
     def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
         return Question(
@@ -91,7 +91,7 @@ class Extraction:
 
 async def cot_checked(
     sample: ServiceSample, chain: str, action: Action, recipe: ThoughtRecipe, desk: Desk
-) -> int | Fault:
+) -> int | CheckFailure:
     """The grade that the judge of chains gives, or the first thing that it finds wanting. Raises Dropped where it says
     nothing."""
 
@@ -111,7 +111,7 @@ async def cot_checked(
     check = next((check for check, found in wanting.items() if found), None)
     if check is None:
         return quality.grade
-    return Fault(check=check, detail=f"grade {quality.grade} of 5. {analysis}".strip())
+    return CheckFailure(check=check, detail=f"grade {quality.grade} of 5. {analysis}".strip())
 
 
 def _analysis(text: str) -> str:
@@ -123,7 +123,7 @@ def _analysis(text: str) -> str:
 # --- what is trained on ------------------------------------------------------------------------
 
 
-def kept(chain: str, action: Action, **figures: int) -> dict[str, Any]:
+def to_record(chain: str, action: Action, **figures: int) -> dict[str, Any]:
     """What is written down of an item; `renderings` reads it."""
     return {"reasoning": chain, "response": render_action(action), **figures}
 

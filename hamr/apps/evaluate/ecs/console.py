@@ -67,7 +67,7 @@ def tables(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def _policies(metrics: Mapping[str, Any]) -> Table:
-    shown = _headed("ECS", "policy", [*NAMES.values(), "samples", "unscored"])
+    shown = _table("ECS", "policy", [*NAMES.values(), "samples", "unscored"])
     for name, policy in metrics["policies"].items():
         values = [estimate(policy["values"][value]) for value in NAMES]
         shown.add_row(name, *values, str(policy["samples"]), str(policy["unscored"]))
@@ -78,7 +78,7 @@ def _comparison(metrics: Mapping[str, Any]) -> Table | None:
     found = metrics["comparison"]
     if found is None:
         return None
-    shown = _headed(f"{found['a']} minus {found['b']}", "", ["difference", "p", "better", "equal", "worse"])
+    shown = _table(f"{found['a']} minus {found['b']}", "", ["difference", "p", "better", "equal", "worse"])
     for value, name in NAMES.items():
         entry = found[value]
         counts = [str(entry[key]) for key in ("wins", "ties", "losses")]
@@ -87,7 +87,7 @@ def _comparison(metrics: Mapping[str, Any]) -> Table | None:
 
 
 def _judges(metrics: Mapping[str, Any]) -> Table:
-    shown = _headed("Judges", "judge", ["asked", "missing", "mean", "kappa with the others"])
+    shown = _table("Judges", "judge", ["asked", "missing", "mean", "kappa with the others"])
     for name, judge in metrics["judges"].items():
         kappas = [p["kappa"] for p in metrics["between_judges"] if name in p["judges"] and p["kappa"] is not None]
         mean = sum(kappas) / len(kappas) if kappas else None
@@ -101,7 +101,7 @@ def _people(metrics: Mapping[str, Any]) -> Table | None:
     if found is None:
         return None
     title = f"Agreement with people on {found['pairs']} pairs"
-    shown = _headed(title, "judge", ["accuracy", "clear pairs", "kappa", "Spearman", "missing"])
+    shown = _table(title, "judge", ["accuracy", "clear pairs", "kappa", "Spearman", "missing"])
     for name, entry in [("ensemble", found["ensemble"]), *found["judges"].items()]:
         figures = [estimate(entry["accuracy"]), estimate(entry["clear_accuracy"]), number(entry["kappa"])]
         shown.add_row(name, *figures, number(entry["spearman"]["rho"]), str(entry["missing"]))
@@ -123,7 +123,7 @@ def number(value: float | None, form: str = "{:.3f}") -> str:
     return "-" if value is None else form.format(value)
 
 
-def _headed(title: str, first: str, headings: list[str]) -> Table:
+def _table(title: str, first: str, headings: list[str]) -> Table:
     table = Table(first, title=title, box=SIMPLE_HEAD)
     for heading in headings:
         table.add_column(heading, justify="right")

@@ -25,7 +25,7 @@ OWN = ("input", "run", "compare", "labels", "judges", "output")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class EcsRequest:
     """What the command asks for. `source` and `compare` are files of responses or run folders; `judges` is empty where
     none is named; `overrides` go to the configuration of the pools."""
 
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class PolicyResponses:
     """Somebody's responses, one group a sample."""
 
     name: str
@@ -47,7 +47,7 @@ class Policy:
     formats: Formats
 
 
-def read_request(args: Sequence[str]) -> Request:
+def read_request(args: Sequence[str]) -> EcsRequest:
     """Raises BadInput for what is unknown, missing or contradictory."""
     own, options, overrides = _split(args)
     if bool(own.get("input")) == bool(own.get("run")):
@@ -61,7 +61,7 @@ def read_request(args: Sequence[str]) -> Request:
     judges = tuple(name.strip() for name in own.get("judges", "").split(",") if name.strip())
     if len(set(judges)) < len(judges):
         raise BadInput("judges", own["judges"], "names one twice; the same judge again adds nothing")
-    return Request(
+    return EcsRequest(
         source=Path(own.get("input") or own["run"]).expanduser(),
         compare=Path(own["compare"]).expanduser() if own.get("compare") else None,
         labels=Path(own["labels"]).expanduser() if own.get("labels") else None,
@@ -123,7 +123,7 @@ def _ecs(given: Mapping[str, Any]) -> EcsConfig:
 # --- whose responses ---------------------------------------------------------------------------
 
 
-def read_policy(path: Path, config: Config, stage: str) -> Policy:
+def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
     """The responses of a file, or those of a run folder's evaluation. Raises DataError (file and line) or BadInput."""
     if path.is_dir():
         return _of_run(path, stage)
@@ -135,10 +135,10 @@ def read_policy(path: Path, config: Config, stage: str) -> Policy:
             raise DataError(f"{path}:{group.number}: id", group.sample.id, remedy)
         seen[group.sample.id] = group.number
         groups.append(group)
-    return Policy(name=path.stem, groups=tuple(groups), formats=Formats.of_model(config.model))
+    return PolicyResponses(name=path.stem, groups=tuple(groups), formats=Formats.of_model(config.model))
 
 
-def _of_run(path: Path, stage: str) -> Policy:
+def _of_run(path: Path, stage: str) -> PolicyResponses:
     """The last evaluation of `stage`: its records say what was said, the run's configuration to what."""
     folder = RunFolder.open(path)
     config = load_dumped(folder.config)
@@ -162,10 +162,12 @@ def _of_run(path: Path, stage: str) -> Policy:
         ResponseGroup(sample=samples[prompt], responses=tuple(text for _, text in sorted(texts.items())), number=number)
         for number, (prompt, texts) in enumerate(said.items(), start=1)
     ]
-    return Policy(name=f"{path.resolve().name}-{stage}", groups=tuple(groups), formats=Formats.of_model(config.model))
+    return PolicyResponses(
+        name=f"{path.resolve().name}-{stage}", groups=tuple(groups), formats=Formats.of_model(config.model)
+    )
 
 
-def check_comparable(ours: Policy, theirs: Policy) -> None:
+def check_comparable(ours: PolicyResponses, theirs: PolicyResponses) -> None:
     """Raises DataError where two policies did not answer the same questions: the id of the first that differs."""
     a, b = ({group.sample.id: group.sample for group in policy.groups} for policy in (ours, theirs))
     check_same_samples(a, b)

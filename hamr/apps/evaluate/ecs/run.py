@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from hamr.apps.evaluate.ecs.console import progress, tables
-from hamr.apps.evaluate.ecs.request import Policy, Request, check_comparable, read_policy, read_request
+from hamr.apps.evaluate.ecs.request import EcsRequest, PolicyResponses, check_comparable, read_policy, read_request
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
-from hamr.bench.ecs.judge_votes import PASSING, Asked, Ballot, Judge
-from hamr.bench.ecs.score import Plan, Scores, mean_vote, plan_response, score_response
+from hamr.bench.ecs.judge_votes import PASSING, Ballot, EcsJudge, VoteQuestion
+from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
 from hamr.config.load import load_config
@@ -48,12 +48,12 @@ def main(args: list[str]) -> int:
         policies.append(read_policy(request.compare, config, request.ecs.stage))
         check_comparable(*policies)
     pairs = read_pairs(request.labels) if request.labels is not None else []
-    plans = {name: plans_of(policy) for name, policy in _named(policies, request).items()}
+    plans = {name: plans_of(policy) for name, policy in _name_policies(policies, request).items()}
     asked = questions(plans, pairs)
     console = Console()
     with Ballot(request.output, judges) as ballot:
         _ask(config, ballot, asked, console)
-        found = evaluated(ballot, plans, pairs, asked, request.ecs)
+        found = compute_results(ballot, plans, pairs, asked, request.ecs)
         _write(request, found)
     for table in tables(found["metrics"]):
         console.print(table)
@@ -61,13 +61,13 @@ def main(args: list[str]) -> int:
     from hamr.apps.evaluate.ecs.report import write_ecs_report
 
     print(f"written: {write_ecs_report(request.output, found['metrics'], found['items'])}", flush=True)
-    return _ended(found["metrics"], asked)
+    return _exit_code(found["metrics"], asked)
 
 
 # --- who is asked what -------------------------------------------------------------------------
 
 
-def judges_of(request: Request, config: Config) -> list[Judge]:
+def judges_of(request: EcsRequest, config: Config) -> list[EcsJudge]:
     """The judges that were named; without any, every pool of the configuration that is one. Raises BadInput."""
     named = request.judges or tuple(name for name, pool in config.pools.items() if pool.role == "judge")
     if not named:
@@ -83,7 +83,7 @@ def judges_of(request: Request, config: Config) -> list[Judge]:
     return [_judge(request.ecs, config, name) for name in named]
 
 
-def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
+def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
     pools = with_starts(config, {name: config.pools[name]})
     settings: dict[str, Any] = {
         "pools": {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()},
@@ -92,7 +92,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
     if config.pools[name].finetune:
         # What a judge says depends on what it is trained with.
         settings["data"] = config.data.model_dump(mode="json") | {"seed": config.experiment.seed}
-    return Judge(
+    return EcsJudge(
         name=name,
         settings=settings,
         at_once=config.pools[name].places,
@@ -101,7 +101,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> Judge:
     )
 
 
-def _named(policies: Sequence[Policy], request: Request) -> dict[str, Policy]:
+def _name_policies(policies: Sequence[PolicyResponses], request: EcsRequest) -> dict[str, PolicyResponses]:
     """Files of one name in two folders are told apart by their paths."""
     if len({policy.name for policy in policies}) == len(policies):
         return {policy.name: policy for policy in policies}
@@ -111,7 +111,7 @@ def _named(policies: Sequence[Policy], request: Request) -> dict[str, Policy]:
     return dict(zip(paths, policies, strict=True))
 
 
-def plans_of(policy: Policy) -> list[Plan]:
+def plans_of(policy: PolicyResponses) -> list[EcsPlan]:
     return [
         plan_response(group.sample, text, index, policy.formats.of(group.sample))
         for group in policy.groups
@@ -119,24 +119,24 @@ def plans_of(policy: Policy) -> list[Plan]:
     ]
 
 
-def questions(plans: Mapping[str, Sequence[Plan]], pairs: Sequence[ReplyPair]) -> list[Asked]:
+def questions(plans: Mapping[str, Sequence[EcsPlan]], pairs: Sequence[ReplyPair]) -> list[VoteQuestion]:
     """About every reply beside every reply among its references, and about every labelled pair."""
     about = [
-        Asked(question=question_of(plan, reference), item=plan.sample.id, reference=reference)
+        VoteQuestion(question=question_of(plan, reference), item=plan.sample.id, reference=reference)
         for some in plans.values()
         for plan in some
         for reference in plan.ask
     ]
-    return [*about, *(Asked(question=pair_question(p), item=f"pair {i}") for i, p in enumerate(pairs, start=1))]
+    return [*about, *(VoteQuestion(question=pair_question(p), item=f"pair {i}") for i, p in enumerate(pairs, start=1))]
 
 
-def question_of(plan: Plan, reference: int) -> Question:
+def question_of(plan: EcsPlan, reference: int) -> Question:
     acceptable = plan.sample.references[reference].action
     assert isinstance(acceptable, Reply) and isinstance(plan.action, Reply), "judges compare replies with replies"
     return consistency_question(plan.sample, acceptable, plan.action)
 
 
-def _ask(config: Config, ballot: Ballot, asked: Sequence[Asked], console: Console) -> None:
+def _ask(config: Config, ballot: Ballot, asked: Sequence[VoteQuestion], console: Console) -> None:
     left = {judge.name: len(ballot.open(judge, asked)) for judge in ballot.judges}
     distinct = len({json.dumps(dict(one.question.variables)) for one in asked})
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
@@ -160,21 +160,21 @@ def _ask(config: Config, ballot: Ballot, asked: Sequence[Asked], console: Consol
 # --- what follows ------------------------------------------------------------------------------
 
 
-def evaluated(
+def compute_results(
     ballot: Ballot,
-    plans: Mapping[str, Sequence[Plan]],
+    plans: Mapping[str, Sequence[EcsPlan]],
     pairs: Sequence[ReplyPair],
-    asked: Sequence[Asked],
+    asked: Sequence[VoteQuestion],
     ecs: EcsConfig,
 ) -> dict[str, Any]:
     """`metrics`, JSON-able, and `items`: one row a response."""
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
-    scores = {name: [scored(ballot, plan, ecs) for plan in some] for name, some in plans.items()}
+    scores = {name: [compute_scores(ballot, plan, ecs) for plan in some] for name, some in plans.items()}
     metrics: dict[str, Any] = {
         "options": ecs.model_dump(mode="json"),
         "policies": {name: asdict(figures(some, **luck)) for name, some in scores.items()},
         "comparison": None,
-        "judges": {judge.name: _judged(ballot, judge, asked, ecs) for judge in ballot.judges},
+        "judges": {judge.name: _judge_metrics(ballot, judge, asked, ecs) for judge in ballot.judges},
         "between_judges": _between(ballot, asked),
         "people": _people(ballot, pairs, ecs) if pairs else None,
     }
@@ -193,7 +193,7 @@ def evaluated(
     return {"metrics": metrics, "items": rows}
 
 
-def scored(ballot: Ballot, plan: Plan, ecs: EcsConfig) -> Scores:
+def compute_scores(ballot: Ballot, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:
     hard = ecs.scores == "hard"
     votes = {
         reference: [
@@ -205,7 +205,7 @@ def scored(ballot: Ballot, plan: Plan, ecs: EcsConfig) -> Scores:
     return score_response(plan, votes)
 
 
-def _judged(ballot: Ballot, judge: Judge, asked: Sequence[Asked], ecs: EcsConfig) -> dict[str, Any]:
+def _judge_metrics(ballot: Ballot, judge: EcsJudge, asked: Sequence[VoteQuestion], ecs: EcsConfig) -> dict[str, Any]:
     """How often a judge answered, with what, and why not."""
     votes = [ballot.vote(judge, question) for question in _distinct(asked)]
     ratings = [r for vote in votes if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
@@ -219,7 +219,7 @@ def _judged(ballot: Ballot, judge: Judge, asked: Sequence[Asked], ecs: EcsConfig
     }
 
 
-def _between(ballot: Ballot, asked: Sequence[Asked]) -> list[dict[str, Any]]:
+def _between(ballot: Ballot, asked: Sequence[VoteQuestion]) -> list[dict[str, Any]]:
     distinct = _distinct(asked)
     levels = {
         judge.name: [r[1] if (r := ballot.vote(judge, q).rating(hard=True)) is not None else None for q in distinct]
@@ -248,18 +248,18 @@ def _together(ratings: Sequence[Rating | None]) -> Rating | None:
     return None if mean is None else (mean, level(mean))
 
 
-def _distinct(asked: Sequence[Asked]) -> list[Question]:
+def _distinct(asked: Sequence[VoteQuestion]) -> list[Question]:
     return list({json.dumps(dict(one.question.variables)): one.question for one in asked}.values())
 
 
-def _write(request: Request, found: Mapping[str, Any]) -> None:
+def _write(request: EcsRequest, found: Mapping[str, Any]) -> None:
     metrics = json.dumps(found["metrics"], ensure_ascii=False, indent=1)
     write_aside(request.output / "metrics.json", metrics + "\n")
     rows = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in found["items"])
     write_aside(request.output / "items.jsonl", rows)
 
 
-def _ended(metrics: Mapping[str, Any], asked: Sequence[Asked]) -> int:
+def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int:
     """Says which votes are missing in passing. Raises HamrError where there was something to ask and nobody voted."""
     judges = metrics["judges"]
     if asked and all(sum(judge["missing"].values()) == judge["asked"] for judge in judges.values()):

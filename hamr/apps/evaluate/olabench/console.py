@@ -60,7 +60,7 @@ def share(estimate: Mapping[str, Any]) -> str:
 
 
 def _policy(name: str, groups: Mapping[str, Any]) -> Table:
-    table = _headed(f"OlaBench: {name}", "", ["n", *GRADES.values(), "risk %", "halluc. %", "overall"])
+    table = _table(f"OlaBench: {name}", "", ["n", *GRADES.values(), "risk %", "halluc. %", "overall"])
     for group in (g for g in GROUPS if g in groups):
         found = groups[group]
         grades = [figure(found["grades"][grade], ends="{:.1f}") for grade in GRADES]
@@ -77,7 +77,7 @@ def _policy(name: str, groups: Mapping[str, Any]) -> Table:
 
 def _latency(name: str, groups: Mapping[str, Any]) -> Table:
     headings = ["mean s", "median", "95 %", "tokens", "CoT", "malformed", "cut", "failed"]
-    table = _headed(f"{name}: responses", "", headings)
+    table = _table(f"{name}: responses", "", headings)
     for group in (g for g in ("all", "rag", "workflow", "agent") if g in groups):
         latency, counts = groups[group]["latency"], groups[group]["responses"]
         table.add_row(
@@ -93,7 +93,7 @@ def _latency(name: str, groups: Mapping[str, Any]) -> Table:
 
 
 def _types(name: str, group: Mapping[str, Any]) -> Table:
-    table = _headed(f"{name}: types", "type", ["share %", "judged"])
+    table = _table(f"{name}: types", "type", ["share %", "judged"])
     for rate in ("risk", "hallucination"):
         for kind, estimate in group[rate]["types"].items():
             if estimate["n"]:
@@ -102,7 +102,7 @@ def _types(name: str, group: Mapping[str, Any]) -> Table:
 
 
 def _detection(file: str, judges: Mapping[str, Any]) -> Table:
-    table = _headed(f"judges on {file}", "what is known", ["precision %", "recall %", "n"])
+    table = _table(f"judges on {file}", "what is known", ["precision %", "recall %", "n"])
     for judge, found in judges.items():
         kinds = {"any": found["any"], **found["types"]} if "any" in found else {}
         for kind, entry in kinds.items():
@@ -112,7 +112,7 @@ def _detection(file: str, judges: Mapping[str, Any]) -> Table:
 
 
 def _agreement(file: str, judges: Mapping[str, Any]) -> Table:
-    table = _headed(f"agreement on {file}", "judge", ["accuracy %", "exact label %", "Spearman", "asked", "missing"])
+    table = _table(f"agreement on {file}", "judge", ["accuracy %", "exact label %", "Spearman", "asked", "missing"])
     for judge, found in judges.items():
         counts = [str(found["asked"]), str(found["missing"])]
         if "accuracy" in found:
@@ -130,7 +130,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _headed(title: str, first: str, headings: list[str]) -> Table:
+def _table(title: str, first: str, headings: list[str]) -> Table:
     table = Table(first, title=title, box=SIMPLE_HEAD)
     for heading in headings:
         table.add_column(heading, justify="right")

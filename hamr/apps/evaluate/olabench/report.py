@@ -61,13 +61,13 @@ def verdict(metrics: Mapping[str, Any]) -> str:
         else:
             said.append(f"{name} scores {found['mean']:.1f} of 100 on {groups['all']['items']} items.")
     for file, judges in metrics["grading"].items():
-        shares = [f"{name} {100 * j['accuracy']['mean']:.0f} %" for name, j in judges.items() if _known(j)]
+        shares = [f"{name} {100 * j['accuracy']['mean']:.0f} %" for name, j in judges.items() if _has_judgements(j)]
         if shares:
             said.append(f"Right verdicts on {Path(file).name}: {', '.join(shares)}.")
     return " ".join(said)
 
 
-def _known(judge: Mapping[str, Any]) -> bool:
+def _has_judgements(judge: Mapping[str, Any]) -> bool:
     return "accuracy" in judge and judge["accuracy"]["mean"] is not None
 
 
@@ -87,13 +87,17 @@ def _policy(name: str, groups: Mapping[str, Any]) -> dict[str, Any]:
     rows, latency = [], []
     for group in order:
         found, took, counts = groups[group], groups[group]["latency"], groups[group]["responses"]
-        figures = [_shown(found["grades"][grade]) for grade in GRADES]
-        figures += [_shown(found[rate]["rate"], "{:.1f}", 100) for rate in ("risk", "hallucination")]
+        figures = [_format_estimate(found["grades"][grade]) for grade in GRADES]
+        figures += [_format_estimate(found[rate]["rate"], "{:.1f}", 100) for rate in ("risk", "hallucination")]
         rows.append(
-            {"group": group, "items": found["items"], "figures": [*figures, _shown(found["overall"], "{:.2f}")]}
+            {
+                "group": group,
+                "items": found["items"],
+                "figures": [*figures, _format_estimate(found["overall"], "{:.2f}")],
+            }
         )
-        seconds = [_shown(took["seconds"]), (_number(took["median_s"]), ""), (_number(took["p95_s"]), "")]
-        tokens = [_shown(took[key], "{:.0f}") for key in ("response_tokens", "cot_tokens")]
+        seconds = [_format_estimate(took["seconds"]), (_number(took["median_s"]), ""), (_number(took["p95_s"]), "")]
+        tokens = [_format_estimate(took[key], "{:.0f}") for key in ("response_tokens", "cot_tokens")]
         told = [counts[key] for key in ("given", "malformed", "cut_off", "failed")]
         latency.append({"group": group, "figures": [*seconds, *tokens], "counts": told})
     return {"name": name, "rows": rows, "latency": latency}
@@ -120,7 +124,7 @@ def _grading(file: str, judges: Mapping[str, Any]) -> dict[str, Any]:
             agreement.append({"judge": name, "figures": [_share(judge["accuracy"]), exact, ("-", "")], **counts})
         for part in (p for p in ("grades", "good") if p in judge):
             rho = judge[part]["spearman"]
-            figures = [_share(judge[part]["accuracy"]), ("-", ""), _shown({**rho, "mean": rho["rho"]})]
+            figures = [_share(judge[part]["accuracy"]), ("-", ""), _format_estimate({**rho, "mean": rho["rho"]})]
             agreement.append({"judge": f"{name} ({part})", "figures": figures, **counts})
     return {"file": file, "types": types, "agreement": agreement}
 
@@ -149,10 +153,10 @@ def _lowest(policy: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _share(estimate: Mapping[str, Any]) -> Shown:
-    return _shown(estimate, "{:.1f}", 100)
+    return _format_estimate(estimate, "{:.1f}", 100)
 
 
-def _shown(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0) -> Shown:
+def _format_estimate(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0) -> Shown:
     if estimate["mean"] is None:
         return "-", ""
     if estimate["low"] is None:

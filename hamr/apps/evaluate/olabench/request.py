@@ -18,7 +18,7 @@ OWN = ("data", "policy", "labels", "judge", "output")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class OlaBenchRequest:
     """What the command asks for. `policies` are pools, run folders and files of responses; `judge` is "" where the
     sections of `rewards` say who is asked; `overrides` go to the configuration."""
 
@@ -31,7 +31,7 @@ class Request:
     overrides: tuple[str, ...]
 
 
-def read_request(args: Sequence[str]) -> Request:
+def read_request(args: Sequence[str]) -> OlaBenchRequest:
     """Raises BadInput for what is unknown, missing or contradictory."""
     own, options, overrides = _split(args)
     if not own.get("output"):
@@ -48,7 +48,7 @@ def read_request(args: Sequence[str]) -> Request:
     if bool(policies) != bool(own.get("data")):
         missing, other = ("data", "policy") if policies else ("policy", "data")
         raise BadInput(missing, None, f"missing; {other} is given, and goes with it")
-    return Request(
+    return OlaBenchRequest(
         data=Path(own["data"]).expanduser() if own.get("data") else None,
         policies=policies,
         labels=tuple(Path(name).expanduser() for name in labels),

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from hamr.apps.evaluate.olabench.console import progress, tables
-from hamr.apps.evaluate.olabench.request import Request, read_request
+from hamr.apps.evaluate.olabench.request import OlaBenchRequest, read_request
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
@@ -20,16 +20,16 @@ from hamr.bench.olabench.journal import Journal
 from hamr.bench.olabench.labelled import read_labelled
 from hamr.bench.olabench.run import (
     ALL,
-    Judge,
-    Policy,
+    ComponentJudge,
+    PolicyUnderTest,
     collect,
     components,
     judge_all,
     judge_settings,
-    unanswered,
-    unjudged,
+    open_items,
+    open_trials,
 )
-from hamr.bench.olabench.summary import Bench, summarised
+from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import JudgedRewards
 from hamr.config.load import load_config
 from hamr.config.pools import SPEED_ONLY
@@ -50,7 +50,7 @@ def main(args: list[str]) -> int:
     console = Console()
     with Journal(request.output) as journal:
         _ask(request, config, bench, journal, asked, console)
-        metrics, rows = summarised(bench, journal, request.options)
+        metrics, rows = summarise(bench, journal, request.options)
         write_aside(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
         write_aside(request.output / "items.jsonl", text)
@@ -60,17 +60,17 @@ def main(args: list[str]) -> int:
     from hamr.apps.evaluate.olabench.report import write_olabench_report
 
     print(f"written: {write_olabench_report(request.output, metrics, rows)}", flush=True)
-    return _ended(metrics)
+    return _exit_code(metrics)
 
 
 # --- what there is to do -----------------------------------------------------------------------
 
 
-def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Bench:
+def read_bench(request: OlaBenchRequest, config: Config, asked: Mapping[str, str]) -> OlaBenchWork:
     items = read_items(request.data)[: request.options.limit] if request.data is not None else []
     ids = [item.sample.id for item in items]
     policies = [
-        Policy(
+        PolicyUnderTest(
             name=name,
             settings=config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY),
             at_once=config.pools[pool].places,
@@ -80,7 +80,7 @@ def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Be
     for given in request.policies:
         if is_file(given):
             path = Path(given).expanduser()
-            policies.append(Policy(name=name_of(given), given=read_responses(path, ids)))
+            policies.append(PolicyUnderTest(name=name_of(given), given=read_responses(path, ids)))
     doubled = [name for name, count in Counter(policy.name for policy in policies).items() if count > 1]
     if doubled:
         raise BadInput("policy", doubled[0], "two policies have this name; rename one of the files")
@@ -88,10 +88,10 @@ def read_bench(request: Request, config: Config, asked: Mapping[str, str]) -> Be
     wanted = {name for rows in labelled.values() for row in rows for name in row.labels.components}
     wanted |= {name for item in items for name in components(item, request.options)}
     judges = [judge_of(request, config, name) for name in ALL if name in wanted]
-    return Bench(items=items, policies=policies, labelled=labelled, judges=judges)
+    return OlaBenchWork(items=items, policies=policies, labelled=labelled, judges=judges)
 
 
-def judge_of(request: Request, config: Config, component: str) -> Judge:
+def judge_of(request: OlaBenchRequest, config: Config, component: str) -> ComponentJudge:
     """The section of `rewards` of this name, and the pool that it asks. Raises BadInput for one that cannot write, and
     ConfigError for a template that will not do."""
     section = getattr(config.rewards, component)
@@ -100,7 +100,7 @@ def judge_of(request: Request, config: Config, component: str) -> Judge:
     pool = writing_pool(config, "judge" if request.judge else f"rewards.{component}.pool", section.pool)
     check_prompts(JudgedRewards().model_copy(update={component: section.model_copy(update={"weight": 1.0})}))
     pools = {pool: config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)}
-    return Judge(
+    return ComponentJudge(
         component=component,
         pool=pool,
         section=section,
@@ -113,13 +113,18 @@ def judge_of(request: Request, config: Config, component: str) -> Judge:
 
 
 def _ask(
-    request: Request, config: Config, bench: Bench, journal: Journal, asked: Mapping[str, str], console: Console
+    request: OlaBenchRequest,
+    config: Config,
+    bench: OlaBenchWork,
+    journal: Journal,
+    asked: Mapping[str, str],
+    console: Console,
 ) -> None:
     """Starts the pools that have something to do; judges are started with the policies, since their work follows."""
     options = request.options
-    left = {p.name: len(unanswered(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
+    left = {p.name: len(open_items(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
     trials = bench.trials(journal, options)
-    busy = {judge.component for judge in bench.judges if unjudged(journal, judge, trials)}
+    busy = {judge.component for judge in bench.judges if open_trials(journal, judge, trials)}
     if any(left.values()):  # whoever answers now is judged then
         busy |= {name for item in bench.items for name in components(item, options)}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
@@ -140,14 +145,14 @@ def _ask(
                 await collect(journal, bench.policies, bench.items, by_policy, options, report)
         trials = bench.trials(journal, options)
         judges = [judge for judge in bench.judges if judge.pool in asks]
-        open_now = {judge.component: len(unjudged(journal, judge, trials)) for judge in judges}
+        open_now = {judge.component: len(open_trials(journal, judge, trials)) for judge in judges}
         with progress({name: count for name, count in open_now.items() if count}, "judged", console) as report:
             await judge_all(journal, judges, trials, asks, options, report)
 
     with_pools(config, wanted, work, run=pools_of(RUN, journal.folder))
 
 
-def _ended(metrics: Mapping[str, Any]) -> int:
+def _exit_code(metrics: Mapping[str, Any]) -> int:
     """Says what is missing in passing. Raises HamrError where nobody answered, or no judge judged."""
     for name, groups in metrics["policies"].items():
         counts = groups["all"]["responses"]

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from hamr.bench.sage.run import Progress, Report
+from hamr.bench.sage.run import DialogueProgress, Report
 from hamr.telemetry.console import duration
 
 NEWS_S = 20.0
@@ -37,7 +37,7 @@ def progress(total: int, console: Console) -> Iterator[Report]:
     with Bars(*columns, console=console) as bars:
         held, judged = bars.add_task("held", total=total), bars.add_task("judged", total=total)
 
-        def report(now: Progress) -> None:
+        def report(now: DialogueProgress) -> None:
             bars.update(held, completed=now.held)
             bars.update(judged, completed=now.judged)
 
@@ -48,7 +48,7 @@ def lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Repo
     """Says how far it is, at most once in `NEWS_S`."""
     started = said = clock()
 
-    def report(now: Progress) -> None:
+    def report(now: DialogueProgress) -> None:
         nonlocal said
         at = clock()
         if at - said < NEWS_S or not now.judged:
@@ -65,7 +65,7 @@ def tables(summary: Mapping[str, Any]) -> list[Table]:
     """The paper's Table 1 in parts, so that 80 columns hold each: the means of the scenarios, what logic is made of,
     what no judge has a say in, and every scenario's overall score."""
     codes = _codes(summary)
-    each = _headed("SAGE: overall by scenario", codes.values())
+    each = _table("SAGE: overall by scenario", codes.values())
     for agent, result in summary["agents"].items():
         each.add_row(agent, *(_mean(result["scenarios"][name]["figures"]["overall"]) for name in codes))
     means = ("overall", "logic", "chat", "unreadable", "chat_length")
@@ -80,13 +80,13 @@ def tables(summary: Mapping[str, Any]) -> list[Table]:
 
 
 def _averages(summary: Mapping[str, Any], title: str, names: Sequence[str], headings: Sequence[str]) -> Table:
-    shown = _headed(title, headings)
+    shown = _table(title, headings)
     for agent, result in summary["agents"].items():
         shown.add_row(agent, *(_mean(result["average"][name]) for name in names))
     return shown
 
 
-def _headed(title: str, headings: Iterable[str]) -> Table:
+def _table(title: str, headings: Iterable[str]) -> Table:
     table = Table("agent", title=title, box=SIMPLE_HEAD)
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -96,7 +96,7 @@ def _headed(title: str, headings: Iterable[str]) -> Table:
 def coverage_table(scenario: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Every route with the paths that take it and the customers that were sent along: for their intent, to top up, and
     along the path that has fewest."""
-    shown = _headed(f"{scenario}: {len(rows)} paths", ("paths", "intent", "top-up", "all", "fewest"))
+    shown = _table(f"{scenario}: {len(rows)} paths", ("paths", "intent", "top-up", "all", "fewest"))
     shown.columns[0].header = "route"
     routes: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -52,12 +52,12 @@ def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Seq
         _edge(ax, places[here], places[there], label, scale, between, covered=along[here, there] > 0)
     for node, (x, y) in places.items():
         if node in scenario.file.actions:
-            _box(ax, x, y, _wrapped(node), _counted(sent[node]), "#e3f4ee", GREEN)
+            _box(ax, x, y, _wrap(node), _count_label(sent[node]), "#e3f4ee", GREEN)
             continue
         seen = stages.get(node, {"passed": 0, "wrong": 0})
         share = seen["wrong"] / seen["passed"] if seen["passed"] else 0.0
         said = f"{seen['wrong']} of {seen['passed']} wrong" if seen["passed"] else "not reached"
-        title = _wrapped(scenario.file.stages[node].title.en)
+        title = _wrap(scenario.file.stages[node].title.en)
         _box(ax, x, y, f"{node}\n{title}", said, _shade(share), RED if share else "#9aa5b1")
     ax.set_xlim(-0.6, depth - 0.4)
     ax.set_ylim(min(y for _, y in places.values()) - 0.6, max(y for _, y in places.values()) + 0.6)
@@ -219,7 +219,7 @@ def _edge(
 ) -> None:
     start, end = (here[0] + _BOX / 2, here[1]), (there[0] - _BOX / 2, there[1])
     bends = _BENDS if there[0] - here[0] > 1 else (0.0,)
-    bend = min(bends, key=lambda bend: _crossed(_arc(start, end, bend, scale), between))
+    bend = min(bends, key=lambda bend: _count_crossings(_arc(start, end, bend, scale), between))
     look = {"color": "#9aa5b1", "lw": 0.9, "linestyle": "-" if covered else ":"}
     style = f"arc3,rad={bend}"
     ax.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "connectionstyle": style, **look}, zorder=1)
@@ -246,7 +246,7 @@ def _arc(
     return list(zip(x, y, strict=True))
 
 
-def _crossed(points: Sequence[tuple[float, float]], places: Sequence[tuple[float, float]]) -> int:
+def _count_crossings(points: Sequence[tuple[float, float]], places: Sequence[tuple[float, float]]) -> int:
     """How many of the points lie in a box."""
     return sum(abs(x - a) < _BOX / 2 and abs(y - b) < _TALL for x, y in points for a, b in places)
 
@@ -257,7 +257,7 @@ def _condition(branch: Branch) -> str:
     return "/".join(map(str, branch.values or ()))
 
 
-def _counted(customers: int) -> str:
+def _count_label(customers: int) -> str:
     return "1 customer" if customers == 1 else f"{customers} customers"
 
 
@@ -266,7 +266,7 @@ def _shade(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*(round(255 + share * (c - 255)) for c in (0xE8, 0x86, 0x5A)))
 
 
-def _wrapped(text: str, width: int = 24) -> str:
+def _wrap(text: str, width: int = 24) -> str:
     return "\n".join(textwrap.wrap(text, width, max_lines=2, placeholder="..."))
 
 

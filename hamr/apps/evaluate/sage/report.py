@@ -174,7 +174,7 @@ def _sections(folder: Path, found: Evaluated) -> Iterator[dict[str, Any]]:
     for agent, name, entry in list(_entries(summary))[:_MOST_GRAPHS]:
         figure = plots.graph(found.scenarios[name], entry["stages"], summary["coverage"][name])
         title = f"{name.replace('_', ' ')}, {agent}"
-        graphs.append(_shown(folder, f"graph_{name}_{agent}", title, figure, wide=True))
+        graphs.append(_figure_entry(folder, f"graph_{name}_{agent}", title, figure, wide=True))
     yield {
         "title": "Where it goes wrong",
         "lead": "The redder a stage, the more often the agent left the right way there, or ended in a wrong action.",
@@ -195,7 +195,9 @@ def _sections(folder: Path, found: Evaluated) -> Iterator[dict[str, Any]]:
             for value in ("overall", "logic", "chat")
         ),
     ]
-    shown = [_shown(folder, name, title, figure, wide) for name, title, figure, wide in drawn if figure is not None]
+    shown = [
+        _figure_entry(folder, name, title, figure, wide) for name, title, figure, wide in drawn if figure is not None
+    ]
     if every and shown:
         yield {"title": "Turns, levels, judges", "lead": "", "plots": shown}
 
@@ -205,7 +207,7 @@ def _boxes(found: Evaluated, agent: str) -> Figure | None:
     return plots.level_boxes([a for some in found.assessed[agent].values() for a in some], levels)
 
 
-def _shown(folder: Path, name: str, title: str, figure: Figure, wide: bool = False) -> dict[str, Any]:
+def _figure_entry(folder: Path, name: str, title: str, figure: Figure, wide: bool = False) -> dict[str, Any]:
     return {"title": title, "png": picture(folder, name, figure), "wide": wide}
 
 

@@ -23,7 +23,7 @@ Names = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class SageRequest:
     """What the command asks for. `overrides` go to the configuration of the pools."""
 
     output: Path
@@ -37,7 +37,7 @@ class Request:
     overrides: tuple[str, ...]
 
 
-def read_request(args: Sequence[str]) -> Request:
+def read_request(args: Sequence[str]) -> SageRequest:
     """Raises BadInput; with `rejudge=true` what is not given is what the folder was begun with."""
     own, sage, overrides = _split(args)
     if not own.get("output"):
@@ -61,13 +61,13 @@ def read_request(args: Sequence[str]) -> Request:
     for key in ("scenario", "agent", "simulator", "judges"):
         if not own.get(key):
             raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate --help`")
-    return Request(
+    return SageRequest(
         output=output,
         rejudge=rejudge,
         scenarios=_scenarios(own["scenario"]),
         agents=_names(own, "agent"),
         simulator=own["simulator"],
-        judges=_numbered(own["judges"]),
+        judges=_number_judges(own["judges"]),
         sage=_sage(sage),
         overrides=tuple(overrides),
     )
@@ -131,7 +131,7 @@ def _names(own: Mapping[str, str], key: str) -> Names:
     return names
 
 
-def _numbered(given: str) -> Names:
+def _number_judges(given: str) -> Names:
     """Judges may be the same pool several times: they are then told apart, and the second and third are sampled."""
     names: list[str] = []
     for name in (name.strip() for name in given.split(",")):

@@ -12,15 +12,15 @@ from typing import Any
 from rich.console import Console
 
 from hamr.apps.evaluate.sage.console import coverage_table, progress, tables
-from hamr.apps.evaluate.sage.request import Request, read_request
+from hamr.apps.evaluate.sage.request import SageRequest, read_request
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
-from hamr.bench.sage.scripted import KINDS, PREFIX, scripted
+from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
-from hamr.bench.sage.traces import Plan
+from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
@@ -64,15 +64,15 @@ def main(args: list[str]) -> int:
             console.print(table)
         draw_report(request.output, found, store)
         print(f"written: {request.output / 'report.html'}", flush=True)
-    return _ended(found, judged=bool(request.judges))
+    return _exit_code(found, judged=bool(request.judges))
 
 
 # --- who takes part ----------------------------------------------------------------------------
 
 
-def _pools(request: Request) -> Config | None:
+def _pools(request: SageRequest) -> Config | None:
     """The configuration, where somebody is a pool; every name is checked. Raises BadInput."""
-    wanted = list(_asked(request))
+    wanted = list(_asked_pools(request))
     if all(name.startswith(PREFIX) for _, name in wanted) and not request.overrides:
         config = None
     else:
@@ -84,7 +84,7 @@ def _pools(request: Request) -> Config | None:
     return config
 
 
-def _asked(request: Request) -> Iterator[tuple[str, str]]:
+def _asked_pools(request: SageRequest) -> Iterator[tuple[str, str]]:
     """(key, pool or script) of everybody who may be asked."""
     if not request.rejudge:
         yield from (("agent", name) for name in request.agents)
@@ -94,7 +94,7 @@ def _asked(request: Request) -> Iterator[tuple[str, str]]:
 
 def _check_name(config: Config | None, key: str, name: str) -> None:
     if name.startswith(PREFIX):
-        scripted(key, name.removeprefix(PREFIX), {}, {})
+        scripted_pool(key, name.removeprefix(PREFIX), {}, {})
         return
     assert config is not None
     if name not in config.pools:
@@ -103,14 +103,14 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     writing_pool(config, key, name)
 
 
-def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
+def settings_of(request: SageRequest, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
     """What decides the dialogues and the votes, for the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
     before = read_settings(request.output) if request.rejudge else None
     told = prompt_ids(request.sage.language)
     return {
-        "agents": before["agents"] if before else {name: _described(config, name) for name in request.agents},
-        "simulator": before["simulator"] if before else _described(config, request.simulator),
+        "agents": before["agents"] if before else {name: _pool_settings(config, name) for name in request.agents},
+        "simulator": before["simulator"] if before else _pool_settings(config, request.simulator),
         "scenarios": {
             name: {"given": request.scenarios[name], "digest": digest_of(scenario)}
             for name, scenario in scenarios.items()
@@ -118,13 +118,13 @@ def settings_of(request: Request, scenarios: Mapping[str, Scenario], config: Con
         "sage": sage,
         "prompts": {name: told[name] for name in ("service", "user", "phrases")},
         "judging": {
-            "judges": {name: _described(config, name.partition(AGAIN)[0]) for name in request.judges},
+            "judges": {name: _pool_settings(config, name.partition(AGAIN)[0]) for name in request.judges},
             "prompt": told["judge"],
         },
     }
 
 
-def _described(config: Config | None, name: str) -> dict[str, Any]:
+def _pool_settings(config: Config | None, name: str) -> dict[str, Any]:
     if name.startswith(PREFIX):
         return {"name": name}
     from hamr.config.pools import SPEED_ONLY
@@ -140,7 +140,7 @@ def digest_of(scenario: Scenario) -> str:
 # --- the work ----------------------------------------------------------------------------------
 
 
-def _pairs(request: Request, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, Plan]]:
+def _pairs(request: SageRequest, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, DialoguePlan]]:
     """Every agent with every customer; for judging again, the dialogues that are there."""
     if request.rejudge:
         held = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
@@ -150,16 +150,16 @@ def _pairs(request: Request, scenarios: Mapping[str, Scenario], store: Store) ->
 
 
 def _work(
-    request: Request,
+    request: SageRequest,
     scenarios: Mapping[str, Scenario],
     config: Config | None,
     store: Store,
-    pairs: Sequence[tuple[str, Plan]],
+    pairs: Sequence[tuple[str, DialoguePlan]],
     console: Console,
 ) -> None:
     plans = {plan.id: plan for _, plan in pairs}
-    names = [name for _, name in _asked(request) if not name.startswith(PREFIX)]
-    talking = {name for key, name in _asked(request) if key != "judges" and not name.startswith(PREFIX)}
+    names = [name for _, name in _asked_pools(request) if not name.startswith(PREFIX)]
+    talking = {name for key, name in _asked_pools(request) if key != "judges" and not name.startswith(PREFIX)}
     at_once = request.sage.at_once or SCRIPTED_AT_ONCE
     if talking and config is not None and request.sage.at_once is None:
         at_once = sum(config.pools[name].places for name in talking)
@@ -167,7 +167,7 @@ def _work(
     async def work(asks: Mapping[str, Ask]) -> None:
         def who(key: str, name: str) -> Ask:
             if name.startswith(PREFIX):
-                return scripted(key, name.removeprefix(PREFIX), scenarios, plans)
+                return scripted_pool(key, name.removeprefix(PREFIX), scenarios, plans)
             return asks[name]
 
         cast = Cast(
@@ -207,7 +207,7 @@ def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
     write_sage_report(folder, found, list(store.traces.values()))
 
 
-def _ended(found: Evaluated, *, judged: bool) -> int:
+def _exit_code(found: Evaluated, *, judged: bool) -> int:
     """0 where every agent finished a dialogue, and a judge said something. Raises HamrError else: a pool was away."""
     for agent, result in found.summary["agents"].items():
         outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]

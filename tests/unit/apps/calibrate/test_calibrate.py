@@ -22,8 +22,8 @@ from hamr.cli import main as hamr
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
-from hamr.data.progress import Item, Made, Progress
-from hamr.data.sage_samples import generated
+from hamr.data.progress import Made, WorkItem, WorkProgress
+from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import write_samples
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError, HamrError
@@ -187,22 +187,22 @@ def scored(*values: float, verdict: str | None = None):
 
 def asked(asks: dict, teachers: tuple[str, ...], said: list[str] | None = None, pairs=PAIRS) -> Triples:
     report = (said if said is not None else []).append
-    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(pairs)]
+    items = [WorkItem(id=str(number), key="k", content=pair) for number, pair in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
-        found = Progress.of(Path(folder) / "p.jsonl", items)
+        found = WorkProgress.of(Path(folder) / "p.jsonl", items)
         asyncio.run(score_pairs(items, asks, "reranker", "judge", teachers, report, found))
         found.close()
-        again = Progress.of(Path(folder) / "p.jsonl", items)
+        again = WorkProgress.of(Path(folder) / "p.jsonl", items)
     assert triples_of(again) == triples_of(found), "what was scored is on the disk"
     return triples_of(found)
 
 
 def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) -> None:
-    items = [Item(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
-    found = Progress.of(tmp_path / "p.jsonl", items)
+    items = [WorkItem(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
+    found = WorkProgress.of(tmp_path / "p.jsonl", items)
     found.finish(items[1], Made(kept={"row": [0.5, 0.5, 1.0, None]}))
     found.close()
-    found = Progress.of(tmp_path / "p.jsonl", items)
+    found = WorkProgress.of(tmp_path / "p.jsonl", items)
     seen: list[str] = []
 
     async def ask(question: Question) -> Answer:
@@ -290,7 +290,7 @@ def test_what_can_be_known_before_is_said_before_a_pool_starts(
 def test_from_samples_by_the_pairs_that_their_references_make(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = generated(SageDataConfig(train=8, validation=30, test=8)).validation
+    samples = generate_samples(SageDataConfig(train=8, validation=30, test=8)).validation
     write_samples(tmp_path / "held_out.jsonl", samples)
     seen: list[Any] = []
 

@@ -33,7 +33,7 @@ def installed(monkeypatch: pytest.MonkeyPatch):
     return set_to
 
 
-def levels(findings: list[doctor.Finding]) -> dict[str, str]:
+def levels(findings: list[doctor.CheckResult]) -> dict[str, str]:
     return {finding.name: finding.level for finding in findings}
 
 
@@ -158,9 +158,9 @@ def test_missing_pair_scorers_come_with_their_install_lines(installed, monkeypat
 
 
 def test_exit_code_follows_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    fine = doctor.Finding(name="ray", level="ok", detail="2.60.0")
-    minor = doctor.Finding(name="compiler", level="note", detail="none")
-    bad = doctor.Finding(name="vllm", level="missing", detail="not installed")
+    fine = doctor.CheckResult(name="ray", level="ok", detail="2.60.0")
+    minor = doctor.CheckResult(name="compiler", level="note", detail="none")
+    bad = doctor.CheckResult(name="vllm", level="missing", detail="not installed")
     assert doctor.verdict([fine, minor]) == 0
     assert doctor.verdict([fine, bad]) == 1
     assert "cannot run here: vllm" in capsys.readouterr().out

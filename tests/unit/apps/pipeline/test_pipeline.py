@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.pipeline.log import PipelineLog
-from hamr.apps.pipeline.plan import Plan, Stage, read_command
+from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, read_command
 from hamr.apps.pipeline.report import write_pipeline_report
-from hamr.apps.pipeline.run import main, prepared
+from hamr.apps.pipeline.run import main, prepare_command
 from hamr.apps.report.command import main as report
 from hamr.apps.train.command import is_pipeline_command
 from hamr.config.resources import resource
@@ -346,11 +346,11 @@ def test_a_pipeline_runs_once_at_a_time(given: list[str], tmp_path: Path) -> Non
 
 def test_an_evaluation_goes_on_in_its_folder(tmp_path: Path) -> None:
     """It takes up what is there by itself, and has no `overwrite`."""
-    stage = Stage(number=1, name="test", job="evaluate", args=("benchmark=sage",), folder=tmp_path / "1-test")
-    plan = Plan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
-    first = prepared(stage, plan)
+    stage = PipelineStage(number=1, name="test", job="evaluate", args=("benchmark=sage",), folder=tmp_path / "1-test")
+    plan = PipelinePlan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
+    first = prepare_command(stage, plan)
     (stage.folder / "traces.jsonl").write_text("{}\n")
-    assert prepared(stage, plan) == first == ["evaluate", "benchmark=sage", f"output={stage.folder}"]
+    assert prepare_command(stage, plan) == first == ["evaluate", "benchmark=sage", f"output={stage.folder}"]
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -425,11 +425,11 @@ def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path
 def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
     plan = read_command(given).plan()
     plan.create()
-    kept = Plan.kept(tmp_path / "run")
+    kept = PipelinePlan.kept(tmp_path / "run")
     assert (kept.name, kept.stages, kept.inputs, kept.keep) == (plan.name, plan.stages, plan.inputs, plan.keep)
     (tmp_path / "run" / "pipeline.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be read"):
-        Plan.kept(tmp_path / "run")
+        PipelinePlan.kept(tmp_path / "run")
 
 
 # --- the report --------------------------------------------------------------------------------

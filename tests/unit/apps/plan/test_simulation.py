@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.apps.plan.simulation import ROLLOUT, Response, Service, Simulated, Station, simulate
+from hamr.apps.plan.simulation import ROLLOUT, Service, Simulated, SimulatedResponse, Station, simulate
 
 FIXED = Service(fixed_s=1.0)
 
@@ -17,8 +17,8 @@ def station(replicas: int = 1, slots: int = 1, service: Service = FIXED) -> Stat
     return Station(replicas=replicas, slots=slots, service=service)
 
 
-def asked(group: int, work: float, *stages: tuple[tuple[str, float], ...]) -> Response:
-    return Response(group=group, work=work, chains=(stages,))
+def asked(group: int, work: float, *stages: tuple[tuple[str, float], ...]) -> SimulatedResponse:
+    return SimulatedResponse(group=group, work=work, chains=(stages,))
 
 
 def test_one_response_goes_through_its_stages_one_after_the_other() -> None:
@@ -44,7 +44,9 @@ def test_pieces_on_one_replica_share_its_speed_and_speed_up_when_one_leaves() ->
     # Alone a piece of work 1 takes 2 s, two together 3 s each. Works 1 and 2: the first ends at 3 s, when the second
     # has done half of its work; the rest, 1, takes it 2 s alone.
     workers = station(slots=2, service=Service(fixed_s=1.0, each_s=1.0))
-    step = simulate([[Response(group=0, work=1.0), Response(group=0, work=2.0)]], rollout=workers, pools={})
+    step = simulate(
+        [[SimulatedResponse(group=0, work=1.0), SimulatedResponse(group=0, work=2.0)]], rollout=workers, pools={}
+    )
     assert step.step_s == pytest.approx(5.0)
 
 
@@ -87,7 +89,7 @@ def test_a_question_that_nobody_waits_for_holds_up_no_later_round() -> None:
 
 
 def test_empty_stages_and_responses_without_questions_take_no_time() -> None:
-    responses = [Response(group=0, work=1.0), Response(group=0, work=1.0, chains=(((), ()), ()))]
+    responses = [SimulatedResponse(group=0, work=1.0), SimulatedResponse(group=0, work=1.0, chains=(((), ()), ()))]
     step = simulate([responses], rollout=station(slots=2), pools={"judge": station()})
     assert (step.step_s, step.tail_s, step.stations["judge"].questions) == (1.0, 0.0, 0)
     assert simulate([], rollout=station(), pools={}, train_s=2.0, sync_s=0.5).step_s == 2.5

@@ -6,11 +6,11 @@ import pytest
 
 from hamr.apps.plan.simulation import ROLLOUT, Service, Station
 from hamr.apps.plan.sizing import Cluster, Study
-from hamr.apps.plan.workload import Spread, Workload
+from hamr.apps.plan.workload import Workload, WorkSpread
 
 WORKLOAD = Workload(
     prompts=16, samples=8, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.4,
-    length=Spread(cv=0.5), service={"judge": Spread(cv=0.5)},
+    length=WorkSpread(cv=0.5), service={"judge": WorkSpread(cv=0.5)},
 )  # fmt: skip
 CLUSTER = Cluster(
     rollout=Station(replicas=4, slots=32, service=Service(fixed_s=20.0)),
@@ -40,7 +40,7 @@ def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study
 def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
     work = Workload(
         prompts=8, samples=4, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.8,
-        length=Spread(cv=0.5),
+        length=WorkSpread(cv=0.5),
     )  # fmt: skip
     cluster = Cluster(
         rollout=Station(replicas=2, slots=16, service=Service(fixed_s=5.0)),

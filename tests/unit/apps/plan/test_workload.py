@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hamr.apps.plan.simulation import Response
-from hamr.apps.plan.workload import Spread, Workload
+from hamr.apps.plan.simulation import SimulatedResponse
+from hamr.apps.plan.workload import Workload, WorkSpread
 
 
-def counts(rounds: tuple[tuple[Response, ...], ...]) -> dict[str, int]:
+def counts(rounds: tuple[tuple[SimulatedResponse, ...], ...]) -> dict[str, int]:
     found: dict[str, int] = {}
     for response in (r for responses in rounds for r in responses):
         for pool, _ in (q for chain in response.chains for stage in chain for q in stage):
@@ -39,20 +39,22 @@ def test_stages_come_in_their_order_and_only_escalated_replies_have_a_second() -
 
 
 def test_the_same_seed_draws_the_same_and_groups_of_rounds_are_different_ones() -> None:
-    workload = Workload(prompts=8, samples=2, first="reranker", dropped_frac=0.3, max_rounds=3, length=Spread(cv=0.5))
+    workload = Workload(
+        prompts=8, samples=2, first="reranker", dropped_frac=0.3, max_rounds=3, length=WorkSpread(cv=0.5)
+    )
     assert workload.draw(5) == workload.draw(5) != workload.draw(6)
     assert [sorted({r.group for r in responses}) for responses in workload.draw(5)] == [[*range(8)], [8, 9, 10], [11]]
 
 
-@pytest.mark.parametrize("spread", [Spread(), Spread(cv=0.5), Spread(observed=(1.0, 2.0, 9.0))])
-def test_works_have_mean_one(spread: Spread) -> None:
+@pytest.mark.parametrize("spread", [WorkSpread(), WorkSpread(cv=0.5), WorkSpread(observed=(1.0, 2.0, 9.0))])
+def test_works_have_mean_one(spread: WorkSpread) -> None:
     drawn = spread.draw(np.random.default_rng(0), 40_000)
     assert np.mean(drawn) == pytest.approx(1.0, abs=0.02)
     assert min(drawn) > 0
 
 
 def test_no_response_is_longer_than_the_longest() -> None:
-    workload = Workload(prompts=100, samples=4, length=Spread(cv=1.0), longest=1.5)
+    workload = Workload(prompts=100, samples=4, length=WorkSpread(cv=1.0), longest=1.5)
     (responses,) = workload.draw(0)
     works = [r.work for r in responses]
     assert max(works) == 1.5

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hamr.apps.score.summary import Spread, Tally, bars, plot, render
+from hamr.apps.score.summary import Tally, ValueSpread, bars, plot, render
 from hamr.types import (
     Absent,
     Component,
@@ -38,7 +38,7 @@ def call(attempts: int) -> ScorerCall:
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=60))
 def test_figures_are_those_of_the_kept_values(values: list[float]) -> None:
-    spread = Spread()
+    spread = ValueSpread()
     for value in values:
         spread.add(value)
     assert spread.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
@@ -50,7 +50,7 @@ def test_figures_are_those_of_the_kept_values(values: list[float]) -> None:
 
 
 def test_edges_of_bins_belong_to_the_upper_bin() -> None:
-    spread = Spread()
+    spread = ValueSpread()
     for value in (0.0, 0.05, 0.1, 0.15, 0.3):
         spread.add(value)
     left, width, counts = spread.histogram()

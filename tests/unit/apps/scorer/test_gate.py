@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hamr.apps.scorer.gate import AT_ONCE, Gate, ask_all, gate, gates
+from hamr.apps.scorer.gate import AT_ONCE, GateResult, ask_all, gate, gates
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast, Wrong
 from hamr.types import Answer, Question
@@ -87,7 +87,7 @@ def test_a_wrong_reply_that_comes_close_is_counted_without_winning():
 
 
 def test_nothing_scored_is_no_share():
-    assert Gate(contexts=0, close=0, fooled=()).share == 0.0
+    assert GateResult(contexts=0, close=0, fooled=()).share == 0.0
 
 
 def test_questions_in_flight_are_bounded():

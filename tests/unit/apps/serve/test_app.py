@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.command import bound
+from hamr.apps.serve.command import bind_socket
 from hamr.cli import main as cli
 from hamr.config.use import ServeConfig
 from hamr.data.responses import as_group
@@ -151,14 +151,14 @@ def test_health_counts_and_says_which_pool_is_down() -> None:
 
 def test_a_port_in_use_is_one_line_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """In a unit test `ray.init` raises: the answer comes before it."""
-    with bound(ServeConfig(port=0)) as first:
+    with bind_socket(ServeConfig(port=0)) as first:
         port = first.getsockname()[1]
         assert cli(["serve", "experiment=smoke", f"serve.port={port}"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and f"serve.port: '127.0.0.1:{port}': cannot be listened on" in said
-    with bound(ServeConfig(port=port)) as again:
+    with bind_socket(ServeConfig(port=port)) as again:
         assert again.getsockname()[1] == port, "given back"
-    with pytest.raises(BadInput, match=r"serve\.host"), bound(ServeConfig(host="no.such.host.invalid")):
+    with pytest.raises(BadInput, match=r"serve\.host"), bind_socket(ServeConfig(host="no.such.host.invalid")):
         pass
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hamr import signals
-from hamr.apps.shared.preemption import Preemption, stopped
+from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.errors import Interrupted, Preempted
 
 BOTH = pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -125,7 +125,7 @@ async def test_a_second_signal_does_not_wait_and_the_former_handlers_come_back(
 
 
 def test_ctrl_c_and_sigterm_end_a_run_with_their_own_exit_codes() -> None:
-    terminated, interrupted = stopped("; resume", signal.SIGTERM), stopped("; resume", signal.SIGINT)
+    terminated, interrupted = stop_error("; resume", signal.SIGTERM), stop_error("; resume", signal.SIGINT)
     assert (type(terminated), str(terminated), terminated.exit_code) == (Preempted, "stopped by SIGTERM; resume", 0)
     assert (type(interrupted), str(interrupted)) == (Interrupted, "stopped by Ctrl-C; resume")
     assert interrupted.exit_code == 130

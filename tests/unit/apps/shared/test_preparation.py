@@ -10,7 +10,7 @@ import pytest
 from hamr.apps.shared import preparation
 from hamr.apps.shared.preparation import Codec, check_room, fit_prompts
 from hamr.config.load import load_config
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, DataError
 
@@ -24,7 +24,7 @@ class WordCodec:
 
 @pytest.fixture(scope="module")
 def splits() -> Splits:
-    return generated(load_config(["experiment=smoke"]).data.sage)
+    return generate_samples(load_config(["experiment=smoke"]).data.sage)
 
 
 def words(splits: Splits) -> list[int]:
@@ -98,7 +98,7 @@ def test_prompts_are_remembered_small() -> None:
             return list(range(100_000, 101_000))
 
     codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke"]))  # type: ignore[arg-type]
-    sample = generated(codec.config.data.sage).train[0]
+    sample = generate_samples(codec.config.data.sage).train[0]
     assert codec.prompt(sample) == tuple(range(100_000, 101_000))
     [kept] = codec._prompts.values()
     assert len(memoryview(kept).cast("B")) == 4 * 1000

@@ -18,7 +18,7 @@ from hamr.apps.submit import batch_systems
 from hamr.apps.submit import command as submit
 from hamr.apps.submit.batch import in_pods
 from hamr.apps.submit.launch_job import name_of, nodes
-from hamr.apps.submit.request import Request
+from hamr.apps.submit.request import SubmitRequest
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, HamrError
 from hamr.telemetry.ledger import Ledger
@@ -324,7 +324,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_long_names_stay_apart() -> None:
     names = set()
     for end in ("a", "b"):
-        request = Request.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
+        request = SubmitRequest.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
         names.add(name_of(in_pods(request)[0]))
     assert len(names) == 2
     assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"

@@ -18,7 +18,7 @@ import yaml
 
 from hamr import cli
 from hamr.apps.submit.launch_files import KINDS, render
-from hamr.apps.submit.launch_job import CONFIG_FILE, nodes, packed
+from hamr.apps.submit.launch_job import CONFIG_FILE, count_nodes, nodes
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
@@ -56,9 +56,9 @@ def test_an_actor_is_not_spread_over_nodes() -> None:
     judge = {"autoscaling": "null", "replicas": 4, "engine.num_gpus": 3, "engine.tensor_parallel_size": 3}
     judges = [f"pools.judge.{key}={value}" for key, value in judge.items()]
     others = ["pools.reranker.autoscaling=null", "pools.reranker.replicas=1", "rollout.workers=1", "trainer.ranks=1"]
-    assert packed(paper(*judges, *others, "launch.gpus_per_node=5")) == 4
+    assert count_nodes(paper(*judges, *others, "launch.gpus_per_node=5")) == 4
     with pytest.raises(CapacityError, match=r"pools.judge.*one needs 4 GPUs .* a node has 3"):
-        packed(paper("launch.gpus_per_node=3"))
+        count_nodes(paper("launch.gpus_per_node=3"))
 
 
 # --- KubeRay -----------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import pytest
 from hamr.apps.calibrate import command as calibrate
 from hamr.apps.evaluate import command as evaluate
 from hamr.apps.submit import command as submit
-from hamr.apps.submit.command import FOLDER, command, located, refuse_left_behind
+from hamr.apps.submit.command import FOLDER, command, locate_run, refuse_left_behind
 from hamr.apps.submit.package import pack
-from hamr.apps.submit.request import AS_GIVEN, Request, secret_variables, split
+from hamr.apps.submit.request import AS_GIVEN, SubmitRequest, secret_variables, split
 from hamr.apps.train.command import Job
 from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
@@ -30,10 +30,10 @@ def test_what_the_job_takes_and_what_the_configuration_is_made_of() -> None:
 
 
 def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
-    request = Request.read(
+    request = SubmitRequest.read(
         "train", ["experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
     )
-    config, run = located(request)
+    config, run = locate_run(request)
     assert run is not None and run.parent == tmp_path and run.name.startswith("smoke-")
     assert (config.experiment.run_dir, config.cluster.address, config.cluster.type) == (str(run), "auto", "local")
     assert command(request) == "python -m hamr train --config-dir .hamr-job experiment=submitted pools=null"
@@ -46,20 +46,20 @@ def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Pat
 
 def test_a_run_folder_has_to_be_where_all_see_it() -> None:
     with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
-        located(Request.read("train", ["experiment=smoke", *CLUSTER]))
-    _, run = located(Request.read("train", ["experiment=smoke", "cluster=ray"]))
+        locate_run(SubmitRequest.read("train", ["experiment=smoke", *CLUSTER]))
+    _, run = locate_run(SubmitRequest.read("train", ["experiment=smoke", "cluster=ray"]))
     assert run is not None and run.parent == Path.cwd() / "runs", "a cluster on this machine sees this folder"
 
 
 def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke", "experiment.steps=9"])))
-    request = Request.read("train", [f"resume={tmp_path}", *CLUSTER])
-    config, run = located(request)
+    request = SubmitRequest.read("train", [f"resume={tmp_path}", *CLUSTER])
+    config, run = locate_run(request)
     assert (config.experiment.steps, run) == (9, tmp_path)
     assert config.cluster.dashboard == "http://10.0.0.1:8265"
     assert command(request) == f"python -m hamr train resume={tmp_path}"
     with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
-        Request.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+        SubmitRequest.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
 
 
 @pytest.mark.parametrize("to", [CLUSTER, ("cluster=slurm",), ("cluster=kuberay", "launch.claim=c")], ids=str)
@@ -83,12 +83,12 @@ def test_what_no_run_would_take_is_not_sent(args: list[str], says: str, to: tupl
 
 
 def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
-    request = Request.read("sft", ["experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
-    config, run = located(request)
+    request = SubmitRequest.read("sft", ["experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
+    config, run = locate_run(request)
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
     (tmp_path / "config.yaml").write_text(dump_config(config))
-    again = Request.read("sft", [f"resume={tmp_path}", *CLUSTER])
-    assert (command(again), located(again)[1]) == (f"python -m hamr sft resume={tmp_path}", tmp_path)
+    again = SubmitRequest.read("sft", [f"resume={tmp_path}", *CLUSTER])
+    assert (command(again), locate_run(again)[1]) == (f"python -m hamr sft resume={tmp_path}", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
 )
 def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str, runs: str) -> None:
     job, *args = given.split()
-    request = Request.read(job, [*args, *CLUSTER])
+    request = SubmitRequest.read(job, [*args, *CLUSTER])
     assert command(request) == f"python -m hamr {runs}"
-    assert located(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
+    assert locate_run(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str
 def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
     job, *args = given.split()
     with pytest.raises(BadInput, match="give an absolute path"):
-        located(Request.read(job, [*args, *CLUSTER]))
+        locate_run(SubmitRequest.read(job, [*args, *CLUSTER]))
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
 )
 def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int, tmp_path: Path) -> None:
     job, *args = given.split()
-    request = Request.read(job, [*args, *CLUSTER])
-    config, _ = located(request)
+    request = SubmitRequest.read(job, [*args, *CLUSTER])
+    config, _ = locate_run(request)
     assert len(config.pools) == pools
     experiment = tmp_path / FOLDER / "experiment"
     experiment.mkdir(parents=True)
@@ -180,7 +180,7 @@ def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int
 def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None:
     job, *args = given.split()
     with pytest.raises(BadInput, match=re.escape(says)):
-        Request.read(job, [*args, *CLUSTER])
+        SubmitRequest.read(job, [*args, *CLUSTER])
 
 
 def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
-    config, run = located(Request.read("scorer", [f"cluster.run_root={tmp_path}", *CLUSTER]))
+    config, run = locate_run(SubmitRequest.read("scorer", [f"cluster.run_root={tmp_path}", *CLUSTER]))
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
 
 

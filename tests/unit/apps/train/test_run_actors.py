@@ -69,7 +69,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(world, "PoolClient", lambda *args: None)
         config = load_config(["experiment=smoke", *overrides])
         prepared: Any = SimpleNamespace(config=config, model_path=Path("m"), codec=SimpleNamespace(formats=None))
-        await world.started(prepared, {}, "run")
+        await world.start_run_actors(prepared, {}, "run")
         return parts.log
 
     return run

@@ -9,7 +9,7 @@ import pytest
 from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generated
+from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
 from hamr.errors import UnreliableScorer
 from hamr.procedures.acts import Context, SageActs
@@ -17,7 +17,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
 GOODBYE = "That is fine. Have a nice day, goodbye!"
-SPLITS = generated(SageDataConfig())
+SPLITS = generate_samples(SageDataConfig())
 EVERY = (*SPLITS.train, *SPLITS.validation, *SPLITS.test)
 RULE = ExactAct.of(EVERY)
 assert RULE is not None

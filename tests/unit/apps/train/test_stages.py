@@ -251,7 +251,7 @@ async def test_a_step_that_does_not_end_is_dropped_and_the_message_names_what_is
             try:
                 await warm_up(run)
             except asyncio.CancelledError:
-                raise await train.dropped(run) from None
+                raise await train.dropped_error(run) from None
 
     with pytest.raises(Preempted) as ended:
         await asyncio.create_task(stop())
@@ -267,5 +267,5 @@ async def test_a_dropped_rl_step_leaves_the_newest_checkpoint(tmp_path: Path) ->
     run, trainers = a_warm_up(tmp_path)
     await run.checkpoints.save(4, trainers.save, {})
     run.doing = "step 6"
-    assert "step 6 was not finished" in str(await train.dropped(run))
-    assert "step 4 of 2 is kept" in str(await train.dropped(run))
+    assert "step 6 was not finished" in str(await train.dropped_error(run))
+    assert "step 4 of 2 is kept" in str(await train.dropped_error(run))

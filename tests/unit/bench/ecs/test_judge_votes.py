@@ -4,17 +4,19 @@ import json
 
 import pytest
 
-from hamr.bench.ecs.judge_votes import FILE, GIVE_UP, Asked, Ballot, Judge, Vote, read_vote
+from hamr.bench.ecs.judge_votes import FILE, GIVE_UP, Ballot, EcsJudge, EcsVote, VoteQuestion, read_vote
 from hamr.errors import BadInput
 from hamr.types import Answer, Question
 
 
 def judge(name="j", at_once=4, **settings):
-    return Judge(name=name, settings={"model": "m", **settings}, at_once=at_once, longest_wait_s=0.0)
+    return EcsJudge(name=name, settings={"model": "m", **settings}, at_once=at_once, longest_wait_s=0.0)
 
 
 def asked(count):
-    return [Asked(question=Question(variables={"statement_b": f"reply {i}"}), item=f"s{i}") for i in range(count)]
+    return [
+        VoteQuestion(question=Question(variables={"statement_b": f"reply {i}"}), item=f"s{i}") for i in range(count)
+    ]
 
 
 def nothing(name, done):
@@ -42,7 +44,7 @@ async def test_every_question_is_put_once_and_kept(tmp_path):
     assert ask.count == 3 and told == [("j", 1), ("j", 2), ("j", 3)]
     with Ballot(tmp_path, [judge()]) as ballot:
         assert ballot.open(judge(), asked(4)) == asked(4)[3:]
-        assert ballot.vote(judge(), asked(1)[0].question) == Vote(score=0.9, verdict="yes")
+        assert ballot.vote(judge(), asked(1)[0].question) == EcsVote(score=0.9, verdict="yes")
         # Another model's word is another vote.
         assert len(ballot.open(judge(model="other"), asked(3))) == 3
 
@@ -103,9 +105,9 @@ async def test_one_judge_away_does_not_hold_up_the_other(tmp_path):
 
 def test_a_score_outside_the_scale_is_a_missing_vote():
     assert read_vote(Answer(score=7.0, verdict="yes")).failure == "unparsable"
-    assert read_vote(Answer(failure="timeout", detail="30 s")) == Vote(failure="timeout", detail="30 s")
-    assert Vote(score=0.3).rating(hard=True) == (0.5, "part")
-    assert Vote(score=0.3, verdict="odd").rating(hard=False) == (0.3, "part")
+    assert read_vote(Answer(failure="timeout", detail="30 s")) == EcsVote(failure="timeout", detail="30 s")
+    assert EcsVote(score=0.3).rating(hard=True) == (0.5, "part")
+    assert EcsVote(score=0.3, verdict="odd").rating(hard=False) == (0.3, "part")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hamr.bench.olabench.drafts import slots
 from hamr.bench.olabench.from_samples import draft_samples
 from hamr.bench.olabench.from_scenarios import draft_scenarios
-from hamr.bench.olabench.items import KINDS, item_from_json, item_json, read_items, shown
+from hamr.bench.olabench.items import KINDS, item_from_json, item_json, read_items, visible_sample
 from hamr.bench.olabench.labelled import read_labelled
 from hamr.bench.olabench.planting import plant
 from hamr.bench.olabench.words import bench_words
@@ -63,7 +63,7 @@ def test_what_is_right_follows_from_the_rules(made):
             ).description
             assert wanted.of(language) in step and item.nodes[-1].output == ""
         else:
-            assert item.sample.tools and shown(item) == item.sample
+            assert item.sample.tools and visible_sample(item) == item.sample
 
 
 def test_every_planted_fault_holds(made):

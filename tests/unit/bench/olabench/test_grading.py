@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.bench.olabench.grading import detection, graded
+from hamr.bench.olabench.grading import detection, grade_judges
 from hamr.bench.olabench.labelled import labelled_json, read_labelled
 from hamr.bench.olabench.public import convert
 from hamr.bench.statistics import share_interval
@@ -57,7 +57,7 @@ def test_hallucination_types_by_hand(tmp_path):
     known = ("misuse", "misuse", "factual", "none", "none", "yes", "logical")
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"hallucination": name} for name in known)))
     said = [label("misuse"), label("factual"), label("factual"), label("misuse"), label("none"), label("logical"), None]
-    found = graded(rows, judged(rows, "hallucination", *said), **LUCK)["hallucination"]
+    found = grade_judges(rows, judged(rows, "hallucination", *said), **LUCK)["hallucination"]
     assert (found["asked"], found["missing"]) == (7, 1)
     # Hallucinated or not: the fourth alone is wrong. The very label, where it is known: 1st, 3rd and 5th of five.
     assert found["accuracy"]["mean"] == pytest.approx(5 / 6)
@@ -72,7 +72,7 @@ def test_risk_is_multi_label(tmp_path):
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"risk": types} for types in known)))
     assert rows[0].labels.risk == ("liability", "role")
     said = [risks("liability"), risks("role"), risks("overcommitment"), risks(), risks()]
-    found = graded(rows, judged(rows, "risk", *said), **LUCK)["risk"]
+    found = grade_judges(rows, judged(rows, "risk", *said), **LUCK)["risk"]
     assert found["accuracy"]["mean"] == pytest.approx(3 / 5)
     assert found["exact"]["mean"] == pytest.approx(1 / 3)
     assert means(found["types"]) == {
@@ -86,7 +86,7 @@ def test_a_tool_grade_of_at_most_two_says_that_the_call_is_wrong(tmp_path):
     known = ("right", "right", "wrong_tool", "wrong_tool", "missing_call")
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"tool": fault} for fault in known)))
     said = [grade("tool", value) for value in (5, 2, 1, 3, 2)]
-    found = graded(rows, judged(rows, "tool", *said), **LUCK)["tool"]
+    found = grade_judges(rows, judged(rows, "tool", *said), **LUCK)["tool"]
     assert found["accuracy"]["mean"] == pytest.approx(3 / 5)
     assert means({"any": found["any"]}) == {"any": (pytest.approx(2 / 3), pytest.approx(2 / 3))}
     assert means(found["types"]) == {"wrong_tool": (None, 0.5), "missing_call": (None, 1.0)}
@@ -94,7 +94,9 @@ def test_a_tool_grade_of_at_most_two_says_that_the_call_is_wrong(tmp_path):
 
 def test_grades_of_people(tmp_path):
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"grades": {"dialogue": g}} for g in (1, 2, 4, 5))))
-    found = graded(rows, judged(rows, "dialogue", *(grade("dialogue", g) for g in (2, 2, 4, 5))), **LUCK)["dialogue"]
+    found = grade_judges(rows, judged(rows, "dialogue", *(grade("dialogue", g) for g in (2, 2, 4, 5))), **LUCK)[
+        "dialogue"
+    ]
     assert found["grades"]["accuracy"]["mean"] == 0.75
     # Ranks 1, 2, 3, 4 with 1.5, 1.5, 3, 4: 4.5 / sqrt(5 * 4.5).
     assert found["grades"]["spearman"]["rho"] == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
@@ -103,7 +105,7 @@ def test_grades_of_people(tmp_path):
 def test_a_grade_of_three_takes_no_side(tmp_path):
     labels = [{"good": {"policy": good}} for good in (True, True, False, False)]
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *labels))
-    found = graded(rows, judged(rows, "policy", *(grade("policy", g) for g in (4, 3, 3, 2))), **LUCK)["policy"]
+    found = grade_judges(rows, judged(rows, "policy", *(grade("policy", g) for g in (4, 3, 3, 2))), **LUCK)["policy"]
     assert found["good"]["accuracy"]["mean"] == 0.5
     assert found["good"]["spearman"]["rho"] > 0
 
@@ -112,8 +114,8 @@ def test_only_judges_that_a_label_speaks_of_are_asked(tmp_path):
     labels = {"hallucination": "none", "tool": "right", "grades": {"dialogue": 3}, "good": {"policy": True}}
     (row,) = read_labelled(file_of(tmp_path / "l.jsonl", labels))
     assert row.labels.components == ("dialogue", "policy", "tool", "hallucination")
-    assert set(graded([row], {}, **LUCK)) == set(row.labels.components)
-    assert graded([row], {}, **LUCK)["hallucination"]["accuracy"]["mean"] is None
+    assert set(grade_judges([row], {}, **LUCK)) == set(row.labels.components)
+    assert grade_judges([row], {}, **LUCK)["hallucination"]["accuracy"]["mean"] is None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
@@ -166,7 +168,7 @@ def test_public_hallucination_labels(tmp_path):
     assert len(rows) == 246 and {row.labels.hallucination for row in rows} == {"yes", "no"}
     assert any(row.item.evidence for row in rows) and all(row.labels.components == ("hallucination",) for row in rows)
     clean = sum(row.labels.hallucination == "no" for row in rows) / len(rows)
-    found = graded(rows, judged(rows, "hallucination", *[label("none")] * len(rows)), **LUCK)["hallucination"]
+    found = grade_judges(rows, judged(rows, "hallucination", *[label("none")] * len(rows)), **LUCK)["hallucination"]
     assert found["accuracy"]["mean"] == pytest.approx(clean) and found["exact"]["mean"] is None
     assert found["any"]["recall"]["mean"] == 0.0 and found["any"]["precision"]["mean"] is None
 
@@ -180,7 +182,7 @@ def test_public_pairs_and_trajectories(tmp_path):
     assert all(row.item.sample.policy and row.item.sample.tools for row in runs)
     assert {row.labels.good["policy"] for row in runs} == {True, False}
     told = [grade("policy", 5 if row.labels.good["policy"] else 1) for row in runs]
-    found = graded(runs, judged(runs, "policy", *told), **LUCK)["policy"]["good"]
+    found = grade_judges(runs, judged(runs, "policy", *told), **LUCK)["policy"]["good"]
     assert (found["accuracy"]["mean"], found["spearman"]["rho"]) == (1.0, pytest.approx(1.0))
     assert labelled_json(runs[0])["labels"] == {"good": dict(runs[0].labels.good)}
 

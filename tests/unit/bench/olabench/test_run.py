@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from hamr.bench.olabench.figures import Outcome, overall_interval, policy_figures
-from hamr.bench.olabench.items import Evidence, Item
-from hamr.bench.olabench.journal import RESPONSES, VERDICTS, Journal, Verdict
-from hamr.bench.olabench.responses import Response, read_response, response_of, response_question
+from hamr.bench.olabench.items import BenchItem, ItemEvidence
+from hamr.bench.olabench.journal import RESPONSES, VERDICTS, Journal, JudgeVerdict
+from hamr.bench.olabench.responses import PolicyResponse, read_response, response_of, response_question
 from hamr.bench.olabench.run import (
     GIVE_UP,
-    Judge,
-    Policy,
+    ComponentJudge,
+    PolicyUnderTest,
     collect,
     judge_all,
     judge_settings,
+    open_items,
+    open_trials,
     response_to,
     trials_of,
-    unanswered,
-    unjudged,
     verdict_on,
 )
-from hamr.bench.olabench.summary import Bench, summarised
+from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import ComparedConfig, GradedConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.types import Answer, Judgement, Reference, Reply, ScorerCall, ServiceSample, Turn
@@ -40,7 +40,7 @@ def item(name, subset="core", kind="rag"):
         history=(Turn(role="customer", content=f"I am {name}."),),
         references=(Reference(action=Reply(content="Hi.")),),
     )
-    return Item(sample=sample, kind=kind, subset=subset, evidence=(Evidence(answer="Hi."),))
+    return BenchItem(sample=sample, kind=kind, subset=subset, evidence=(ItemEvidence(answer="Hi."),))
 
 
 def said(text, tokens=10, seconds=2.0):
@@ -94,7 +94,7 @@ def outcome(one, *, response=None, missing=(), **given):
         labels = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
         grade = value if isinstance(value, int) else None
         judgements[name] = Judgement(component=name, grade=grade, labels=labels)
-    response = response or Response(text="Hi.", seconds=1.0, tokens=10)
+    response = response or PolicyResponse(text="Hi.", seconds=1.0, tokens=10)
     reading = read_response(response.text, "none") if response.text else None
     return Outcome(item=one, response=response, reading=reading, judgements=judgements, missing=missing)
 
@@ -102,14 +102,18 @@ def outcome(one, *, response=None, missing=(), **given):
 BENCH = [
     outcome(item("a"), dialogue=4, policy=5, tool=3),
     outcome(
-        item("b", kind="workflow"), dialogue=2, policy=3, tool=3, response=Response(text="x", seconds=3.0, tokens=4)
+        item("b", kind="workflow"),
+        dialogue=2,
+        policy=3,
+        tool=3,
+        response=PolicyResponse(text="x", seconds=3.0, tokens=4),
     ),
     outcome(item("c", "risk"), risk=("role", "liability")),
     outcome(item("d", "risk"), risk=()),
     outcome(item("e", "hallucination"), hallucination="none"),
     outcome(item("f", "hallucination"), hallucination="factual"),
     outcome(item("g", "hallucination"), missing=("hallucination",)),
-    outcome(item("h"), response=Response(failure="timeout")),
+    outcome(item("h"), response=PolicyResponse(failure="timeout")),
 ]
 
 
@@ -137,7 +141,7 @@ def test_figures_by_hand():
 
 
 def test_tokens_of_the_thinking_are_no_tokens_of_the_response():
-    thinks = Response(text="<think>abcdefghij</think><answer>a</answer>", seconds=1.0, tokens=35)
+    thinks = PolicyResponse(text="<think>abcdefghij</think><answer>a</answer>", seconds=1.0, tokens=35)
     read = dataclasses.replace(outcome(item("a")), response=thinks, reading=read_response(thinks.text, "pre"))
     latency = policy_figures([read], resamples=10, seed=0)["all"]["latency"]
     share = 10 / len(thinks.text)
@@ -168,11 +172,11 @@ def test_where_only_subsets_differ_there_is_nothing_to_draw():
 
 def test_a_policy_that_gave_no_answer_is_not_asked_about():
     """Another one has answered the same item, so that there is something to judge."""
-    there, gone = Policy(name="p", given={"a": "Good."}), Policy(name="q")
+    there, gone = PolicyUnderTest(name="p", given={"a": "Good."}), PolicyUnderTest(name="q")
     one = judge("dialogue")
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
-        bench = Bench(items=ITEMS[:1], policies=[there, gone], labelled={}, judges=[one])
-        _, rows = summarised(bench, journal, OPTIONS)
+        bench = OlaBenchWork(items=ITEMS[:1], policies=[there, gone], labelled={}, judges=[one])
+        _, rows = summarise(bench, journal, OPTIONS)
     assert [(row["policy"], row["failure"], row["missing"]) for row in rows] == [
         ("p", None, ["dialogue"]), ("q", "unavailable", [])
     ]  # fmt: skip
@@ -207,7 +211,7 @@ class Pool:
 def judge(component, section=None, at_once=2):
     section = section or GradedConfig()
     settings = judge_settings(section, component, {"judge": {"model": "m"}})
-    return Judge(component=component, pool="judge", section=section, settings=settings, at_once=at_once)
+    return ComponentJudge(component=component, pool="judge", section=section, settings=settings, at_once=at_once)
 
 
 def nothing(name, done):
@@ -215,7 +219,7 @@ def nothing(name, done):
 
 
 async def answers(folder, pool, items=ITEMS):
-    policy = Policy(name="p")
+    policy = PolicyUnderTest(name="p")
     with Journal(folder) as journal:
         await collect(journal, [policy], items, {"p": pool}, OPTIONS, nothing)
         return [response_to(journal, policy, one, OPTIONS) for one in items]
@@ -232,10 +236,10 @@ async def test_what_was_answered_is_not_asked_again(tmp_path):
     found = await answers(tmp_path, again)
     assert [response.text for response in found] == ["Hi.", "Ho.", "Ho."] and len(again.asked) == 2
     with Journal(tmp_path) as journal:
-        assert unanswered(journal, Policy(name="p"), ITEMS, OPTIONS) == []
+        assert open_items(journal, PolicyUnderTest(name="p"), ITEMS, OPTIONS) == []
         # Another model behind the same name has answered nothing.
-        assert len(unanswered(journal, Policy(name="p", settings={"model": "x"}), ITEMS, OPTIONS)) == 3
-        assert len(unanswered(journal, Policy(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
+        assert len(open_items(journal, PolicyUnderTest(name="p", settings={"model": "x"}), ITEMS, OPTIONS)) == 3
+        assert len(open_items(journal, PolicyUnderTest(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
 
 
 async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
@@ -249,8 +253,8 @@ async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
 
 def test_what_a_journal_was_given_is_in_its_files_before_they_are_closed(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.add_response("a", Response(text="Hi."), {})
-        journal.add_verdict("a", Verdict(failure="judge_timeout"), {})
+        journal.add_response("a", PolicyResponse(text="Hi."), {})
+        journal.add_verdict("a", JudgeVerdict(failure="judge_timeout"), {})
         assert all((tmp_path / name).read_text().endswith("\n") for name in (RESPONSES, VERDICTS))
 
 
@@ -265,7 +269,7 @@ def graded(value):
 
 
 async def test_judges_judge_what_is_there_once(tmp_path):
-    policy = Policy(name="p", given={"a": "Good.", "b": "Bad.", "r": "I promise."})
+    policy = PolicyUnderTest(name="p", given={"a": "Good.", "b": "Bad.", "r": "I promise."})
     judges = [judge("dialogue"), judge("risk")]
     pool = Pool(
         lambda q: (
@@ -283,9 +287,9 @@ async def test_judges_judge_what_is_there_once(tmp_path):
     # The retrieved pair reaches the judge as the result of a tool.
     assert "Tool: [1] Hi." in pool.asked[0].variables["history"]
     with Journal(tmp_path) as journal:
-        assert [unjudged(journal, j, trials) for j in judges] == [[], []]
+        assert [open_trials(journal, j, trials) for j in judges] == [[], []]
         other = dataclasses.replace(judge("risk"), settings={"pools": {"judge": {"model": "x"}}})
-        assert len(unjudged(journal, other, trials)) == 1
+        assert len(open_trials(journal, other, trials)) == 1
 
 
 def test_what_decides_a_judge_s_answers_is_in_its_settings_and_what_they_are_worth_is_not():
@@ -297,7 +301,7 @@ def test_what_decides_a_judge_s_answers_is_in_its_settings_and_what_they_are_wor
 
 
 async def test_policies_are_compared_in_one_prompt(tmp_path):
-    policies = [Policy(name="p", given={"a": "Good."}), Policy(name="q", given={"a": "Bad."})]
+    policies = [PolicyUnderTest(name="p", given={"a": "Good."}), PolicyUnderTest(name="q", given={"a": "Bad."})]
     compared = judge("policy", ComparedConfig())
 
     def answer(question):
@@ -313,13 +317,13 @@ async def test_policies_are_compared_in_one_prompt(tmp_path):
         found = [verdict_on(journal, compared, trials[0], name).judgement for name in ("p", "q")]
         assert [(j.grade, j.compared) for j in found] == [(5, 2), (2, 2)] and len(pool.asked) == 1
         # Beside another response the same one has to be judged anew.
-        others = [policies[0], Policy(name="q", given={"a": "Other."})]
+        others = [policies[0], PolicyUnderTest(name="q", given={"a": "Other."})]
         again = [t for t in trials_of(journal, others, ITEMS[:1], OPTIONS) if t.component == "policy"]
         assert verdict_on(journal, compared, again[0], "p").passing
 
 
 async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp_path):
-    policy = Policy(name="p", given={"a": "Good."})
+    policy = PolicyUnderTest(name="p", given={"a": "Good."})
     pool = Pool(lambda q: graded(6))
     with Journal(tmp_path) as journal:
         (trial,) = [t for t in trials_of(journal, [policy], ITEMS[:1], OPTIONS) if t.component == "dialogue"]
@@ -328,8 +332,8 @@ async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp
     with Journal(tmp_path) as journal:
         verdict = verdict_on(journal, judge("dialogue"), trial, "p")
         assert (verdict.judgement, verdict.failure, verdict.passing) == (None, "judge_unparsable", False)
-        assert "6 is no grade" in verdict.detail and unjudged(journal, judge("dialogue"), [trial]) == []
+        assert "6 is no grade" in verdict.detail and open_trials(journal, judge("dialogue"), [trial]) == []
 
 
 def test_a_verdict_without_a_judgement_is_never_a_number():
-    assert Verdict(failure="judge_timeout").passing and not Verdict(failure="judge_unparsable").passing
+    assert JudgeVerdict(failure="judge_timeout").passing and not JudgeVerdict(failure="judge_unparsable").passing

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.bench.sage.coverage import plan_dialogues
-from hamr.bench.sage.judging import Judgement, Panel, Vote, assessed_turns, consensus, judge_question, read_vote
+from hamr.bench.sage.judging import (
+    SageJudges,
+    TurnJudgement,
+    TurnVote,
+    assessed_turns,
+    consensus,
+    judge_question,
+    read_vote,
+)
 from hamr.bench.sage.traces import Exchange, Trace
 from hamr.config.sage import SageConfig
 from hamr.errors import VerdictUnparsable
@@ -27,7 +35,7 @@ NINES = dict.fromkeys(DIMENSIONS, 9)
 
 
 def vote(judge="a", **labels):
-    return Vote(judge=judge, labels={**LABELS, **labels}, grades=NINES)
+    return TurnVote(judge=judge, labels={**LABELS, **labels}, grades=NINES)
 
 
 def answer(labels=LABELS, grades=NINES):
@@ -58,8 +66,8 @@ def test_three_ways_are_a_tie_that_the_named_rule_decides(rule, label):
 
 
 def test_a_missing_vote_is_no_wrong_one():
-    gap = Vote(judge="b", labels={"EmotionTag": "Discontent"}, grades={"content_utility": 9})
-    held = consensus([vote(), gap, Vote(judge="c", failure="timeout")], TELECOM, "first")
+    gap = TurnVote(judge="b", labels={"EmotionTag": "Discontent"}, grades={"content_utility": 9})
+    held = consensus([vote(), gap, TurnVote(judge="c", failure="timeout")], TELECOM, "first")
     assert held.fields == LABELS
     assert held.tied == {"EmotionTag": "Calm"}
     assert held.quality == 90.0
@@ -69,8 +77,8 @@ def test_a_missing_vote_is_no_wrong_one():
 
 
 def test_quality_is_the_mean_of_the_judges_weighted_sums():
-    votes = [Vote(judge=str(g), labels=LABELS, grades=dict.fromkeys(DIMENSIONS, g)) for g in (3, 6, 9)]
-    uneven = Vote(judge="x", labels=LABELS, grades={**NINES, "linguistic_quality": 3})
+    votes = [TurnVote(judge=str(g), labels=LABELS, grades=dict.fromkeys(DIMENSIONS, g)) for g in (3, 6, 9)]
+    uneven = TurnVote(judge="x", labels=LABELS, grades={**NINES, "linguistic_quality": 3})
     assert consensus(votes, TELECOM, "first").quality == pytest.approx(60.0)
     assert consensus([uneven, *votes[2:]], TELECOM, "first").quality == pytest.approx((78 + 90) / 2)
 
@@ -132,7 +140,7 @@ def says(*answers):
 
 
 async def judged(**judges):
-    panel = Panel(judges, SageConfig(longest_wait_s=0.001))
+    panel = SageJudges(judges, SageConfig(longest_wait_s=0.001))
     return await panel.judge(TELECOM, trace(said("Hello.")), 1)
 
 
@@ -150,12 +158,12 @@ async def test_a_judge_that_is_away_costs_its_own_vote_only():
     found = await judged(a=says(answer()), b=says(Answer(failure="unavailable", detail="gone")), c=says(answer()))
     assert [v.failure for v in found.votes] == [None, "unavailable", None]
     assert consensus(found.votes, TELECOM, "first").fields == LABELS
-    assert Judgement.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert TurnJudgement.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 async def test_the_same_pool_again_is_sampled():
     first, second = says(answer()), says(answer())
-    panel = Panel({"j": first, "j#2": second}, SageConfig())
+    panel = SageJudges({"j": first, "j#2": second}, SageConfig())
     await panel.judge(TELECOM, trace(said("Hello.")), 1)
     assert first.asked[0].temperature is None
     assert second.asked[0].temperature > 0

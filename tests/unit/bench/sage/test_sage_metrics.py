@@ -73,8 +73,8 @@ def test_an_interval_is_over_dialogues_whose_turns_stay_together():
 
 def test_scenarios_count_alike_however_many_turns_they_have():
     by_scenario = {"a": [turn(dialogue=str(n)) for n in range(9)], "b": [turn(logic=50.0)], "c": []}
-    assert metrics.averaged(by_scenario, CONFIG)["logic"]["mean"] == 75.0
-    assert metrics.averaged({"a": []}, CONFIG)["logic"]["mean"] is None
+    assert metrics.average_scenarios(by_scenario, CONFIG)["logic"]["mean"] == 75.0
+    assert metrics.average_scenarios({"a": []}, CONFIG)["logic"]["mean"] is None
 
 
 def test_turns_levels_faults_and_stages():
@@ -132,7 +132,7 @@ def test_scenarios_draw_for_themselves():
             name: [turn(dialogue=str(i), scenario=name, logic=values[place], chat=0.0) for i, place in enumerate(order)]
             for name, order in places.items()
         }
-        found = metrics.averaged(turns, CONFIG)["overall"]
+        found = metrics.average_scenarios(turns, CONFIG)["overall"]
         return found["high"] - found["low"]
 
     names = [f"s{k}" for k in range(6)]

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from hamr.bench.sage.coverage import plan_dialogues
-from hamr.bench.sage.judging import Judgement
+from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.run import Cast, hold, summarise
-from hamr.bench.sage.scripted import KINDS, scripted
+from hamr.bench.sage.scripted import KINDS, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
@@ -28,7 +28,7 @@ def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("go
     by_id = {plan.id: plan for plan in plans}
 
     def who(kind, name):
-        return others.get(name) or scripted(kind, name, scenarios, by_id)
+        return others.get(name) or scripted_pool(kind, name, scenarios, by_id)
 
     return Cast(
         agents={name: who("agent", name) for name in agents},
@@ -169,7 +169,7 @@ def test_unreadable_turns_are_left_out_or_nothing(tmp_path, rule, expected):
     config = QUICK.model_copy(update={"unreadable": rule, "limit": 6})
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], config)}
-    perfect = scripted("agent", "perfect", scenarios, plans)
+    perfect = scripted_pool("agent", "perfect", scenarios, plans)
 
     async def moody(question):
         said = sum(m["role"] == "assistant" for m in question.messages)
@@ -191,7 +191,7 @@ def test_the_right_plan_with_the_wrong_option(tmp_path, form, expected):
     scenarios = {"online_education": load_scenario("online_education")}
     config = QUICK.model_copy(update={"action": form, "per_intent": 0, "cover": "routes"})
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["online_education"], config)}
-    perfect = scripted("agent", "perfect", scenarios, plans)
+    perfect = scripted_pool("agent", "perfect", scenarios, plans)
 
     async def other_plan(question):
         said = json.loads((await perfect(question)).text)
@@ -218,7 +218,7 @@ def test_customers_who_break_down_are_counted(tmp_path):
 def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
-    gold = scripted("judges", "gold", scenarios, plans)
+    gold = scripted_pool("judges", "gold", scenarios, plans)
 
     async def gap(question):
         said = json.loads((await gold(question)).text)
@@ -244,7 +244,7 @@ def test_each_judge_alone_goes_by_its_own_labels(tmp_path):
 def test_no_more_dialogues_are_under_way_than_were_asked_for(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
-    perfect, under_way, most = scripted("agent", "perfect", scenarios, plans), 0, 0
+    perfect, under_way, most = scripted_pool("agent", "perfect", scenarios, plans), 0, 0
 
     async def counted(question):
         nonlocal under_way, most
@@ -268,7 +268,7 @@ class Stop(Exception):
 def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
-    perfect = scripted("agent", "perfect", scenarios, plans)
+    perfect = scripted_pool("agent", "perfect", scenarios, plans)
     asked = []
 
     def limited(most):
@@ -301,8 +301,8 @@ def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
 def test_what_a_pool_broke_off_is_tried_again(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
-    perfect = scripted("agent", "perfect", scenarios, plans)
-    gold = scripted("judges", "gold", scenarios, plans)
+    perfect = scripted_pool("agent", "perfect", scenarios, plans)
+    gold = scripted_pool("judges", "gold", scenarios, plans)
     odd = set(list(plans)[1::2])
 
     async def away_for_some(question):
@@ -342,7 +342,7 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path):
         with pytest.raises(BadInput, match="another evaluation is writing"):
             Store(tmp_path, begun)
         store.add_trace(held())
-        store.add_judgement(Judgement(agent="a", dialogue=held().plan.id, turn=1, votes=()))
+        store.add_judgement(TurnJudgement(agent="a", dialogue=held().plan.id, turn=1, votes=()))
     with pytest.raises(BadInput, match=r"sage.seed=0, now 1"):
         Store(tmp_path, {**SETTINGS, "sage": {"seed": 1}})
     others = {**SETTINGS, "sage": {"seed": 0}, "judging": {"judges": ["strict"]}}
@@ -366,7 +366,7 @@ def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
 
 
 def test_judging_again_that_was_stopped_goes_on(tmp_path):
-    first, again = (Judgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
+    first, again = (TurnJudgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
     others = {**SETTINGS, "judging": {"judges": ["strict"]}}
     with Store(tmp_path, SETTINGS) as store:
         store.add_trace(held())
@@ -392,7 +392,7 @@ def test_a_damaged_row_is_named(tmp_path, line):
 def test_an_unknown_script_names_the_nearest(kind):
     name = next(iter(KINDS[kind]))
     with pytest.raises(BadInput, match=f"did you mean 'scripted:{name}'"):
-        scripted(kind, name[:-1], {}, {})
+        scripted_pool(kind, name[:-1], {}, {})
 
 
 # --- what no judge has a say in ----------------------------------------------------------------
@@ -447,8 +447,8 @@ def test_worded_customers_show_what_their_way_needs_and_leave(tmp_path, language
 def with_perfect(plans, scenarios):
     by_id = {plan.id: plan for plan in plans}
     return Cast(
-        agents={"p": scripted("agent", "perfect", scenarios, by_id)},
-        user=scripted("simulator", "worded", scenarios, by_id),
+        agents={"p": scripted_pool("agent", "perfect", scenarios, by_id)},
+        user=scripted_pool("simulator", "worded", scenarios, by_id),
         simulator="worded",
-        judges={"gold": scripted("judges", "gold", scenarios, by_id)},
+        judges={"gold": scripted_pool("judges", "gold", scenarios, by_id)},
     )

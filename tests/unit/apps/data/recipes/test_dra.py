@@ -13,14 +13,14 @@ from hamr.apps.data.recipes.dra import (
     Decided,
     Dra,
     DraRecipe,
-    decided,
     decided_item,
     dra_items,
+    logged_decision,
     rationale_fault,
     with_rationale,
 )
 from hamr.apps.data.recipes.patm import plan_item
-from hamr.apps.data.recipes.patm_checks import Plan, read_plan
+from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
 from hamr.apps.data.recipes.runner import make_one
 from hamr.data.progress import Made
 from hamr.data.samples import to_json, write_samples
@@ -36,17 +36,17 @@ WHY = (
 )
 WARUM = "客户想知道订单的去向，并已提供账号。按照政策，我必须先查询，因此需要调用 find_order。"
 PLAN = read_plan(good())
-assert isinstance(PLAN, Plan)
+assert isinstance(PLAN, RewritePlan)
 SAMPLE = next(sample for _, sample in decision_points(trajectory_from_json(rows())))
 
 
 def of_action() -> Decided:
-    return decided(SAMPLE)
+    return logged_decision(SAMPLE)
 
 
 def of_plan(language: Any = "en") -> Decided:
     plan = read_plan(good(language))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, RewritePlan)
     return decided_item(plan_item(SAMPLE, plan, language), "i.jsonl:1")
 
 
@@ -81,9 +81,9 @@ def test_what_the_ticket_and_earlier_calls_name_is_private_too(said: str) -> Non
     called = {**rows(), "ticket": {"product": "shop", "account_name": "shop-7x"}}
     called["turns"][1] = {**called["turns"][1], "parameters": {"user_id": "mia_k"}}
     *_, last = [sample for _, sample in decision_points(trajectory_from_json(called))]
-    found = rationale_fault(f"{WHY} It is {said}.", decided(last), "en")
+    found = rationale_fault(f"{WHY} It is {said}.", logged_decision(last), "en")
     assert found is not None and (found.check, said in found.detail) == ("anonymised", True)
-    assert rationale_fault(WHY, decided(last), "en") is None
+    assert rationale_fault(WHY, logged_decision(last), "en") is None
 
 
 def test_rules_in_chinese() -> None:
@@ -136,7 +136,7 @@ def test_it_becomes_an_item_in_the_parts_of_eq_2_and_3() -> None:
 
 
 def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
-    assert isinstance(PLAN, Plan)
+    assert isinstance(PLAN, RewritePlan)
     write_samples(tmp_path / "s.jsonl", [SAMPLE])
     assert read_decided(tmp_path / "s.jsonl") == [of_action()]
     items = [decision_item(SAMPLE, SAMPLE.references[0].action), plan_item(SAMPLE, PLAN, "en")]

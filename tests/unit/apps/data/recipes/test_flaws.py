@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.data.recipes.dra import Dra, DraRecipe, decided, dra_items
+from hamr.apps.data.recipes.dra import Dra, DraRecipe, dra_items, logged_decision
 from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
 from hamr.apps.data.recipes.runner import Make, run_recipe
-from hamr.data.progress import Item, Progress, summary
+from hamr.data.progress import WorkItem, WorkProgress, summary
 from hamr.types import Answer, Question
 from tests.unit.apps.data.recipes.plans import (
     CALL,
@@ -96,7 +96,7 @@ def rationale_flaws(language: str) -> Flaws:
 
 
 async def dropped_as_wanted(
-    kinds: Flaws, items: list[Item], make: Make, good_text: Mapping[str, str], path: Path
+    kinds: Flaws, items: list[WorkItem], make: Make, good_text: Mapping[str, str], path: Path
 ) -> Judge:
     """Deals the flaws out over the items and compares what became of each; gives the judge that was asked."""
     names = list(kinds)
@@ -115,7 +115,7 @@ async def dropped_as_wanted(
         answer, text = await judge(question), said(question)
         return answer if text is None else Answer(text=text)
 
-    progress = Progress.of(path, items)
+    progress = WorkProgress.of(path, items)
     await run_recipe(items, make, pools(teacher, judging), progress, at_once=64, tell=lambda line: None)
     for item in items:
         made, check = progress.done[item.id], kinds[flaw_of[item.id]][1]
@@ -143,5 +143,5 @@ async def test_each_check_of_plans_drops_exactly_its_flaw(tmp_path: Path, langua
 @pytest.mark.parametrize("language", ["en", "zh"])
 async def test_each_check_of_rationales_drops_exactly_its_flaw(tmp_path: Path, language) -> None:
     kinds, recipe = rationale_flaws(language), DraRecipe(language=language)
-    items = dra_items([decided(window(f"t{n}").sample) for n in range(1000)], recipe, "m")
+    items = dra_items([logged_decision(window(f"t{n}").sample) for n in range(1000)], recipe, "m")
     await dropped_as_wanted(kinds, items, Dra(recipe), {"dra": WHY[language]}, tmp_path / "p.jsonl")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hamr.apps.data.recipes.migration import Migration, MigrationRecipe, zero_think_chain
-from hamr.apps.data.recipes.patm_checks import Fault
+from hamr.apps.data.recipes.patm_checks import CheckFailure
 from hamr.data.progress import Made
 from hamr.data.rendering import policy_messages
 from hamr.rewards.written import WrittenPrompt
@@ -159,13 +159,13 @@ async def test_zero_think_is_asked_as_it_was_trained() -> None:
         (Answer(failure="unparsable", reasoning="<think>a</think><answer>b"), "a"),
         (
             Answer(failure="unparsable", reasoning="<think>a and on", detail="cut off"),
-            Fault(check="tags", detail="cut off"),
+            CheckFailure(check="tags", detail="cut off"),
         ),
-        (Answer(text="<answer>b</answer>"), Fault(check="tags", detail="0 x </think>")),
+        (Answer(text="<answer>b</answer>"), CheckFailure(check="tags", detail="0 x </think>")),
         (Answer(text="<think></think>b"), ""),
     ],
 )
-def test_zero_think_s_chain(answer: Answer, chain_or_check: str | Fault) -> None:
+def test_zero_think_s_chain(answer: Answer, chain_or_check: str | CheckFailure) -> None:
     assert zero_think_chain(answer) == chain_or_check
 
 

@@ -17,9 +17,9 @@ from hamr.apps.data.recipes.multigt import (
     MultiGt,
     MultiGtRecipe,
     candidate,
-    expanded,
     multigt_items,
     table_3,
+    with_references,
 )
 from hamr.apps.data.recipes.runner import Pools, make_one
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
@@ -136,7 +136,7 @@ async def test_either_judge_is_enough_and_each_reference_has_one_source() -> Non
         assert SECRET not in json.dumps(dataclasses.asdict(question)), "the utility judge alone knows the summary"
     assert all(question.variables["summary"] == SECRET for question in utility.asked)
     assert not any("sent" in question.variables["response"] for question in utility.asked), "the cheaper judge first"
-    after = expanded(one.sample, made)
+    after = with_references(one.sample, made)
     assert [r.source for r in after.references] == [
         "logged", "online-consistency", "utility", "offline-consistency", "utility",
     ]  # fmt: skip
@@ -201,7 +201,9 @@ def test_table_3_by_the_paper_s_row() -> None:
     before = [sample(f"s{i}") for i in range(1000)]
     sources = ["online-consistency"] * 543 + ["offline-consistency"] * 34 + ["utility"] * 398
     after = [
-        expanded(s, Made(kept={"added": [{"content": f"r{i}", "source": sources[i]}] if i < len(sources) else []}))
+        with_references(
+            s, Made(kept={"added": [{"content": f"r{i}", "source": sources[i]}] if i < len(sources) else []})
+        )
         for i, s in enumerate(before)
     ]
     assert table_3("test", before, after) == {

@@ -9,7 +9,7 @@ import pytest
 
 from hamr.apps.data.recipes.judged_checks import read_planning_check, read_rewrite_check
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, kept_plans, patm_items, plan_item
-from hamr.apps.data.recipes.patm_checks import Fault, Plan, calls_text, plan_fault, read_plan
+from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, calls_text, plan_fault, read_plan
 from hamr.apps.data.recipes.runner import make_one
 from hamr.data.progress import Made
 from hamr.data.sft_items import item_from_json, item_to_json
@@ -36,7 +36,7 @@ ZH_1, ZH_2 = PLANS["zh"]
 
 def fault_of(text: str, language: Any = "en", number: int = 0) -> str | None:
     plan = read_plan(text)
-    found = plan if isinstance(plan, Fault) else plan_fault(plan, window(number=number), language)
+    found = plan if isinstance(plan, CheckFailure) else plan_fault(plan, window(number=number), language)
     return found and found.check
 
 
@@ -208,7 +208,7 @@ def test_a_value_that_could_close_a_tag_comes_through() -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_target_is_cut_where_the_paper_s_formula_cuts_it(language: Any) -> None:
     plan = read_plan(good(language))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, RewritePlan)
     item = plan_item(window().sample, plan, language)
     assert [part.part for part in item.target] == ["action", "environment", "action"]
     assert item.target[1].text.startswith(f"<plan_2>{'Assuming' if language == 'en' else '假设'}")

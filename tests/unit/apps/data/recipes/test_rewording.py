@@ -12,11 +12,11 @@ from hamr.apps.data.recipes.rewording import (
     Message,
     Reword,
     RewordRecipe,
+    apply_rewordings,
     field_lost,
+    fields_shown,
     message_problem,
     reword_items,
-    reworded,
-    shown,
 )
 from hamr.apps.data.recipes.runner import make_one
 from hamr.data.progress import Made
@@ -60,8 +60,11 @@ def test_each_check(text: str, check: str | None) -> None:
 def test_what_a_generated_message_shows_is_found_in_its_words() -> None:
     fields = {"ConsumptionProfile": "Data", "ApplicationTendency": "Agree", "EmotionTag": "Calm"}
     said = "Fine, I take it. I stream all day."
-    assert shown(TELECOM, "en", "train", said, fields) == {"ConsumptionProfile": "Data", "ApplicationTendency": "Agree"}
-    assert shown(TELECOM, "en", "train", said, {"ConsumptionProfile": "Voice"}) == {}
+    assert fields_shown(TELECOM, "en", "train", said, fields) == {
+        "ConsumptionProfile": "Data",
+        "ApplicationTendency": "Agree",
+    }
+    assert fields_shown(TELECOM, "en", "train", said, {"ConsumptionProfile": "Voice"}) == {}
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -136,7 +139,7 @@ def test_kept_words_reach_every_sample_and_no_other_split() -> None:
     taken = next(item for item in items if item.content.split == "train")
     from_test = next(item for item in items if item.content.split == "test")
     done[taken.id] = Made(kept={"text": from_test.content.text})
-    after, counts = reworded(made, SCENARIOS, done, "en")
+    after, counts = apply_rewordings(made, SCENARIOS, done, "en")
     assert counts == {"stands in another split": 1, "in a teacher's words": len(items) - 1}
     customers = [t.content for s in after.train for t in s.history if t.role == "customer"]
     assert all(text.startswith("Said anew") or text == taken.content.text for text in customers)
@@ -149,7 +152,7 @@ def test_the_same_words_kept_for_two_splits_stay_in_the_first() -> None:
     made = generate([TELECOM], {"train": 2, "validation": 0, "test": 2}, seed=0)
     items = reword_items(made, SCENARIOS, RECIPE, "by")
     done = {item.id: Made(kept={"text": "One and the same."}) for item in items}
-    after, counts = reworded(made, SCENARIOS, done, "en")
+    after, counts = apply_rewordings(made, SCENARIOS, done, "en")
     assert {t.content for s in after.train for t in s.history if t.role == "customer"} == {"One and the same."}
     assert all(t.content != "One and the same." for s in after.test for t in s.history)
     assert counts["stands in another split"] == sum(item.content.split == "test" for item in items)

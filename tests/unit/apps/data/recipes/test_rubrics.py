@@ -24,7 +24,7 @@ from hamr.apps.data.recipes.rubrics import (
 from hamr.apps.data.recipes.runner import Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher as Teacher_
 from hamr.apps.data.recipes.teachers import Teachers
-from hamr.data.progress import Progress, summary
+from hamr.data.progress import WorkProgress, summary
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import BadInput, DataError
 from hamr.rewards.rubric import RubricItem, sample_rubric
@@ -180,10 +180,12 @@ def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
 # --- the job -----------------------------------------------------------------------------------
 
 
-async def run(folder: Path, samples: Sequence[ServiceSample], teacher: Any, recipe: RubricRecipe = RECIPE) -> Progress:
+async def run(
+    folder: Path, samples: Sequence[ServiceSample], teacher: Any, recipe: RubricRecipe = RECIPE
+) -> WorkProgress:
     """What the job does between reading and writing."""
     items = rubric_items(samples, recipe, "vllm:m/vllm:m")
-    progress = Progress.of(folder / "p.jsonl", items)
+    progress = WorkProgress.of(folder / "p.jsonl", items)
     pools = Pools(teachers=Teachers({"t": Teacher_(ask=teacher)}), judge=Judge())
     await run_recipe(items, Rubrics(recipe), pools, progress, at_once=4, tell=lambda line: None)
     return progress

@@ -10,20 +10,20 @@ import pytest
 
 from hamr.apps.data.recipes.runner import Desk, Dropped, Pools, duration, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers, teacher_problem, without_thought
-from hamr.data.progress import Item, Made, Progress, item_key, read_progress, summary
+from hamr.data.progress import Made, WorkItem, WorkProgress, item_key, read_progress, summary
 from hamr.errors import VerdictUnparsable
 from hamr.types import Answer, Question
 
 
-def items(*names: str, version: int = 0) -> list[Item]:
-    return [Item(id=name, key=item_key(name, version), content=name) for name in names]
+def items(*names: str, version: int = 0) -> list[WorkItem]:
+    return [WorkItem(id=name, key=item_key(name, version), content=name) for name in names]
 
 
 def one_teacher(ask, judge=None) -> Pools:
     return Pools(teachers=Teachers({"t": Teacher(ask=ask)}), judge=judge)
 
 
-async def make(item: Item, desk: Desk) -> Made:
+async def make(item: WorkItem, desk: Desk) -> Made:
     text = await desk.teacher("write", Question(prompt="x.en", affinity=item.id))
     if text == "bad":
         raise Dropped("tags", "none of them")
@@ -46,7 +46,7 @@ async def run(todo, pools, progress, **settings) -> list[str]:
 
 async def test_every_text_is_kept_and_every_drop_has_its_check(tmp_path: Path) -> None:
     todo = items("a", "b", "c")
-    progress = Progress.of(tmp_path / "p.jsonl", todo)
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, one_teacher(says(a="good", b="bad", c=Answer(failure="unparsable", reasoning="half a"))), progress)
     assert progress.done["a"].kept == {"text": "good"}
     assert (progress.done["b"].reason, progress.done["b"].detail) == ("tags", "none of them")
@@ -62,11 +62,11 @@ async def test_it_goes_on_and_tries_again_only_what_failed_in_passing(tmp_path: 
     todo = items("a", "b", "c")
     path = tmp_path / "p.jsonl"
     away = Answer(failure="unavailable")
-    first = Progress.of(path, todo)
+    first = WorkProgress.of(path, todo)
     told = await run(todo, one_teacher(says(a="good", b="bad", c=away)), first)
     assert first.done["c"].passing
     assert "1 items failed in passing and are tried again" in told
-    again = Progress.of(path, todo)
+    again = WorkProgress.of(path, todo)
     assert set(again.done) == {"a", "b"}
     assert again.done["a"] == first.done["a"]
     asked = []
@@ -78,7 +78,7 @@ async def test_it_goes_on_and_tries_again_only_what_failed_in_passing(tmp_path: 
     await run(todo, one_teacher(ask), again)
     assert asked == ["c"]
     assert again.done["c"].kept == {"text": "late"}
-    assert Progress.of(path, items("a", "b", "c", version=1)).done == {}, "another recipe is another result"
+    assert WorkProgress.of(path, items("a", "b", "c", version=1)).done == {}, "another recipe is another result"
 
 
 async def test_a_failure_in_passing_is_put_again_in_the_same_run(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_a_failure_in_passing_is_put_again_in_the_same_run(tmp_path: Path)
         return Answer(failure="timeout") if late else Answer(text="good")
 
     todo = items("a", "b")
-    progress = Progress.of(tmp_path / "p.jsonl", todo)
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, one_teacher(ask), progress)
     assert counts == {"a": 1, "b": 2}
     assert all(made.kept for made in progress.done.values())
@@ -106,7 +106,7 @@ async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> Non
         return Answer(failure="unavailable")
 
     todo = items("a", "b")
-    progress = Progress.of(tmp_path / "p.jsonl", todo)
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, one_teacher(ask), progress)
     assert counts == 2
     assert ("in passing, to be tried again: teacher: unavailable", 2) in summary(progress.done.values())
@@ -116,24 +116,24 @@ async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> Non
 async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     todo = items("a", "b")
     path = tmp_path / "p.jsonl"
-    await run(todo, one_teacher(says(a="good", b="schön")), Progress.of(path, todo), at_once=1)
+    await run(todo, one_teacher(says(a="good", b="schön")), WorkProgress.of(path, todo), at_once=1)
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
-    assert set(Progress.of(path, todo).done) == {"a"}
+    assert set(WorkProgress.of(path, todo).done) == {"a"}
     assert path.read_bytes() == whole[: whole.index(b"\n") + 1]
     path.write_bytes(whole[:7])
-    assert Progress.of(path, todo).done == {}
+    assert WorkProgress.of(path, todo).done == {}
 
 
 async def test_texts_are_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
     todo = items("a", "b", "c")
     path = tmp_path / "p.jsonl"
-    first = Progress.of(path, todo)
+    first = WorkProgress.of(path, todo)
     await run(todo[:2], one_teacher(says(a="good", b="schön")), first)
     path.write_bytes(b"\n" + path.read_bytes())
-    again = Progress.of(path, todo)
+    again = WorkProgress.of(path, todo)
     await run(todo, one_teacher(says(c="x" * (3 << 20))), again)
-    for progress in (again, Progress.of(path, todo)):
+    for progress in (again, WorkProgress.of(path, todo)):
         assert all(made.texts == () for made in progress.done.values())
         assert [progress.whole(name).kept for name in "ab"] == [{"text": "good"}, {"text": "schön"}]
         assert [len(progress.whole(name).texts[0]["text"]) for name in "abc"] == [4, 5, 3 << 20]
@@ -142,7 +142,7 @@ async def test_texts_are_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
 async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path: Path, monkeypatch) -> None:
     todo = items("a", "b")
     path = tmp_path / "p.jsonl"
-    await run(todo, one_teacher(says(a="good", b="y" * (3 << 20))), Progress.of(path, todo), at_once=1)
+    await run(todo, one_teacher(says(a="good", b="y" * (3 << 20))), WorkProgress.of(path, todo), at_once=1)
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
 
@@ -150,18 +150,18 @@ async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path:
         raise RuntimeError("killed")
 
     monkeypatch.setattr(Path, "write_bytes", killed)
-    assert set(Progress.of(path, todo).done) == {"a"}
+    assert set(WorkProgress.of(path, todo).done) == {"a"}
     assert path.read_bytes() == whole[: whole.index(b"\n") + 1]
 
 
 async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path) -> None:
-    async def breaks(item: Item, desk: Desk) -> Made:
+    async def breaks(item: WorkItem, desk: Desk) -> Made:
         if item.id == "b":
             raise KeyError("a mistake in the recipe")
         return await make(item, desk)
 
     todo = items("a", "b", "c")
-    progress = Progress.of(tmp_path / "p.jsonl", todo)
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     pools = one_teacher(says(a="good", c="good"))
     with pytest.raises(KeyError):
         await run_recipe(todo, breaks, pools, progress, at_once=1, tell=lambda line: None)
@@ -180,7 +180,7 @@ async def test_as_many_items_are_under_way_as_may_be_and_no_more(tmp_path: Path)
         return Answer(text="good")
 
     todo = items(*(f"i{n}" for n in range(40)))
-    await run(todo, one_teacher(ask), Progress.of(tmp_path / "p.jsonl", todo), at_once=7)
+    await run(todo, one_teacher(ask), WorkProgress.of(tmp_path / "p.jsonl", todo), at_once=7)
     assert most == 7
 
 
@@ -193,7 +193,7 @@ async def test_it_says_how_far_it_is_and_how_long_it_takes(tmp_path: Path) -> No
         return Answer(text="good")
 
     todo = items(*(f"i{n}" for n in range(20)))
-    told = await run(todo, one_teacher(ask), Progress.of(tmp_path / "p.jsonl", todo), at_once=1, clock=lambda: now)
+    told = await run(todo, one_teacher(ask), WorkProgress.of(tmp_path / "p.jsonl", todo), at_once=1, clock=lambda: now)
     assert told[0] == "2/20 items, 10 a minute, about 2 min left"
     assert told[-1] == "20/20 items, 10 a minute, about 0 s left"
     assert [duration(s) for s in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
@@ -251,7 +251,7 @@ async def test_a_dead_teacher_draws_no_items_and_loses_none(tmp_path: Path) -> N
 
     pools = Pools(teachers=Teachers({"dead": Teacher(ask=dead, capacity=4), "alive": Teacher(ask=alive, capacity=4)}))
     todo = items(*(f"i{n}" for n in range(100)))
-    progress = Progress.of(tmp_path / "p.jsonl", todo)
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, pools, progress, at_once=8)
     assert all(made.kept for made in progress.done.values())
     assert asked < 20

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.recipes.patm_checks import Fault
-from hamr.apps.data.recipes.thought import Extraction, ThoughtRecipe, kept, renderings
-from hamr.apps.data.recipes.thought_checks import Draft, chain_fault, chain_of, quote_fault, response_of
+from hamr.apps.data.recipes.patm_checks import CheckFailure
+from hamr.apps.data.recipes.thought import Extraction, ThoughtRecipe, renderings, to_record
+from hamr.apps.data.recipes.thought_checks import ThoughtDraft, chain_fault, chain_of, quote_fault, response_of
 from hamr.data.progress import Made
 from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.rewards.written import WrittenPrompt
@@ -31,7 +31,7 @@ from tests.unit.apps.data.recipes.thoughts import (
 
 
 def check_of(found: Any) -> str | None:
-    return found.check if isinstance(found, Fault) else None
+    return found.check if isinstance(found, CheckFailure) else None
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -98,7 +98,7 @@ def test_a_short_answer_and_a_call_cannot_be_quoted() -> None:
 )
 def test_each_rule_of_a_response(text: str, check: str | None) -> None:
     found = response_of(text, learnt(), sample(), "en")
-    assert (check_of(found), isinstance(found, Draft)) == (check, check is None)
+    assert (check_of(found), isinstance(found, ThoughtDraft)) == (check, check is None)
 
 
 def test_half_a_surrogate_pair_does_not_end_the_run() -> None:
@@ -164,7 +164,7 @@ async def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_drops()
 
 @pytest.mark.parametrize("action", [Reply(content=SAID["en"]), CALL])
 def test_renderings_of_the_same_item(action: Any) -> None:
-    made = kept(learnt(), action, cot_quality=5)
+    made = to_record(learnt(), action, cot_quality=5)
     think, answer = f"<think>{learnt()}</think>", f"<answer>{made['response']}</answer>"
     pre, post = renderings(sample(), made, "pre"), renderings(sample(), made, "post")
     assert [(item.kind, item.text) for item in pre] == [("decision_dra", think + answer)]

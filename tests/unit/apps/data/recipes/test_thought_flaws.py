@@ -12,7 +12,7 @@ import pytest
 from hamr.apps.data.recipes.migration import Migration, MigrationRecipe
 from hamr.apps.data.recipes.runner import Make, run_recipe
 from hamr.apps.data.recipes.thought import Extraction, ThoughtRecipe, thought_items
-from hamr.data.progress import Progress, summary
+from hamr.data.progress import WorkProgress, summary
 from hamr.types import Question
 from tests.unit.apps.data.recipes.thoughts import (
     PROCESS,
@@ -84,7 +84,7 @@ async def dropped_as_wanted(
         return lambda question: kinds[flaw_of[question.affinity]][0].get(stem, good[stem])
 
     crew = Crew(**{stem: says(stem) for stem in good})
-    progress = Progress.of(path, items)
+    progress = WorkProgress.of(path, items)
     await run_recipe(items, make, crew.pools, progress, at_once=64, tell=lambda line: None)
     for item in items:
         made, check = progress.done[item.id], kinds[flaw_of[item.id]][1]

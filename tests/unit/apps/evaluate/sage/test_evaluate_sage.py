@@ -160,7 +160,7 @@ def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, mon
     async def away(question):
         return Answer(failure="unavailable", detail="no such endpoint")
 
-    monkeypatch.setattr("hamr.apps.evaluate.sage.run.scripted", lambda *given: away)
+    monkeypatch.setattr("hamr.apps.evaluate.sage.run.scripted_pool", lambda *given: away)
     assert evaluate(tmp_path, attempts="1") == 1
     assert "no dialogue with scripted:perfect was finished" in capsys.readouterr().err
     monkeypatch.undo()

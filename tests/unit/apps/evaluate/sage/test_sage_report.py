@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hamr.apps.evaluate.sage import plots
 from hamr.apps.evaluate.sage.console import coverage_table, lines
-from hamr.bench.sage.run import Progress
+from hamr.bench.sage.run import DialogueProgress
 from hamr.procedures import load_scenario, scenario_names
 
 
@@ -67,6 +67,6 @@ def test_progress_without_a_terminal_is_a_line_now_and_then():
     screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 31.0])
     report = lines(Console(file=screen, width=100), clock=lambda: next(at))
     for held, judged in ((2, 1), (6, 5), (7, 6)):
-        report(Progress(total=10, held=held, judged=judged))
+        report(DialogueProgress(total=10, held=held, judged=judged))
     [line] = screen.getvalue().splitlines()
     assert line.startswith("6 of 10 dialogues held, 5 judged, about 30.0 s left")
