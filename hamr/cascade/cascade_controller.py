@@ -94,9 +94,9 @@ class Steering:
             return now, known
         if self._budget is not None:
             return self._within_budget(evidence, now), known
-        return self._trusted(evidence, now, known), known
+        return self._next_interval(evidence, now, known), known
 
-    def _trusted(self, evidence: ReplyWindow, now: Ends, known: Mapping[str, float]) -> Ends:
+    def _next_interval(self, evidence: ReplyWindow, now: Ends, known: Mapping[str, float]) -> Ends:
         assert self._adaptive is not None, "without a budget, only adaptive moves anything"
         measure = self._adaptive.measure
         if self._limit is None:

@@ -82,8 +82,8 @@ class ConsistencyScorer:
             if self._config.mode in ("hybrid", "reranker"):
                 await _together([self._rerank(index) for index in references])
             reranked = tuple(self._scores.values())
-            if gate is not None and await gate.spared(reranked, self._config):
-                return await self._skipped(reranked, audited=audited)
+            if gate is not None and await gate.can_skip_judge(reranked, self._config):
+                return await self._skip_judge(reranked, audited=audited)
             judged = to_judge(reranked, self._config)
             await _together([self._judge(index) for index in judged])
         scores = tuple(self._scores.values())
@@ -94,26 +94,26 @@ class ConsistencyScorer:
             outcome=result.outcome,
             band=result.band,
             scores=scores,
-            calls=self._made(),
+            calls=self._ordered_calls(),
             decisive=result.decisive,
             escalated=self._escalated,
             audit=audit,
             fallback=result.fallback,
         )
 
-    async def _skipped(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> ConsistencyResult:
+    async def _skip_judge(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> ConsistencyResult:
         best = max(reranked, key=lambda score: score.s_r if score.s_r is not None else -1.0)
         audit = await self._audit(reranked, best) if audited else None
         return ConsistencyResult(
             outcome=score_without_judge(reranked, self._config),
             band="skipped",
             scores=reranked,
-            calls=self._made(),
+            calls=self._ordered_calls(),
             decisive=best,
             audit=audit,
         )
 
-    def _made(self) -> tuple[ScorerCall, ...]:
+    def _ordered_calls(self) -> tuple[ScorerCall, ...]:
         return tuple(call for _, _, call in sorted(self._calls, key=_order))
 
     async def _rerank_then_judge(self, index: int) -> None:

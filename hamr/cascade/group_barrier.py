@@ -36,11 +36,11 @@ class GroupBarriers:
         self._config, self._wait_s = config, wait_s
         self._groups: dict[GroupKey, _Group] = {}
 
-    def settled(self, key: SampleKey, siblings: int, span: Span) -> None:
+    def settle(self, key: SampleKey, siblings: int, span: Span) -> None:
         """This response needs no judge; its siblings may be waiting for its total."""
         self._enter(key, siblings, span)
 
-    async def spared(self, key: SampleKey, siblings: int, span: Span, until: float) -> bool:
+    async def can_skip_judge(self, key: SampleKey, siblings: int, span: Span, until: float) -> bool:
         """Whether this one, whom Eq. 4 wants judged, may be skipped. Waits for its siblings."""
         group = self._enter(key, siblings, span)
         if not group.spared.done() and len(group.timers) < 2:
@@ -93,20 +93,20 @@ class GroupBarrier:
     offset: float
     until: float
 
-    def settled(self, value: float, config: ConsistencyConfig) -> None:
+    def settle(self, value: float, config: ConsistencyConfig) -> None:
         """Its consistency reward is known without a scorer."""
         total = self.offset + config.weight * value
-        self.gathering.settled(self.key, self.siblings, Span(low=total, high=total))
+        self.gathering.settle(self.key, self.siblings, Span(low=total, high=total))
 
-    async def spared(self, scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> bool:
+    async def can_skip_judge(self, scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> bool:
         """Whether the judge may be skipped, now that the reranker has spoken (or failed: then it may not)."""
         failed = any(score.s_r is None for score in scores)
         low, high = (0.0, 1.0) if failed else value_span(scores, config)
         wanted = not failed and bool(to_judge(scores, config))
         span = Span(low=self.offset + config.weight * low, high=self.offset + config.weight * high, open=wanted)
         if wanted:
-            return await self.gathering.spared(self.key, self.siblings, span, self.until)
-        self.gathering.settled(self.key, self.siblings, span)
+            return await self.gathering.can_skip_judge(self.key, self.siblings, span, self.until)
+        self.gathering.settle(self.key, self.siblings, span)
         return False
 
 

@@ -243,13 +243,13 @@ class RewardRouter:
         """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             if gate is not None:
-                gate.settled(action.value, config)
+                gate.settle(action.value, config)
             return ConsistencyResult(outcome=action)
         rules = MatchRules(verbatim=config.verbatim, call_credit=config.call_credit)
         match = match_action(action, sample.references, rules)
         if match.score is not None:
             if gate is not None:
-                gate.settled(match.score, config)
+                gate.settle(match.score, config)
             return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
         if not config.weight:
             # Not worth a question: `score` leaves the component out.

@@ -91,7 +91,7 @@ class AutoscalingConfig(Section):
     target_ongoing_requests: PositiveFloat = 4.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> AutoscalingConfig:
+    def _check_order(self) -> AutoscalingConfig:
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"min_replicas={self.min_replicas} is above max_replicas={self.max_replicas}; raise the maximum"
@@ -189,7 +189,7 @@ class PoolConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _hedged(self) -> PoolConfig:
+    def _check_hedge(self) -> PoolConfig:
         if self.hedge is None:
             return self
         if self.most_replicas == 1:

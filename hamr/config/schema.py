@@ -175,7 +175,7 @@ class CascadeConfig(Section):
     w2: Fraction = 0.72
 
     @model_validator(mode="after")
-    def _ordered(self) -> CascadeConfig:
+    def _check_order(self) -> CascadeConfig:
         if self.tau_a > self.tau_b:
             raise ValueError(f"tau_a={self.tau_a} is above tau_b={self.tau_b}; set tau_a <= tau_b")
         return self
@@ -373,7 +373,7 @@ class EvaluationConfig(Section):
     training the rationale is always written."""
 
     @model_validator(mode="after")
-    def _sampled(self) -> EvaluationConfig:
+    def _check_sampling(self) -> EvaluationConfig:
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"samples={self.samples} at temperature={self.temperature:g} would all be the same response; "

@@ -122,7 +122,7 @@ def generated_contrast(sample: ServiceSample, rng: Random) -> Contrast:
         history=dialogue_text(sample),
         reference=reference,
         right=tuple(text for text in right if text != reference),
-        partial=tuple(acts.related(act, context, "partial")),
+        partial=tuple(acts.related_wordings(act, context, "partial")),
         wrong=tuple(_wrong_replies(acts, act, context, reference, right, rng)),
     )
 
@@ -130,7 +130,7 @@ def generated_contrast(sample: ServiceSample, rng: Random) -> Contrast:
 def _wrong_replies(
     acts: SageActs, act: str, context: Context, reference: str, right: Collection[str], rng: Random
 ) -> Iterator[Wrong]:
-    own, split = acts.completed(context, rng), context.split
+    own, split = acts.complete(context, rng), context.split
     language = language_of(reference)
     for other in acts.names(split):
         # This context's facts or others, so that neither shared facts nor their absence tells that replies agree.
@@ -139,7 +139,7 @@ def _wrong_replies(
             yield Wrong("act", rng.choice(texts), other)
     for text in itertools.islice(_wrong_facts(acts, act, context, reference, right, rng), _FACTS):
         yield Wrong("fact", text)
-    opposites = acts.related(act, context, "negated") or [t for t in [negate(reference)] if t is not None]
+    opposites = acts.related_wordings(act, context, "negated") or [t for t in [negate(reference)] if t is not None]
     if opposites:
         yield Wrong("negation", rng.choice(opposites))
     action = acts.scenario.file.actions.get(act)

@@ -137,7 +137,7 @@ class _Generated:
     def draw(self, tried: int) -> ReplyPair | None:
         if tried >= _TRIES // 2:
             self._take_contrast()
-        found = self._drawn(self.contrast)
+        found = self._draw_reply(self.contrast)
         if found is None:
             return None
         text, gist = found
@@ -150,7 +150,7 @@ class _Generated:
             thought=f"A: {own}; B: {gist}.",
         )
 
-    def _drawn(self, contrast: Contrast) -> tuple[str, str] | None:
+    def _draw_reply(self, contrast: Contrast) -> tuple[str, str] | None:
         """(reply of the label, what it says in few words), or None where the contrast has no such reply."""
         own = _gist(contrast.cluster, contrast.reference)
         if self.label == "consistent":

@@ -60,7 +60,7 @@ def generate_samples(config: SageDataConfig, *, form: Form = "actions") -> Split
 
     def render(sample: ServiceSample, act: str, rng: Random) -> Sequence[Action]:
         own = acts[sample.meta["scenario"]]
-        return own.actions(act, own.completed(Context.of(sample), rng), rng)
+        return own.actions(act, own.complete(Context.of(sample), rng), rng)
 
     return replace(splits, sft=corrupt(splits.train, config.noise, config.seed, render))
 
@@ -272,7 +272,7 @@ class _Maker:
     def _sample(self, point: _Point, identity: str) -> ServiceSample:
         file, rng, setting, intent = self.scenario.file, self.rng, point.setting, point.intent
         persona = rng.choice(list(file.personas))
-        ticket = self.scenario.furnished(setting.system, seed=rng.random())
+        ticket = self.scenario.furnish(setting.system, seed=rng.random())
         turns = list(self._turns(setting, intent, persona, ticket))
         history, shown, walk = turns[point.turn]
         route = turns[-1][2]

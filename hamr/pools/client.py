@@ -110,14 +110,14 @@ class PoolClient:
         """
         with self._tally.waiting_one():
             async with self._gate:
-                return await self._admitted(question)
+                return await self._admit(question)
 
-    async def _admitted(self, question: Question) -> Answer:
+    async def _admit(self, question: Question) -> Answer:
         if self._breaker is None:
             return await self._ask(question)
         ticket = self._breaker.admit()
         if ticket is None:
-            self._tally.refused()
+            self._tally.count_refusal()
             wait_s = self._breaker.retry_in_s()
             detail = f"pool {self.name!r} has mostly failed of late and is left alone for another {wait_s:.0f} s"
             return Answer(failure="unavailable", detail=detail, retry_in_s=wait_s)
@@ -146,10 +146,10 @@ class PoolClient:
         if self._hedger:
             self._hedger.asked(1)
         answer = await waiting.answer
-        self._tally.answered(answer, retried=waiting.attempts > 1, seconds=loop.time() - waiting.asked)
+        self._tally.count_answer(answer, retried=waiting.attempts > 1, seconds=loop.time() - waiting.asked)
         return answer
 
-    def resized(self, replicas: int) -> None:
+    def resize(self, replicas: int) -> None:
         """The pool has (at most) so many replicas now: with several, a group's questions keep to one of them."""
         self._by_group = replicas > 1
         self._gate.resize(self.config.places_of(replicas))
@@ -182,9 +182,9 @@ class PoolClient:
             timer.cancel()
         task = asyncio.get_running_loop().create_task(self._serve(batch, group))
         self._sending.add(task)
-        task.add_done_callback(lambda done: self._sent(done, batch))
+        task.add_done_callback(lambda done: self._finish_send(done, batch))
 
-    def _sent(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
+    def _finish_send(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
         """A bug in here must reach whoever asked, not leave them waiting for ever."""
         self._sending.discard(task)
         bug = None if task.cancelled() else task.exception()
@@ -227,7 +227,7 @@ class PoolClient:
         again, untried = [], left
         # Whoever has given up by the time that an endpoint's line is through need not be asked for.
         while untried := [one for one in untried if not one.answer.done()]:
-            batch, answers = await self._taken(untried, session, limit)
+            batch, answers = await self._take(untried, session, limit)
             untried = untried[len(batch) :]
             for waiting, answer in zip(batch, answers, strict=True):
                 if answer.retry_in_s is not None:
@@ -240,13 +240,13 @@ class PoolClient:
         if again:
             raise _Again(again[0])
 
-    async def _taken(
+    async def _take(
         self, waiting: list[_Waiting], session: str, limit: asyncio.Timeout
     ) -> tuple[list[_Waiting], list[Answer]]:
         """The first of these questions, as many as may be asked now, with their answers; one that the endpoint refused,
         and may take later, has `retry_in_s`."""
         if self.config.endpoint is None:
-            return waiting, await self._asked(waiting, session)
+            return waiting, await self._request(waiting, session)
         pace, loop = pace_of(self.config.endpoint), asyncio.get_running_loop()
         came, ends = loop.time(), limit.when() or loop.time()
         limit.reschedule(None)
@@ -256,7 +256,7 @@ class PoolClient:
             raise _Again(f"{self.config.endpoint} has refused {pace.in_a_row} times in a row (HTTP 429)")
         answers: list[Answer] = []
         try:
-            answers = await self._asked(batch, session)
+            answers = await self._request(batch, session)
         finally:
             refused = [a.retry_in_s for a in answers if a.retry_in_s is not None]
             answered = sum(a.failure not in ("timeout", "unavailable") for a in answers)
@@ -268,7 +268,7 @@ class PoolClient:
                 one.attempts -= answer.retry_in_s is not None
         return batch, answers
 
-    async def _asked(self, waiting: Sequence[_Waiting], session: str) -> list[Answer]:
+    async def _request(self, waiting: Sequence[_Waiting], session: str) -> list[Answer]:
         """One request. Raises _Again where nobody took it."""
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
@@ -296,7 +296,7 @@ class PoolClient:
             return raced.answer
         for waiting in left:
             waiting.hedges += 1
-        self._tally.hedged(raced.answer, second=raced.second)
+        self._tally.count_hedge(raced.answer, second=raced.second)
         return [
             dataclasses.replace(a, call=dataclasses.replace(a.call, cost=2 * a.call.cost)) if a.call else a
             for a in raced.answer

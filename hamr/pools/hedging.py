@@ -57,7 +57,7 @@ class Hedger:
         self._asked += questions
         self._lapsed += max(0.0, self.budget - self._config.burst)
 
-    def served(self, seconds: float) -> None:
+    def record_served(self, seconds: float) -> None:
         """A request was answered so long after it was sent."""
         self._times.append(seconds)
 
@@ -82,25 +82,25 @@ class Hedger:
         Whoever loses is cancelled. A try that raises leaves the race; if none is left, the first try's error is
         raised. An error before the second try was due is raised at once: what it asks for is a retry, not a hedge.
         """
-        tries = [asyncio.ensure_future(self._timed(send))]
+        tries = [asyncio.ensure_future(self._time(send))]
         try:
             late = self.late_after_s()
             if late is not None:
                 await asyncio.wait(tries, timeout=late)
                 if not tries[0].done() and self.spend(questions):
-                    tries.append(asyncio.ensure_future(self._timed(again)))
+                    tries.append(asyncio.ensure_future(self._time(again)))
             winner = await _first_answered(tries)
             answer, seconds = winner.result()
             # The winner's own time: a loser's is unknown, and one that counts from the first try's start would move
             # the very limit that it was held against.
-            self.served(seconds)
+            self.record_served(seconds)
             return Raced(answer=answer, hedged=len(tries) > 1, second=winner is not tries[0])
         finally:
             for task in tries:
                 task.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
 
-    async def _timed(self, send: Callable[[], Awaitable[T]]) -> tuple[T, float]:
+    async def _time(self, send: Callable[[], Awaitable[T]]) -> tuple[T, float]:
         started = self._clock()
         return await send(), self._clock() - started
 

@@ -83,9 +83,9 @@ class RouterActor:
         """Per pool what its client knows of it now: `PoolTally.describe`."""
         return {name: pool.describe() for name, pool in self.pools.items()}
 
-    async def resized(self, replicas: Mapping[str, int]) -> None:
+    async def resize(self, replicas: Mapping[str, int]) -> None:
         for name, count in replicas.items():
-            self.pools[name].resized(count)
+            self.pools[name].resize(count)
 
     async def close(self) -> None:
         """Gives up on what is under way, so that no replica works on for nobody."""
@@ -182,10 +182,10 @@ class RouterClient:
         async with asyncio.timeout(self._wait_s):
             return await self._call("describe")
 
-    async def resized(self, replicas: Mapping[str, int]) -> None:
+    async def resize(self, replicas: Mapping[str, int]) -> None:
         """Pools have so many replicas now. A successor of the actor starts from the configuration again."""
         async with asyncio.timeout(self._wait_s):
-            await self._call("resized", dict(replicas))
+            await self._call("resize", dict(replicas))
 
     async def forget(self) -> None:
         """Drop answers that the router remembers; for a change of a scorer's model or prompt."""

@@ -104,7 +104,7 @@ class GraderScorer:
         return list(await asyncio.gather(*(self._answer(question) for question in questions)))
 
     async def check(self) -> None:
-        await self.writer.engine.unfinished()
+        await self.writer.engine.count_unfinished()
 
     def close(self) -> None:
         self.writer.engine.close()

@@ -64,7 +64,7 @@ class _EngineScorer(ABC):
     async def check(self) -> None:
         # Passes through the stepping thread: EngineDied if it has ended, and a step that never ends keeps this waiting
         # until the pool's health check times out.
-        await self.engine.unfinished()
+        await self.engine.count_unfinished()
 
     def close(self) -> None:
         self.engine.close()

@@ -41,7 +41,7 @@ class PoolTally:
         finally:
             self.waiting -= 1
 
-    def answered(self, answer: Answer, *, retried: bool, seconds: float = 0.0) -> None:
+    def count_answer(self, answer: Answer, *, retried: bool, seconds: float = 0.0) -> None:
         self.counts["asked"] += 1
         self.seconds.append(seconds)
         self.counts[answer.failure or "scored"] += 1
@@ -50,10 +50,10 @@ class PoolTally:
             self.counts["prompt_tokens"] += answer.call.prompt_tokens
             self.counts["cached_tokens"] += answer.call.cached_tokens
 
-    def refused(self) -> None:
+    def count_refusal(self) -> None:
         self.counts["refused"] += 1
 
-    def hedged(self, answers: Sequence[Answer], *, second: bool) -> None:
+    def count_hedge(self, answers: Sequence[Answer], *, second: bool) -> None:
         """A race has ended with these answers; `second`: those of the later try."""
         self.counts["hedge_won"] += len(answers) if second else 0
         self.hedge_cost += math.fsum(a.call.cost for a in answers if a.call)

@@ -59,16 +59,16 @@ class SageActs:
         wordings = self.words.of(context.split)
         field = act.removeprefix(ASK)
         own = fitting(wordings.ask[field], context.shown) if act.startswith(ASK) else wordings.say[act]
-        return list(self._filled(act, own, context))
+        return list(self._fill(act, own, context))
 
     def right(self, act: str, context: Context) -> list[str]:
         """Return every right text of the act: those of its references and its further wordings."""
-        return list(dict.fromkeys((*self.texts(act, context), *self.related(act, context, "reworded"))))
+        return list(dict.fromkeys((*self.texts(act, context), *self.related_wordings(act, context, "reworded"))))
 
-    def related(self, act: str, context: Context, relation: Relation) -> list[str]:
+    def related_wordings(self, act: str, context: Context, relation: Relation) -> list[str]:
         """Return the act's further right wordings, its partial ones or its opposites; empty where there are none."""
         known: Mapping[str, ByValue] = getattr(self.words.of(context.split), relation)
-        return list(self._filled(act, fitting(known.get(act.removeprefix(ASK), ()), context.shown), context))
+        return list(self._fill(act, fitting(known.get(act.removeprefix(ASK), ()), context.shown), context))
 
     def actions(self, act: str, context: Context, rng: Random) -> list[Action]:
         """Return the gold actions of the act: one tool call, or a reply in each of its wordings. Empty where the act is
@@ -82,7 +82,7 @@ class SageActs:
         own = wordings.say[act] if action is not None else fitting(wordings.ask[act.removeprefix(ASK)], context.shown)
         return [Reply(content=one_of((text,), values, rng)) for text in own]
 
-    def completed(self, context: Context, rng: Random) -> Context:
+    def complete(self, context: Context, rng: Random) -> Context:
         """Return the context with every field shown and no amount of zero, so that each act has something to say."""
         file = self.scenario.file
         shown = {name: rng.choice(field.options or ()) for name, field in file.fields.items()} | dict(context.shown)
@@ -106,7 +106,7 @@ class SageActs:
             for name, value in values.items()
         }
 
-    def _filled(self, act: str, texts: Sequence[str], context: Context) -> Iterator[str]:
+    def _fill(self, act: str, texts: Sequence[str], context: Context) -> Iterator[str]:
         values = self.values(act, context)
         if values is not None:
             yield from dict.fromkeys(variant.format(**values) for text in texts for variant in expansions(text))

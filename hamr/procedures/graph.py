@@ -76,17 +76,17 @@ class Scenario:
         after the other, as they are asked for, in every state. As many as there are different walks, so that a
         procedure with many fields costs no more than its branches."""
         for system in self.file.system_states:
-            for fields in self._filled({}, system):
+            for fields in self._complete({}, system):
                 yield fields, system, self.walk(fields, system)
 
-    def _filled(self, known: dict[str, Value], system: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
+    def _complete(self, known: dict[str, Value], system: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
         """`known` completed in every way that the walk asks for."""
         awaited = self.walk(known, system).awaits
         if awaited is None:
             yield known
             return
         for option in self.file.fields[awaited].options or ():
-            yield from self._filled({**known, awaited: option}, system)
+            yield from self._complete({**known, awaited: option}, system)
 
     def cases(self) -> list[Case]:
         """The settings that an evaluation should cover.
@@ -106,7 +106,7 @@ class Scenario:
         cases = []
         for values, system in itertools.product(crossed, self.file.system_states):
             fixed = dict(zip(coverage.crossed, values, strict=True))
-            for known in self._filled(fixed, system):
+            for known in self._complete(fixed, system):
                 complete = {**coverage.filled, **known}
                 fields = {name: complete[name] for name in self.file.fields}
                 cases.append(Case(fields=fields, system=dict(system), route=_route(self.walk(fields, system))))
@@ -128,7 +128,7 @@ class Scenario:
         """Names of the intents that a customer may have whose dialogue has these fields: the inverse configuration."""
         return [name for name, intent in self.file.intents.items() if intent.allows(fields)]
 
-    def furnished(self, system: Mapping[str, Value], *, seed: object) -> dict[str, Value]:
+    def furnish(self, system: Mapping[str, Value], *, seed: object) -> dict[str, Value]:
         """`system` and a draw of the ticket's other facts, the same for the same seed on every machine. Facts that
         `system` has already stay."""
         rng = random.Random(f"{self.name}/{seed}")

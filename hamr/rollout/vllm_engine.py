@@ -183,7 +183,7 @@ class VllmEngine:
     async def wake_up(self) -> None:
         await self._call(lambda engine: engine.wake_up())
 
-    async def unfinished(self) -> int:
+    async def count_unfinished(self) -> int:
         """Requests that the engine still works on."""
         return await self._call(lambda engine: engine.get_num_unfinished_requests())
 

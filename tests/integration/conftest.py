@@ -184,7 +184,7 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
             responses = self.engine.generate(requests)
             await anext(responses)
             await responses.aclose()
-            return await self.engine.unfinished()
+            return await self.engine.count_unfinished()
 
         async def die_while_generating(self, requests: list[GenerationRequest]) -> list[str]:
             """Breaks the stepping thread under two waiters; returns what they, and one who comes later, are told."""

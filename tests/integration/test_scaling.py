@@ -76,7 +76,7 @@ class NoRouter:
     async def describe(self) -> dict[str, dict[str, Any]]:
         return {"reranker": {"breaker": "closed", "waiting": 0}}
 
-    async def resized(self, replicas: Mapping[str, int]) -> None:
+    async def resize(self, replicas: Mapping[str, int]) -> None:
         self.told.append(dict(replicas))
 
 

@@ -69,7 +69,7 @@ class NoRouter:
     async def describe(self) -> dict[str, dict[str, Any]]:
         return {}
 
-    async def resized(self, replicas: object) -> None:
+    async def resize(self, replicas: object) -> None:
         """Nobody to tell."""
 
 

@@ -131,7 +131,7 @@ class PipelinePlan:
             raise RunFolderError("experiment.run_dir", str(self.folder), f"cannot be made ({error.strerror})") from None
 
     @classmethod
-    def kept(cls, folder: Path) -> PipelinePlan:
+    def load(cls, folder: Path) -> PipelinePlan:
         """The plan of a folder. Raises RunFolderError."""
         folder = folder.absolute()
         try:
@@ -183,10 +183,12 @@ class PipelineCommand:
             )
             for number, stage in enumerate(pipeline.stages, start=1)
         )
-        plan = PipelinePlan(name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=self._given(), stages=stages)
-        return PipelinePlan(**{**vars(plan), "configs": self._checked(plan)})
+        plan = PipelinePlan(
+            name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=self._arguments(), stages=stages
+        )
+        return PipelinePlan(**{**vars(plan), "configs": self._check(plan)})
 
-    def _given(self) -> dict[str, str]:
+    def _arguments(self) -> dict[str, str]:
         wanted = self.source.pipeline.inputs
         unknown = next((name for name in self.inputs if name not in wanted), None)
         if unknown is not None:
@@ -199,7 +201,7 @@ class PipelineCommand:
                 raise BadInput(f"{INPUTS}.{name}", self.inputs[name], f"no such file or folder; it is {what}")
         return {name: str(Path(path).expanduser().absolute()) for name, path in self.inputs.items()}
 
-    def _checked(self, plan: PipelinePlan) -> dict[str, Config]:
+    def _check(self, plan: PipelinePlan) -> dict[str, Config]:
         """Every stage's arguments, read as its job will read them, with empty files in the place of what is to come."""
         configs = {}
         with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:

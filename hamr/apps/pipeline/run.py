@@ -46,7 +46,7 @@ def main(args: Sequence[str], run: Run | None = None) -> int:
     if resumed:
         if len(args) > 1:
             raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop what else was given")
-        plan = PipelinePlan.kept(Path(resumed[0]))
+        plan = PipelinePlan.load(Path(resumed[0]))
     else:
         command = read_command(args)
         plan = command.plan()

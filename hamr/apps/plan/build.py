@@ -180,7 +180,7 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
 
 def scaled_out(config: Config, cluster: Cluster) -> Cluster:
     """Every pool with as many replicas as its autoscaling allows."""
-    return cluster.sized(**{name: config.pools[name].most_replicas for name in cluster.pools})
+    return cluster.with_replicas(**{name: config.pools[name].most_replicas for name in cluster.pools})
 
 
 def output_tokens(config: Config, name: str, workload: Workload) -> float:

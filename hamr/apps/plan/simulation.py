@@ -260,10 +260,10 @@ class _Play:
                 job = who.end(place)
                 if job.chain < 0:
                     last = at
-                self._ended(job)
+                self._end_job(job)
         return last - began
 
-    def _ended(self, job: _Job) -> None:
+    def _end_job(self, job: _Job) -> None:
         scoring, chain = job.scoring, job.chain
         if scoring.closed:
             return

@@ -23,7 +23,7 @@ class Cluster:
     sync_s: float
     deadline_s: float = math.inf
 
-    def sized(self, **replicas: int) -> Cluster:
+    def with_replicas(self, **replicas: int) -> Cluster:
         """With other numbers of replicas, by pool; `rollout` for the workers."""
         pools = {n: replace(s, replicas=replicas.get(n, s.replicas)) for n, s in self.pools.items()}
         rollout = replace(self.rollout, replicas=replicas.get(ROLLOUT, self.rollout.replicas))
@@ -91,7 +91,7 @@ class Study:
 
     def ideal(self) -> Played:
         """With unlimited pools."""
-        return self.play(self.cluster.sized(**self.limit))
+        return self.play(self.cluster.with_replicas(**self.limit))
 
     def needs(self, goal_s: float, *, most: int) -> tuple[Cluster, dict[str, Need]]:
         """The smallest pools found with which the mean step takes at most `goal_s`, which must not be below the ideal
@@ -101,14 +101,14 @@ class Study:
         halving finds the edge); where together they miss the goal, the one whose lack costs most grows.
         """
         sizes = {name: self._alone(name, goal_s, most) for name in self.cluster.pools}
-        chosen = self.cluster.sized(**sizes)
+        chosen = self.cluster.with_replicas(**sizes)
         while self.play(chosen).step_s > goal_s:
             able = [name for name, size in sizes.items() if size < min(most, self.limit[name])]
             if not able:
                 break
-            worst = min(able, key=lambda name: self.play(chosen.sized(**{name: self.limit[name]})).step_s)
+            worst = min(able, key=lambda name: self.play(chosen.with_replicas(**{name: self.limit[name]})).step_s)
             sizes[worst] += max(1, sizes[worst] // 16)
-            chosen = self.cluster.sized(**sizes)
+            chosen = self.cluster.with_replicas(**sizes)
         return chosen, {name: self._need(name, sizes[name]) for name in sizes}
 
     def savings(self, cluster: Cluster) -> dict[str, float]:
@@ -116,7 +116,7 @@ class Study:
         workers, training and sync in no time. The largest is what a step waits for."""
         base = self.play(cluster).step_s
         larger = {ROLLOUT: 2 * cluster.rollout.replicas, **self.limit}
-        saved = {name: base - self.play(cluster.sized(**{name: size})).step_s for name, size in larger.items()}
+        saved = {name: base - self.play(cluster.with_replicas(**{name: size})).step_s for name, size in larger.items()}
         return {**saved, "training": cluster.train_s, "sync": cluster.sync_s}
 
     def _limit(self, name: str, slots: int) -> int:
@@ -124,10 +124,10 @@ class Study:
         return max(1, sum(self.workload.rounds), math.ceil(asked / slots))
 
     def _alone(self, name: str, goal_s: float, most: int) -> int:
-        free = self.cluster.sized(**self.limit)
+        free = self.cluster.with_replicas(**self.limit)
 
         def enough(replicas: int) -> bool:
-            return self.play(free.sized(**{name: replicas})).step_s <= goal_s
+            return self.play(free.with_replicas(**{name: replicas})).step_s <= goal_s
 
         ceiling = min(most, self.limit[name])
         low, high = 0, min(ceiling, at_least(self._busy(name) / 4))

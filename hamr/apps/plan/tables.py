@@ -105,8 +105,10 @@ def margins(study: Study, needed: Cluster) -> Table:
     table = _table("step, in seconds, with", "one fewer", "as needed", "one more")
     base = study.play(needed).step_s
     for name, station in needed.pools.items():
-        fewer = study.play(needed.sized(**{name: station.replicas - 1})).step_s if station.replicas > 1 else None
-        more = study.play(needed.sized(**{name: station.replicas + 1})).step_s
+        fewer = (
+            study.play(needed.with_replicas(**{name: station.replicas - 1})).step_s if station.replicas > 1 else None
+        )
+        more = study.play(needed.with_replicas(**{name: station.replicas + 1})).step_s
         table.add_row(f"pools.{name}", "-" if fewer is None else f"{fewer:.1f}", f"{base:.1f}", f"{more:.1f}")
     return table
 

@@ -97,22 +97,22 @@ class RewardSystem:
         Raises DataError for a malformed sample, before any is scored.
         """
         groups = self._groups(samples)
-        return [record for records in self._started().run(self._score_all(groups)) for record in records]
+        return [record for records in self._ensure_started().run(self._score_all(groups)) for record in records]
 
     async def ascore(self, samples: Sequence[Scorable]) -> list[RewardRecord]:
         """`score`, in a running event loop."""
         groups = self._groups(samples)
-        loop = await asyncio.to_thread(self._started)
+        loop = await asyncio.to_thread(self._ensure_started)
         return [record for records in await loop.arun(self._score_all(groups)) for record in records]
 
     def rewards(self, samples: Sequence[Scorable]) -> list[list[float | None]]:
         """The whole reward of every response, by group; None where scoring failed."""
         groups = self._groups(samples)
-        return [values_of(records) for records in self._started().run(self._score_all(groups))]
+        return [values_of(records) for records in self._ensure_started().run(self._score_all(groups))]
 
     async def ascore_group(self, group: ResponseGroup) -> tuple[RewardRecord, ...]:
         """The records of one group, whose number is the caller's."""
-        loop = self._loop if self._loop is not None else await asyncio.to_thread(self._started)
+        loop = self._loop if self._loop is not None else await asyncio.to_thread(self._ensure_started)
         return await loop.arun(self._score_group(group))
 
     async def health(self) -> dict[str, dict[str, Any]]:
@@ -138,7 +138,7 @@ class RewardSystem:
     def start(self) -> RewardSystem:
         """Brings up what is not up. Raises BadInput for a configuration that cannot work, HamrError when a pool or the
         router does not start; nothing is left running then."""
-        self._started()
+        self._ensure_started()
         return self
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class RewardSystem:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    def _started(self) -> BackgroundLoop:
+    def _ensure_started(self) -> BackgroundLoop:
         with self._starting:
             if self._loop is None:
                 with ExitStack() as opening:

@@ -63,13 +63,13 @@ class Routes:
     async def _score(self, request: Request) -> Mapping[str, Any]:
         groups = read_score(await self._body(request))
         names = [f"groups[{i}].sample" for i in range(len(groups))]
-        return tell_score(await self._scored(groups, names))
+        return tell_score(await self._score_groups(groups, names))
 
     async def _get_reward(self, request: Request) -> Mapping[str, Any]:
         groups = read_get_reward(await self._body(request), self._config.end_texts)
         firsts = accumulate((len(responses) for _, responses in groups), initial=0)
         names = [f"labels[{first}]" for first in firsts][:-1]
-        return tell_get_reward(await self._scored(groups, names), self._config.missing)
+        return tell_get_reward(await self._score_groups(groups, names), self._config.missing)
 
     async def _health(self, request: Request) -> Mapping[str, Any]:
         async with asyncio.timeout(HEALTH_S):
@@ -81,7 +81,7 @@ class Routes:
             raise _Answer(503, {"error": f"no replica is running of: {', '.join(down)}", **said})
         return {"status": "ok", **said}
 
-    async def _scored(self, groups: Sequence[Group], names: Sequence[str]) -> Told:
+    async def _score_groups(self, groups: Sequence[Group], names: Sequence[str]) -> Told:
         """`names`: what the request calls each group's sample."""
         self.requests += 1
         read = [

@@ -59,7 +59,10 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
     except HamrError as e:
         raise HamrError(f"{e}; nothing was sent, the files are in {system.folder}; again: {system.line()}") from None
     where = f"{run}, on the claim {config.launch.claim}" if kind == "kuberay" else f"{run} (hamr status {run})"
-    print("\n".join([*system.told(), f"run:       {where}", f"W&B:       {wandb_place(config, run)}"]), flush=True)
+    print(
+        "\n".join([*system.where_to_look(), f"run:       {where}", f"W&B:       {wandb_place(config, run)}"]),
+        flush=True,
+    )
     return system.follow() if follow else 0
 
 

@@ -49,7 +49,7 @@ class BatchSystem(Protocol):
         """Hands them over. Raises HamrError with what the tool says where it does not work."""
         ...
 
-    def told(self) -> list[str]:
+    def where_to_look(self) -> list[str]:
         """Lines that say where to look. After `send`."""
         ...
 
@@ -78,7 +78,7 @@ class Kuberay:
     def send(self) -> None:
         _run_tool(self._apply())
 
-    def told(self) -> list[str]:
+    def where_to_look(self) -> list[str]:
         kubectl = f"kubectl -n {self.namespace}"
         cluster = f"$({kubectl} get rayjob {self.name} -o jsonpath='{{.status.rayClusterName}}')"
         return [
@@ -132,7 +132,7 @@ class Slurm:
     def log(self) -> Path:
         return self.folder / f"{self.name}-{self.job}.log"
 
-    def told(self) -> list[str]:
+    def where_to_look(self) -> list[str]:
         return [
             f"job:       {self.job} ({self.name})",
             f"follow:    squeue -j {self.job}, and once it runs tail -F {shlex.quote(str(self.log))}",

@@ -27,7 +27,7 @@ class Router(Protocol):
 
     async def describe(self) -> dict[str, dict[str, Any]]: ...
 
-    async def resized(self, replicas: Mapping[str, int]) -> None: ...
+    async def resize(self, replicas: Mapping[str, int]) -> None: ...
 
 
 class LivePoolScaler:
@@ -48,10 +48,10 @@ class LivePoolScaler:
         self._paths, self._factory = model_paths, scorer_factory
 
     async def status(self) -> dict[str, dict[str, Any]]:
-        found, described = await asyncio.gather(asyncio.to_thread(pool_status, self.run), self._described())
+        found, described = await asyncio.gather(asyncio.to_thread(pool_status, self.run), self._describe())
         return {name: {**status, **described.get(name, {})} for name, status in found.items()}
 
-    async def _described(self) -> dict[str, dict[str, Any]]:
+    async def _describe(self) -> dict[str, dict[str, Any]]:
         try:
             return await asyncio.wait_for(self.router.describe(), DESCRIBE_S)
         except TimeoutError:
@@ -73,7 +73,7 @@ class LivePoolScaler:
                 raise HamrError(f"{e}; and going back, {again}") from e
             raise HamrError(f"{e}; the pools are as they were") from e
         self.pools.update(changed)
-        await self.router.resized({name: pool.most_replicas for name, pool in changed.items()})
+        await self.router.resize({name: pool.most_replicas for name, pool in changed.items()})
         return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}
 
     async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:

@@ -91,7 +91,7 @@ class ScorerWatch:
         self.note(f"WARNING: {problem}")
 
     async def _check_contrasts(self) -> None:
-        drawn = self._drawn(self.splits.test)
+        drawn = self._draw(self.splits.test)
         asks = self._asks()
         if not drawn or not asks:
             return
@@ -119,7 +119,7 @@ class ScorerWatch:
                 is `stop`.
         """
         replies = sorted(said, key=lambda text: -said[text])[: self.config.scorers.replies]
-        drawn, asks = self._drawn(self.splits.train), self._asks()
+        drawn, asks = self._draw(self.splits.train), self._asks()
         if not replies or not drawn or not asks:
             return {}
         tried = [replace(c, wrong=tuple(Wrong("policy", text) for text in replies)) for c in drawn]
@@ -154,7 +154,7 @@ class ScorerWatch:
             raise UnreliableScorer(f"scorer check: {problem}. scorers.on_alarm=warn goes on all the same")
         self.note(f"WARNING: scorer check: {problem}")
 
-    def _drawn(self, samples: Sequence[ServiceSample]) -> list[Contrast]:
+    def _draw(self, samples: Sequence[ServiceSample]) -> list[Contrast]:
         with contextlib.suppress(DataError):  # fewer than two acts or clusters
             return contrasts(samples, self.config.scorers.contexts, CHECK_SEED)
         return []

@@ -113,7 +113,7 @@ class _Maker:
         ]
         replies = self._replies(sample, step)
         item = BenchItem(
-            sample=self._told(sample, self.words.workflow_policy, replies),
+            sample=self._with_policy(sample, self.words.workflow_policy, replies),
             kind="workflow",
             subset=slot.subset,
             nodes=tuple(nodes),
@@ -125,15 +125,15 @@ class _Maker:
         fitting = self._way_of(sample)
         others = self._neighbours(fitting)[: RETRIEVED - 1]
         retrieved = self.rng.sample([fitting, *others], 1 + len(others))
-        replies = (self._bound(self._pair(fitting, sample).answer),)
+        replies = (self._reply_from(self._pair(fitting, sample).answer),)
         item = BenchItem(
-            sample=self._told(sample, self.words.rag_policy, replies),
+            sample=self._with_policy(sample, self.words.rag_policy, replies),
             kind="rag",
             subset=slot.subset,
             evidence=tuple(self._pair(way, sample) for way in retrieved),
             trap=slot.trap,
         )
-        misuse = tuple(self._bound(self._pair(way, sample).answer) for way in others)
+        misuse = tuple(self._reply_from(self._pair(way, sample).answer) for way in others)
         return ItemDraft(item=item, replies=replies, misuse=misuse, aside=self._aside(sample, others), step=step)
 
     # --- the knowledge base --------------------------------------------------------------------
@@ -181,14 +181,14 @@ class _Maker:
         variable = self.scenario.file.fields.get(name) or self.scenario.file.system[name]
         return variable.meanings[value].of(self.language) if variable.meanings else plain(value)
 
-    def _told(self, sample: ServiceSample, policy: str, replies: tuple[str, ...]) -> ServiceSample:
+    def _with_policy(self, sample: ServiceSample, policy: str, replies: tuple[str, ...]) -> ServiceSample:
         """The sample under another policy and with replies alone as its references."""
         title, description = self.scenario.file.title, self.scenario.file.description
         desk = f"{title.of(self.language)}. {description.of(self.language)}"
         references = tuple(Reference(action=Reply(content=text), source="generated") for text in replies)
         return dataclasses.replace(sample, policy=policy.format(desk=desk), references=references)
 
-    def _bound(self, what: str) -> str:
+    def _reply_from(self, what: str) -> str:
         """A reply that says what the material says and nothing else."""
         return self.words.reply.format(what=what)
 
@@ -196,7 +196,7 @@ class _Maker:
         """The desk's own questions, which assert nothing; where something is to be done, that it is. What the desk's
         words for an action say beyond it (that it has been done, a reason) nothing in the material would bear out."""
         if sample.privileged["action"] is not None:
-            return (self._bound(step),)
+            return (self._reply_from(step),)
         return tuple(r.action.content for r in sample.references if isinstance(r.action, Reply))
 
     def _step(self, sample: ServiceSample) -> str:

@@ -118,7 +118,7 @@ def _plans(
             persona=next(personas),
             level=next(levels),
             fields=dict(case.fields),
-            system=scenario.furnished(case.system, seed=f"{config.seed}/{name}"),
+            system=scenario.furnish(case.system, seed=f"{config.seed}/{name}"),
             source=source,
             language=config.language,
             seed=config.seed,

@@ -95,7 +95,7 @@ async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Tra
     """The turns of a dialogue that have no judgement yet. One that a pool broke off is judged when it is finished."""
     if not trace.finished:
         return
-    turns = store.unjudged(trace.agent, trace.plan.id, needs_judges(trace, scenario))
+    turns = store.open_turns(trace.agent, trace.plan.id, needs_judges(trace, scenario))
     for judgement in await asyncio.gather(*(panel.judge(scenario, trace, turn) for turn in turns)):
         store.add_judgement(judgement)
 

@@ -64,7 +64,7 @@ class Store:
         trace = self.traces.get((agent, dialogue))
         return trace if trace is not None and trace.finished else None
 
-    def unjudged(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
+    def open_turns(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
         """Of these turns those that nobody judged, or for which a judge's pool was away."""
         known = self.judgements.get((agent, dialogue), {})
         return [turn for turn in turns if turn not in known or any(v.failure in AWAY for v in known[turn].votes)]

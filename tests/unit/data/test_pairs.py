@@ -46,7 +46,11 @@ def by_reference(samples):
     found = {}
     for sample in samples:
         acts, context, act = SageActs.of(sample), Context.of(sample), act_of(sample)
-        texts = acts.right(act, context), acts.related(act, context, "partial"), acts.related(act, context, "negated")
+        texts = (
+            acts.right(act, context),
+            acts.related_wordings(act, context, "partial"),
+            acts.related_wordings(act, context, "negated"),
+        )
         found.update({(dialogue_text(sample), text): texts for text in acts.texts(act, context)})
     return found
 

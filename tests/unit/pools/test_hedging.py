@@ -21,12 +21,12 @@ def hedger(clock=still, **config):
 def test_late_is_a_quantile_but_never_below_the_floor():
     times = hedger(quantile=0.5, floor_s=2.0, min_count=3, window=5)
     for seconds in (1.0, 1.5):
-        times.served(seconds)
+        times.record_served(seconds)
     assert times.late_after_s() is None
-    times.served(1.0)
+    times.record_served(1.0)
     assert times.late_after_s() == 2.0
     for seconds in (10.0, 20.0, 30.0):
-        times.served(seconds)
+        times.record_served(seconds)
     assert times.late_after_s() == 10.0, "the median of the last five: 1.5, 1, 10, 20, 30"
 
 
@@ -84,7 +84,7 @@ class Try:
 def ready(**config):
     """One that has seen requests of no time and has budget for ten questions."""
     known = hedger(budget_frac=1.0, **config)
-    known.served(0.0)
+    known.record_served(0.0)
     known.asked(10)
     return known
 
@@ -170,7 +170,7 @@ async def test_whoever_gives_up_cancels_both():
 def test_every_request_has_one_answer_and_its_time_is_counted_once(script, frac):
     async def run():
         known = hedger(budget_frac=frac, floor_s=0.001, burst=5)
-        known.served(0.0)
+        known.record_served(0.0)
         for number, who in enumerate(script):
             first, second = Try(("first", number)), Try(("second", number))
             known.asked(1)

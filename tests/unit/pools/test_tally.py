@@ -42,7 +42,7 @@ def test_a_bare_pool_has_the_plain_counts_only() -> None:
 def test_how_long_the_last_answers_took_and_who_still_waits() -> None:
     tally = PoolTally(breaker=None, hedger=None)
     for seconds in (1.0, 2.0, 5.0):
-        tally.answered(answer(score=1.0), retried=False, seconds=seconds)
+        tally.count_answer(answer(score=1.0), retried=False, seconds=seconds)
     with tally.waiting_one(), tally.waiting_one():
         assert tally.describe()["waiting"] == 2
     described = tally.describe()
@@ -55,15 +55,15 @@ def test_every_figure_is_counted_and_explained() -> None:
     breaker = Breaker(BreakerConfig(min_count=1, cooldown_s=5.0), lambda: now[0])
     hedger = Hedger(HedgeConfig(min_count=1, budget_frac=0.5), lambda: now[0])
     tally = PoolTally(breaker=breaker, hedger=hedger)
-    tally.answered(answer(score=0.5), retried=True)
-    tally.answered(answer(failure="timeout"), retried=False)
-    tally.answered(Answer(failure="unavailable"), retried=False)
+    tally.count_answer(answer(score=0.5), retried=True)
+    tally.count_answer(answer(failure="timeout"), retried=False)
+    tally.count_answer(Answer(failure="unavailable"), retried=False)
     hedger.asked(4)
-    hedger.served(3.0)
+    hedger.record_served(3.0)
     assert hedger.spend(2)
-    tally.hedged([answer(cost=1.5), answer(cost=0.5)], second=True)
+    tally.count_hedge([answer(cost=1.5), answer(cost=0.5)], second=True)
     breaker.settle(breaker.admit() or 0, False)
-    tally.refused()
+    tally.count_refusal()
     assert tally.metrics() == {
         "asked": 3, "scored": 1, "retried": 1, "timeout": 1, "unparsable": 0, "unavailable": 1,
         "refused": 1, "breaker": 1.0, "breaker_openings": 1,

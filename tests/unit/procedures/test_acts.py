@@ -53,7 +53,7 @@ def test_texts_follow_the_fields_that_were_shown():
     voice = replace(context, shown={"ConsumptionProfile": "Voice"})
     assert all("Talk 600min" in text for text in acts.right(offer, voice))
     nothing_shown = replace(context, shown={})
-    assert acts.texts(offer, nothing_shown) == acts.related(offer, nothing_shown, "partial") == []
+    assert acts.texts(offer, nothing_shown) == acts.related_wordings(offer, nothing_shown, "partial") == []
     assert acts.actions(offer, nothing_shown, Random(0)) == []
     assert all(facts(text) == {"70"} for text in acts.right("ask EmotionTag", context))
 
@@ -64,7 +64,7 @@ def test_partial_and_negated_texts_are_no_right_ones(act, split):
     acts = SageActs.of(samples_of("telecom_package")[0])
     values = {"PackageStatus": "Contracted", "Penalty": 70, "CurrentPackage": "Lite 10GB"}
     context = Context(split=split, shown={"ConsumptionProfile": "Voice"}, values=values)
-    right, partial, negated = acts.right(act, context), *(acts.related(act, context, r) for r in RELATIONS[1:])
+    right, partial, negated = acts.right(act, context), *(acts.related_wordings(act, context, r) for r in RELATIONS[1:])
     assert len(right) >= 5 and partial and negated
     assert not set(right) & {*partial, *negated}
     assert not set(partial) & set(negated)
@@ -95,7 +95,7 @@ def test_a_completed_context_has_something_to_say_for_every_act(name, language):
     rng = Random(1)
     for sample in samples_of(name, language, size=24):
         acts, context = SageActs.of(sample), Context.of(sample)
-        whole = acts.completed(context, rng)
+        whole = acts.complete(context, rng)
         assert whole.shown == {**whole.shown, **context.shown}, "what was shown stays"
         assert set(whole.shown) == set(acts.scenario.file.fields)
         assert all(acts.texts(act, whole) for act in acts.names(context.split) if act.startswith(ASK))

@@ -191,7 +191,7 @@ def test_a_file_with_anything_anywhere_loads_or_is_refused_in_one_line(tmp_path_
         assert "\n" not in said
         return
     case = scenario.cases()[0]
-    ticket = scenario.furnished(case.system, seed=1)
+    ticket = scenario.furnish(case.system, seed=1)
     assert service_prompt(scenario, ticket, language="zh")
     assert all(scenario.amount(formula, ticket) is not None for formula in scenario.file.formulas)
 

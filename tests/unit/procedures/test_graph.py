@@ -111,7 +111,7 @@ def test_the_path_list_has_the_form_of_the_paper(telecom):
 
 def test_facts_of_the_ticket_decide_nothing(telecom):
     fields = {"ConsumptionType": "Change"}
-    assert telecom.reference(fields, telecom.furnished(FREE, seed=3)) == telecom.reference(fields, FREE)
+    assert telecom.reference(fields, telecom.furnish(FREE, seed=3)) == telecom.reference(fields, FREE)
 
 
 def test_a_mistyped_variable_gets_the_nearest(telecom):

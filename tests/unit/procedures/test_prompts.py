@@ -21,7 +21,7 @@ FIELDS = {"ConsumptionType": "Enquiry", "ApplicationTendency": "Reject", "Consum
 
 def render(kind, name, language):
     scenario = load_scenario(name)
-    system = scenario.furnished(scenario.file.system_states[-1], seed=0)
+    system = scenario.furnish(scenario.file.system_states[-1], seed=0)
     if kind == "service":
         return texts.service_prompt(scenario, system, language=language)
     if kind == "judge":
@@ -75,7 +75,7 @@ def test_the_procedure_in_words_has_every_edge_of_the_graph(name, language):
 def test_agent_and_judge_are_told_all_that_the_scenario_says(name, language):
     scenario = load_scenario(name)
     file = scenario.file
-    system = scenario.furnished(file.system_states[0], seed=1)
+    system = scenario.furnish(file.system_states[0], seed=1)
     told = texts.service_prompt(scenario, system, language=language)
     judged = texts.judge_prompt(scenario, language=language)
     for text in (told, judged):
@@ -102,7 +102,7 @@ def test_the_customer_never_sees_what_the_back_end_hides_nor_the_procedure(name,
     scenario = load_scenario(name)
     file = scenario.file
     for case in scenario.cases():
-        system = scenario.furnished(case.system, seed=2)
+        system = scenario.furnish(case.system, seed=2)
         text = texts.user_prompt(
             scenario,
             intent=scenario.intents_of(case.fields)[0],

@@ -220,8 +220,8 @@ def test_amounts_are_whole_and_never_negative_for_every_ticket(name):
     amounts = {action.amount for action in scenario.file.actions.values()} - {None}
     assert amounts == set(scenario.file.formulas)
     for seed in range(300):
-        ticket = scenario.furnished(scenario.file.system_states[0], seed=seed)
-        assert ticket == scenario.furnished(scenario.file.system_states[0], seed=seed)
+        ticket = scenario.furnish(scenario.file.system_states[0], seed=seed)
+        assert ticket == scenario.furnish(scenario.file.system_states[0], seed=seed)
         for formula in scenario.file.formulas:
             assert scenario.amount(formula, ticket) >= 0
 

@@ -126,7 +126,7 @@ class Dra:
                 attempt=attempt,
             )
 
-        agrees, why = await desk.judged("agreement", ask, read_agreement)
+        agrees, why = await desk.read_judge("agreement", ask, read_agreement)
         return None if agrees else CheckFailure(check="judge: disagrees with the plan", detail=why)
 
     def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:

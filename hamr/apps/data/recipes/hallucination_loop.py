@@ -77,7 +77,7 @@ class HallucinationLoop:
             assert judgement is not None, "responses are judged one by one"
             return judgement
 
-        return await desk.judged("prediction" if by == "judge" else "confirmation", ask, read, by)
+        return await desk.read_judge("prediction" if by == "judge" else "confirmation", ask, read, by)
 
 
 # --- people ------------------------------------------------------------------------------------

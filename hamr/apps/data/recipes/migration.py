@@ -73,18 +73,18 @@ class Migration:
         graded = await self._candidates(sample, desk)
         faults: list[CheckFailure] = []
         for one in graded:
-            cot = await self._judged(sample, one, desk)
+            cot = await self._judge(sample, one, desk)
             if not isinstance(cot, CheckFailure):
                 return _as_item(one, cot)
             faults.append(cot)
         best, fault = graded[0], faults[0]
         for attempt in range(self.recipe.refine):
-            draft = await self._refined(sample, best.draft, fault, attempt, desk)
+            draft = await self._refine(sample, best.draft, fault, attempt, desk)
             if isinstance(draft, CheckFailure):
                 desk.notes.append(f"refined: {draft.check}")
                 continue
-            best = await self._graded(sample, draft, desk)
-            cot = await self._judged(sample, best, desk)
+            best = await self._grade(sample, draft, desk)
+            cot = await self._judge(sample, best, desk)
             desk.notes.append(f"refined: {cot.check if isinstance(cot, CheckFailure) else 'kept'}")
             if not isinstance(cot, CheckFailure):
                 return _as_item(best, cot)
@@ -98,9 +98,9 @@ class Migration:
         faults: list[CheckFailure] = []
         for number in range(self.recipe.candidates):
             try:
-                draft = await self._drafted(sample, number, desk)
+                draft = await self._draft(sample, number, desk)
                 if isinstance(draft, ThoughtDraft):
-                    graded.append(await self._graded(sample, draft, desk))
+                    graded.append(await self._grade(sample, draft, desk))
             except Dropped as end:
                 if end.passing:
                     raise
@@ -114,23 +114,25 @@ class Migration:
             raise Dropped(faults[0].check, faults[0].detail)
         return sorted(graded, key=lambda one: -one.quality)
 
-    async def _drafted(self, sample: ServiceSample, number: int, desk: Desk) -> ThoughtDraft | CheckFailure:
+    async def _draft(self, sample: ServiceSample, number: int, desk: Desk) -> ThoughtDraft | CheckFailure:
         """The chain first, then the response under it."""
         language, case = self.recipe.language, case_variables(sample)
         if self.recipe.zero_think:
-            asked = self._sampled(Question(messages=tuple(policy_messages(sample, "think_answer"))), sample, number)
+            asked = self._sample_question(
+                Question(messages=tuple(policy_messages(sample, "think_answer"))), sample, number
+            )
             chain = zero_think_chain(await desk.verdict("chain", asked, "second"))
             chain = chain if isinstance(chain, CheckFailure) else chain_fault(chain, sample, language) or chain
         else:
-            asked = self._sampled(Question(variables=case, prompt=f"thought_chain.{language}"), sample, number)
+            asked = self._sample_question(Question(variables=case, prompt=f"thought_chain.{language}"), sample, number)
             chain = chain_of(await desk.teacher("chain", asked), sample, language)
         if isinstance(chain, CheckFailure):
             return chain
         under = Question(variables={**case, "reasoning": chain}, prompt=f"thought_response.{language}")
-        said_under = await desk.teacher("response", self._sampled(under, sample, number))
+        said_under = await desk.teacher("response", self._sample_question(under, sample, number))
         return response_of(said_under, chain, sample, language)
 
-    def _sampled(self, question: Question, sample: ServiceSample, number: int) -> Question:
+    def _sample_question(self, question: Question, sample: ServiceSample, number: int) -> Question:
         return dataclasses.replace(
             question,
             affinity=sample.id,
@@ -139,7 +141,7 @@ class Migration:
             seed=self.recipe.seed + number,
         )
 
-    async def _refined(
+    async def _refine(
         self, sample: ServiceSample, draft: ThoughtDraft, fault: CheckFailure, attempt: int, desk: Desk
     ) -> ThoughtDraft | CheckFailure:
         recipe = self.recipe
@@ -161,7 +163,7 @@ class Migration:
             parts["response"], chain, sample, recipe.language
         )
 
-    async def _graded(self, sample: ServiceSample, draft: ThoughtDraft, desk: Desk) -> Graded:
+    async def _grade(self, sample: ServiceSample, draft: ThoughtDraft, desk: Desk) -> Graded:
         shown = words_of(render_action(draft.action), draft.action, "plain")
         config = GradedConfig(language=self.recipe.language)
 
@@ -171,11 +173,11 @@ class Migration:
         def read(text: str) -> Judgement:
             return read_grade(text, dialogue.name)
 
-        judgement = await desk.judged("dialogue quality", ask, read)
+        judgement = await desk.read_judge("dialogue quality", ask, read)
         assert judgement.grade is not None, "read_grade gives one"
         return Graded(draft=draft, quality=judgement.grade, why=judgement.reason)
 
-    async def _judged(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | CheckFailure:
+    async def _judge(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | CheckFailure:
         """The grade of the chain, or what is wanting: a draft below `min_quality` costs no second judge."""
         if one.quality < self.recipe.min_quality:
             return CheckFailure(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")

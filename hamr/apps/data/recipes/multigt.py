@@ -82,7 +82,7 @@ class MultiGt:
             content, why = candidate(text, known)
             if not why:
                 known.append(content)
-                source, why = await self._accepted(one.sample, logged, content, stream, desk)
+                source, why = await self._accept(one.sample, logged, content, stream, desk)
                 if source:
                     added.append({"content": content, "source": source})
             desk.notes.append(f"candidates: {why or 'added'}")
@@ -105,7 +105,7 @@ class MultiGt:
                 found.append(("offline", answer.text))
         return found
 
-    async def _accepted(
+    async def _accept(
         self, sample: ServiceSample, logged: Sequence[Reply], content: str, stream: str, desk: Desk
     ) -> tuple[str, str]:
         """(the source, "") or ("", why not)."""
@@ -122,7 +122,7 @@ class MultiGt:
             return utility_question(sample, summary, logged[0].content, content, prompt=prompt, attempt=attempt)
 
         try:
-            utility = await desk.judged("utility", ask, read_utility, "second")
+            utility = await desk.read_judge("utility", ask, read_utility, "second")
         except Dropped as end:
             if end.passing:
                 raise

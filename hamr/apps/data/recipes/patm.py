@@ -72,12 +72,12 @@ class Patm:
         window: Window = item.content
 
         async def check(text: str) -> RewritePlan | CheckFailure:
-            return await self._checked(window, text, desk)
+            return await self._check(window, text, desk)
 
         plan = await ask_until_valid(desk, "rewrite", partial(self.rewrite_question, window), check)
         return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
 
-    async def _checked(self, window: Window, text: str, desk: Desk) -> RewritePlan | CheckFailure:
+    async def _check(self, window: Window, text: str, desk: Desk) -> RewritePlan | CheckFailure:
         language = self.recipe.language
         plan = read_plan(text)
         words = text if isinstance(plan, CheckFailure) else f"{plan.plan_1}\n{plan.plan_2}"
@@ -89,14 +89,14 @@ class Patm:
         fault = plan_fault(plan, window, language)
         if fault is not None:
             return fault
-        scores, violations = await desk.judged(
+        scores, violations = await desk.read_judge(
             "rewrite check", lambda attempt: self.check_question("patm_rewrite_check", window, plan, attempt),
             read_rewrite_check,
         )  # fmt: skip
         if not all(scores.values()):
             failed = next(name for name, score in scores.items() if not score)
             return CheckFailure(check=f"judge: {failed}", detail="; ".join(violations))
-        scores, why = await desk.judged(
+        scores, why = await desk.read_judge(
             "planning check", lambda attempt: self.check_question("patm_plan_check", window, plan, attempt),
             read_planning_check,
         )  # fmt: skip

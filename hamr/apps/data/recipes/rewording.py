@@ -104,7 +104,7 @@ class Reword:
         if lost is not None:
             raise Dropped("field lost", lost)
         if self.recipe.judged and message.shows:
-            vote = await desk.judged("heard", heard_question(message, text, language), _reader(message.scenario))
+            vote = await desk.read_judge("heard", heard_question(message, text, language), _reader(message.scenario))
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))

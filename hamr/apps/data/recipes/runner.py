@@ -82,7 +82,7 @@ class Desk:
             raise Dropped(f"{by}: {answer.failure or 'unparsable'}", answer.detail)
         return answer.text
 
-    async def judged(
+    async def read_judge(
         self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read], by: Judge = "judge"
     ) -> Read:
         """A judge's text, read; asked once more (attempt 1) where it cannot be. Raises Dropped."""

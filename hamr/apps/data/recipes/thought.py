@@ -63,11 +63,11 @@ class Extraction:
         sample: ServiceSample = item.content
 
         async def check(text: str) -> Made | CheckFailure:
-            return await self._checked(sample, text, desk)
+            return await self._check(sample, text, desk)
 
         return await ask_until_valid(desk, "extract", partial(self.question, sample), check)
 
-    async def _checked(self, sample: ServiceSample, text: str, desk: Desk) -> Made | CheckFailure:
+    async def _check(self, sample: ServiceSample, text: str, desk: Desk) -> Made | CheckFailure:
         action = sample.references[0].action
         chain = chain_of(text, sample, self.recipe.language, action)
         if isinstance(chain, CheckFailure):
@@ -102,7 +102,7 @@ async def cot_checked(
     def read(text: str) -> tuple[CotQuality, str]:
         return read_cot_quality(text), _analysis(text)
 
-    quality, analysis = await desk.judged("chain's quality", ask, read)
+    quality, analysis = await desk.read_judge("chain's quality", ask, read)
     wanting = {
         "judge: cot_complete_and_clear": not quality.complete_and_clear,
         "judge: cot_follows_policy": not quality.follows_policy,

@@ -425,11 +425,11 @@ def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path
 def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
     plan = read_command(given).plan()
     plan.create()
-    kept = PipelinePlan.kept(tmp_path / "run")
+    kept = PipelinePlan.load(tmp_path / "run")
     assert (kept.name, kept.stages, kept.inputs, kept.keep) == (plan.name, plan.stages, plan.inputs, plan.keep)
     (tmp_path / "run" / "pipeline.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be read"):
-        PipelinePlan.kept(tmp_path / "run")
+        PipelinePlan.load(tmp_path / "run")
 
 
 # --- the report --------------------------------------------------------------------------------

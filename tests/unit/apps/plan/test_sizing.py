@@ -34,7 +34,7 @@ def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study
     assert study.play(found).step_s <= goal
     judges = needs["judge"].replicas
     assert found.pools["judge"].replicas == judges > 1
-    assert study.play(found.sized(judge=judges - 1)).step_s > goal
+    assert study.play(found.with_replicas(judge=judges - 1)).step_s > goal
 
 
 def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
@@ -54,7 +54,7 @@ def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
     both = Study(work, cluster, draws=1)
     goal = both.ideal().step_s * 1.05
     alone = {name: both._alone(name, goal, 64) for name in cluster.pools}
-    assert both.play(cluster.sized(**alone)).step_s > goal
+    assert both.play(cluster.with_replicas(**alone)).step_s > goal
     assert both.play(both.needs(goal, most=64)[0]).step_s <= goal
 
 
@@ -81,10 +81,12 @@ def test_the_search_gives_up_at_its_bound(study: Study) -> None:
 def test_what_a_step_waits_for_is_what_is_short(study: Study) -> None:
     short = study.savings(CLUSTER)
     assert max(short, key=lambda part: short[part]) == "judge"
-    plenty = study.savings(CLUSTER.sized(judge=64, reranker=64))
+    plenty = study.savings(CLUSTER.with_replicas(judge=64, reranker=64))
     assert plenty["judge"] == pytest.approx(0.0, abs=0.2)
     assert (plenty["training"], plenty["sync"]) == (10.0, 1.0)
-    slow = Study(WORKLOAD, CLUSTER.sized(rollout=1), draws=1).savings(CLUSTER.sized(rollout=1, judge=64, reranker=64))
+    slow = Study(WORKLOAD, CLUSTER.with_replicas(rollout=1), draws=1).savings(
+        CLUSTER.with_replicas(rollout=1, judge=64, reranker=64)
+    )
     assert slow[ROLLOUT] > 0
 
 
@@ -102,7 +104,7 @@ def test_the_slowest_reward_is_that_of_the_slowest_step(study: Study) -> None:
 
 
 def test_a_replica_for_every_group_is_no_more_than_can_be_used() -> None:
-    wide = CLUSTER.sized()
+    wide = CLUSTER.with_replicas()
     few = Workload(prompts=16, samples=2, first="reranker", second="judge", escalated_frac=0.1)
     roomy = Cluster(**{**vars(wide), "pools": {n: Station(**{**vars(s), "slots": 64}) for n, s in wide.pools.items()}})
     assert Study(few, roomy, draws=1).limit == {"reranker": 16, "judge": 16}
