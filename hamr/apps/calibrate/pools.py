@@ -66,14 +66,14 @@ def _ask(
     # Ray and the engines load only here: calibrating from a file needs neither.
     from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room
-    from hamr.apps.shared.preparation import load_splits
+    from hamr.apps.shared.reply_clusters import scorer_splits
     from hamr.cluster.model_folders import pool_model
     from hamr.cluster.session import ray_session
     from hamr.pools.deployment import PoolClient, start_pools, stop_pools
 
     check_pool_room(config, pools, router=False)
     needs_training = any(pool.learns_pairs for pool in config.pools.values())
-    splits = load_splits(config.data, config.experiment.seed) if needs_training else None
+    splits = scorer_splits(config, tell) if needs_training else None
     scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), tell)
     paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 

@@ -18,7 +18,7 @@ from hamr.apps.data.recipes.runner import Make, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.apps.shared.job_options import number
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
-from hamr.apps.shared.preparation import load_splits
+from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.config.schema import Config
 from hamr.data.progress import Made, WorkItem, WorkProgress, summary
 from hamr.data.samples import write_rows
@@ -87,7 +87,7 @@ def make_items(
     if len(progress.done) < len(items):
         # A judge that is fine-tuned is the one that training has, made from the same samples (and cached).
         tuned = any(config.pools[name].finetune for name in team.names)
-        splits = load_splits(config.data, config.experiment.seed) if tuned else None
+        splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
         if all(made.passing for made in progress.done.values()):
             raise HamrError("no item got an answer of its pools; see their logs, and call again to go on")

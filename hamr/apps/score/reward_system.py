@@ -22,7 +22,7 @@ from uuid import uuid4
 from hamr.apps.score.background_loop import BackgroundLoop
 from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.apps.shared.pool_room import check_pool_room
-from hamr.apps.shared.preparation import load_splits
+from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.cluster.model_folders import POLICY, pool_model
 from hamr.cluster.session import ray_session
 from hamr.config.load import load_config, load_dumped
@@ -181,7 +181,7 @@ class RewardSystem:
         check_prompts(config.rewards)
         check_pool_room(config, config.pools, router=True)
         trained = any(pool.learns_pairs for pool in config.pools.values())
-        splits = load_splits(config.data, config.experiment.seed) if trained else None
+        splits = scorer_splits(config, self._note) if trained else None
         train, held_out = (splits.train, splits.validation) if splits else ((), ())
         scorers = prepare_scorers(config, train, held_out, self._note)
         if not ray.is_initialized():

@@ -10,7 +10,7 @@ from hamr.apps.scorer.fallback import with_usable_scorers
 from hamr.apps.scorer.gate import GateResult, gates
 from hamr.apps.shared.job_options import number, output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
-from hamr.apps.shared.preparation import load_splits
+from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.calibration.cascade import Cascade
 from hamr.config.load import load_config
 from hamr.config.schema import Config
@@ -32,7 +32,7 @@ def main(args: Sequence[str]) -> int:
     if contexts < 1:
         raise BadInput("contexts", contexts, "must be at least 1")
     config = load_config([arg for arg in args if arg.partition("=")[0] not in OPTIONS])
-    splits = load_splits(config.data, config.experiment.seed)
+    splits = scorer_splits(config, print)
     drawn = contrasts(splits.test, contexts, SEED)
     config, replaced = with_usable_scorers(config, splits)
     if replaced:

@@ -14,10 +14,12 @@ from hamr.apps.scorer.lessons import (
     grading_of,
     pair_exam,
 )
-from hamr.apps.scorer.prepare import CHILD_ENV, TunedScorer, child, environment, prepare_scorers, raw_scores
+from hamr.apps.scorer.prepare import KILLED, TunedScorer, prepare_scorers, raw_scores
 from hamr.apps.scorer.reliability import Quality, quality
 from hamr.apps.scorer.report import write_measured
-from hamr.apps.shared.preparation import load_splits, run_path
+from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
+from hamr.apps.shared.preparation import run_path
+from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
@@ -72,7 +74,7 @@ def main(args: list[str]) -> int:
     path = run_path(config.experiment)
     RunFolder.refuse_if_used(path)
     pairs = any(pool.role != "grader" for pool in wanted.values())
-    splits = load_splits(config.data, config.experiment.seed) if pairs else Splits(train=(), validation=(), test=())
+    splits = scorer_splits(config, print) if pairs else Splits(train=(), validation=(), test=())
     exams = {name: _exams(name, pool, config, splits) for name, pool in wanted.items()}
     with RunFolder.create(path, dump_config(config)) as folder:
         config = config.model_copy(update={"pools": wanted})
@@ -118,7 +120,7 @@ def measure_scorer(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str
     base = resolve_model(pool.model)
     models = {"raw": base} if exam.suits(base) else {}
     models |= {"tuned": tuned.path} if tuned.finetuned else {}
-    with environment(CHILD_ENV), child() as call:
+    with environment(CHILD_ENV), child_process(KILLED) as call:
         scores = {model: call(raw_scores, path, exam, pool.finetune) for model, path in models.items()}
     scores["overlap"] = exam.overlap
     return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +25,11 @@ from hamr.apps.scorer.lessons import (
     pair_lessons,
 )
 from hamr.apps.scorer.pair_check import auc, auc_standard_error
+from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.models.bundled import cache_dir, resolve_model
-from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.pools.pair_training import PairExample
 from hamr.pools.scorer_pairs import check_installed, check_pair_model
 from hamr.pools.scorers import check_template
@@ -39,7 +37,6 @@ from hamr.telemetry.run_folder import write_atomic
 from hamr.trainer.scorer_training import ScorerExample
 from hamr.types import ServiceSample
 
-PR_SET_PDEATHSIG = 1
 RECIPE_VERSION = 4
 """Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
 
@@ -48,15 +45,7 @@ _ONE_KIND = (
     "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
 )
 
-CHILD_ENV = {
-    **ALLOCATOR_ENV,
-    **WAITING_ENV,
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
-}
-"""Of the training process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed
-training has nothing to warn of, since its resource tracker removes what it leaves."""
-
+KILLED = "scorer training was killed, probably for memory; lower finetune.batch_size"
 PROGRESS_S = 15.0
 """Longest silence of a training between two of its lines, if a step is no longer than that."""
 
@@ -176,7 +165,7 @@ def _train_scorer(
     if len(set(exam.labels)) < 2:
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
     overlap = exam.overlap_auc
-    with child() as call:
+    with child_process(KILLED) as call:
         raw = auc(call(raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
         needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
         found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
@@ -240,34 +229,3 @@ def _finetune(
             print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
 
     train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
-
-
-@contextlib.contextmanager
-def child() -> Iterator[Callable[..., Any]]:
-    """A fresh process: what it is called with runs there, and its result (or what it raised) comes back."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
-        try:
-            yield lambda function, *args: pool.submit(function, *args).result()
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise HamrError(
-                f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
-            ) from error
-
-
-def _die_with_parent() -> None:
-    """A killed hamr leaves no training behind: the kernel kills this process when its parent ends (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for processes that start inside, and puts the old ones back."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

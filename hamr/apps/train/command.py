@@ -21,6 +21,7 @@ from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.pools_up import pools_of
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
+from hamr.apps.shared.reply_clusters import with_reply_clusters
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.live_control import Attendant
@@ -98,11 +99,13 @@ def run_job(job: Job) -> int:
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
             prepared = prepare(job.used)
-            config, replaced = with_usable_scorers(job.config, prepared.splits)
+            splits, clusters = prepared.splits, None
+            if job.config.rewards.scorers:
+                splits, clusters = with_reply_clusters(splits, console.note)
+            config, replaced = with_usable_scorers(job.config, splits)
             job = dataclasses.replace(job, config=config)
-            prepared = dataclasses.replace(prepared, config=job.used)
+            prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
             check_room(job.config, prepared.model_path, job.path)
-        splits = prepared.splits
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if replaced:
