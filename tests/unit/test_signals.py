@@ -24,7 +24,7 @@ class Swallowing:
 def main(args):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     signals.advise("go on with: hamr train resume=run")
-    with signals.handled(limit_s=float(sys.argv[3])), signals.cleaned_up(lambda: print("swept", flush=True)):
+    with signals.handle_signals(limit_s=float(sys.argv[3])), signals.cleaned_up(lambda: print("swept", flush=True)):
         try:
             print(child.pid, flush=True)
             if sys.argv[4] == "swallowing":
