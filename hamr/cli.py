@@ -1,6 +1,6 @@
-"""`hamr <job> [hydra overrides]`: one thin entry per folder in apps/.
+"""Command line `hamr <job> [hydra overrides]`, with one entry point per folder in apps/.
 
-Help is answered without importing a job: its HELP string is read from the source, so that no model library loads.
+Help does not import a job: its HELP string is read from the source, so that no model library is loaded.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from hamr.garbage import collect_rarely
 from hamr.security.redaction import redact_text
 
 JOBS: dict[str, tuple[str, str]] = {
-    "train": ("hamr.apps.train.command:main", "the RL run: rollout, reward cascade, update, sync"),
-    "sft": ("hamr.apps.sft.command:main", "supervised fine-tuning on a prepared mix"),
+    "train": ("hamr.apps.train.command:main", "run RL training: rollout, reward cascade, update, sync"),
+    "sft": ("hamr.apps.sft.command:main", "run supervised fine-tuning on a prepared mix"),
     "data": ("hamr.apps.data.command:main", "build data: generated dialogues, augmented samples, imported corpora"),
-    "score": ("hamr.apps.score.command:main", "the whole reward system over a JSONL of finished responses"),
-    "serve": ("hamr.apps.serve.command:main", "the whole reward system over HTTP, for other trainers"),
+    "score": ("hamr.apps.score.command:main", "score a JSONL of finished responses with the whole reward system"),
+    "serve": ("hamr.apps.serve.command:main", "serve the whole reward system over HTTP, for other trainers"),
     "calibrate": ("hamr.apps.calibrate.command:main", "fit the cascade to scores with teacher labels"),
     "evaluate": ("hamr.apps.evaluate.command:main", "score a policy, a set of responses or an endpoint"),
     "scorer": ("hamr.apps.scorer.command:main", "fine-tune a scorer"),
-    "submit": ("hamr.apps.submit.command:main", "send the same command to a Ray cluster, to Kubernetes or to Slurm"),
-    "status": ("hamr.apps.status.command:main", "look at the pools of a running job"),
+    "submit": ("hamr.apps.submit.command:main", "submit a command to a Ray cluster, to Kubernetes or to Slurm"),
+    "status": ("hamr.apps.status.command:main", "show the pools of a running job"),
     "scale": ("hamr.apps.status.scale:main", "resize the pools of a running job"),
-    "report": ("hamr.apps.report.command:main", "HTML with plots from a run folder"),
+    "report": ("hamr.apps.report.command:main", "write an HTML report with plots from a run folder"),
     "plan": (
         "hamr.apps.plan.command:main",
-        "replicas, GPUs and step time before there is a cluster; files that start one",
+        "estimate replicas, GPUs and step time; write the files that start a cluster",
     ),
-    "doctor": ("hamr.apps.doctor.command:main", "what this machine can run, what is missing, and how to install it"),
+    "doctor": (
+        "hamr.apps.doctor.command:main",
+        "show what this machine can run and what is missing",
+    ),
 }
-"""Every job's entry point and one line of help. A job whose module is absent is not offered."""
+"""Entry point and one line of help of every job. A job whose module is absent is not listed."""
 
 USAGE = "usage: hamr <job> [--config-dir DIR] [group=choice] [section.key=value] ..."
 HEAVY = ("torch", "vllm", "ray", "deepspeed", "transformers", "wandb", "gguf", "peft", "hydra", "omegaconf")
-"""Libraries whose absence is a matter of installation rather than a defect."""
+"""Libraries whose absence is reported as a missing installation, not as a defect."""
 
 
 def entry() -> None:
-    """The console script."""
-    # Libraries' progress bars would tear hamr's own display; waiting threads sleep, as many engines share few cores.
+    """Run the console script."""
+    # Progress bars of libraries break hamr's own display. Waiting threads sleep, since many engines share few cores.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     collect_rarely()
@@ -60,8 +63,11 @@ def entry() -> None:
 
 
 def main(args: list[str]) -> int:
-    """Runs one command and returns its exit code: 0 success, 1 failure at run time, 2 bad input, 130 interrupted by
-    Ctrl-C, 143 by SIGTERM."""
+    """Run one command and return its exit code.
+
+    Returns:
+        0 on success, 1 on failure at run time, 2 on bad input, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     if not args or args[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if args else 2
@@ -79,7 +85,7 @@ def main(args: list[str]) -> int:
 
 
 def available_jobs() -> dict[str, str]:
-    """Job name -> entry point, of the jobs whose module exists."""
+    """Return {job name: entry point} of the jobs whose module exists."""
     return {name: target for name, (target, _) in JOBS.items() if _source(target) is not None}
 
 
@@ -99,13 +105,13 @@ def _run(target: str, args: list[str]) -> int:
             raise
         return _fail("stopped by SIGTERM", int(error.code or 0))
     except Exception as error:
-        # Ray hands a remote error over as a subclass whose text is the remote traceback; the error itself is its cause.
+        # Ray raises a remote error as a subclass whose text is the remote traceback; the original error is its cause.
         cause = getattr(error, "cause", None)
         known = cause if isinstance(cause, HamrError) else error
         if isinstance(known, HamrError):
             return _fail(str(known), known.exit_code)
         if isinstance(known, ModuleNotFoundError) and (known.name or "").partition(".")[0] in HEAVY:
-            return _fail(f"{known.name} is not installed; `hamr doctor` says how to install it", 1)
+            return _fail(f"{known.name} is not installed; run `hamr doctor` to see how to install it", 1)
         if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
             where = known.filename or "the run folder"
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)
@@ -123,7 +129,7 @@ def _unknown_job(job: str, jobs: list[str]) -> str:
         return f"{job!r} is an override, not a job; write `hamr train {job}`"
     close = difflib.get_close_matches(job, jobs, n=1, cutoff=0.5)
     near = f"did you mean `hamr {close[0]}`? " if close else ""
-    return f"{job!r}: no such job; {near}There are: {', '.join(jobs)}"
+    return f"{job!r}: no such job; {near}available jobs: {', '.join(jobs)}"
 
 
 def _help() -> str:
@@ -137,20 +143,20 @@ def _help() -> str:
         "jobs:",
         *(f"  {name:<{width}}  {JOBS[name][1]}" for name in jobs),
         "",
-        "  hamr <job> --help      what the job takes",
+        "  hamr <job> --help      options of the job",
         "  hamr --version",
         "",
         "overrides:",
-        "  experiment=quickstart  a choice of a group in conf/",
-        "  trainer.zero_stage=3   a value of the schema",
-        "  data=FOLDER            samples written by `hamr data`",
-        "  --config-dir DIR       your own folder of groups; its files win over hamr's",
+        "  experiment=quickstart  select an option of a group in conf/",
+        "  trainer.zero_stage=3   set a value of the schema",
+        "  data=FOLDER            use samples written by `hamr data`",
+        "  --config-dir DIR       add your own folder of groups; its files override hamr's",
     ]
     return "\n".join(lines)
 
 
 def _job_help(job: str, target: str) -> str:
-    """The job's HELP, read from its source. One line of HELP is filled up with usage and the docstring of `main`."""
+    """Return the job's HELP, read from its source. A one-line HELP is extended with usage and `main`'s docstring."""
     source = _source(target)
     assert source is not None
     tree = ast.parse(source.read_text(encoding="utf-8"))

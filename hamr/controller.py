@@ -1,7 +1,7 @@
-"""One training run, readable top to bottom: collect, score, filter, estimate advantages, train, sync.
+"""RL training loop: collect, score, filter, estimate advantages, train, sync.
 
-The controller knows no Ray, no torch and no vLLM. It speaks to the protocols in `hamr.protocols`, so the
-same code runs on a cluster and, with scripted fakes, in a unit test.
+The controller imports neither Ray, torch nor vLLM. It depends only on the protocols in `hamr.protocols`, so the same
+code runs on a cluster and, with scripted fakes, in a unit test.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass
 class Controller:
-    """The RL loop over its parts. `version` is the policy version that the rollout engines hold."""
+    """RL training loop. `version` is the policy version that the rollout engines hold."""
 
     run: str
     experiment: ExperimentConfig
@@ -73,16 +73,16 @@ class Controller:
     recorder: Recorder
     version: int = 0
     mark: Callable[[ServiceSample], str] = lambda sample: ""
-    """What ends a sample's answer where more may follow it; "" where nothing may."""
+    """Returns the text that ends a sample's answer if further text may follow it, else ""."""
     answer: AnswerEncoder | None = None
-    """An action as the policy should utter it: for references that join a group."""
+    """Encodes an action as a completion of the policy. Used for references that join a group."""
     note: Callable[[str], None] = lambda line: None
-    """Where a person reads what the run waits for."""
+    """Prints a status line for the user, e.g. what the run is waiting for."""
     collecting: bool = field(default=False, init=False)
-    """Whether a step is still at what can be done again: nothing has been learned from it."""
+    """True while the step can be repeated without side effects, i.e. before any optimiser update."""
 
     async def step(self, step: int, prompts: PromptStream) -> Metrics:
-        """One optimiser step's worth of experience, learned from. Returns the step's metrics."""
+        """Run one training step: collect, estimate, train, sync. Return the step's metrics."""
         clock, start = Clock(), time.perf_counter()
         self.collecting = True
         try:
@@ -102,8 +102,11 @@ class Controller:
         return {**collected, **trained, **synced, **timing, **pace}
 
     async def collect(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
-        """Groups of scored responses, refilled with further prompts until the batch is full of groups that
-        carry signal (DAPO's dynamic sampling), or the rounds are used up; then with what there is."""
+        """Collect groups of scored responses for one step.
+
+        Samples further prompts until the batch is full of groups that carry signal (DAPO's dynamic sampling), or until
+        `max_rounds` is reached. In the latter case the batch is smaller.
+        """
         wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
@@ -128,7 +131,7 @@ class Controller:
         return kept, {**self.describe(seen, kept, rounds), **paused}
 
     def filter(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-        """The groups that the optimiser can learn from."""
+        """Return the groups that the optimiser can learn from."""
         sampling = self.algorithm.dynamic_sampling
         if not sampling.enabled:
             return list(groups)
@@ -137,7 +140,7 @@ class Controller:
     async def sample_more(
         self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
     ) -> list[RolloutGroup]:
-        """The groups, those in which all responses are wrong with `algorithm.all_wrong.more_samples` further ones."""
+        """Add `algorithm.all_wrong.more_samples` responses to each group in which all responses are wrong."""
         more = self.algorithm.all_wrong.more_samples
         wrong = [g for g in groups if more and outcome(g, self.algorithm.right_above) == "all_wrong"]
         if not wrong:
@@ -154,13 +157,13 @@ class Controller:
         return [joined.get(id(group), group) for group in groups]
 
     def takes_reference(self, group: RolloutGroup) -> bool:
-        """Whether a reference joins the group: all of its responses are wrong, and the option is on."""
+        """Return whether a reference joins the group: the option is on and all of its responses are wrong."""
         wanted = self.algorithm.all_wrong.reference and self.answer is not None
         return wanted and outcome(group, self.algorithm.right_above) == "all_wrong"
 
     def reference(self, group: RolloutGroup) -> tuple[TrainSequence, float]:
-        """One of the sample's references as a completion, drawn by the group's key, and its reward."""
-        assert self.answer is not None, "takes_reference has looked"
+        """Return one of the sample's references as a completion, drawn by the group's key, and its reward."""
+        assert self.answer is not None, "takes_reference checks this"
         key, references = group.rollouts[0].key, group.sample.references
         drawn = references[derive_seed(self.experiment.seed, key.step, key.prompt, "reference") % len(references)]
         best = max(
@@ -177,7 +180,7 @@ class Controller:
     async def score_groups(
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
     ) -> list[RolloutGroup]:
-        """Generates N responses per prompt and scores each the moment it ends, while its siblings go on."""
+        """Generate N responses per prompt and score each as soon as it ends, while the others are still generating."""
         by_key = {
             key: (sample, len(request.keys))
             for sample, request in zip(samples, requests, strict=True)
@@ -204,8 +207,11 @@ class Controller:
         ]
 
     def request(self, step: int, sample: ServiceSample, attempt: int = 0, n: int | None = None) -> GenerationRequest:
-        """A group's request. Seeds follow from the key and the run's seed, so a resumed run draws the same.
-        `attempt` tells apart the draws of a prompt that comes up again within one step."""
+        """Build a group's generation request.
+
+        Seeds follow from the key and the run's seed, so a resumed run draws the same responses. `attempt` distinguishes
+        repeated draws of one prompt within a step.
+        """
         n = n or self.rollout.samples_per_prompt
         keys = tuple(SampleKey(run=self.run, step=step, prompt=sample.id, sample=i, attempt=attempt) for i in range(n))
         return GenerationRequest(
@@ -221,7 +227,7 @@ class Controller:
         )
 
     def rewards(self, group: RolloutGroup) -> list[float | None]:
-        """Total reward per response, with DAPO's soft overlong penalty where it is on; None where scoring failed."""
+        """Return the total reward per response, with DAPO's soft overlong penalty if enabled; None if unscored."""
         overlong = self.algorithm.overlong
         if not overlong.enabled:
             return list(group.rewards)
@@ -234,8 +240,11 @@ class Controller:
         ]
 
     def estimate(self, groups: Sequence[RolloutGroup]) -> TrainBatch:
-        """Group-relative advantages. A response whose scoring failed leaves its group's baseline and the batch:
-        it moves nothing, neither through its advantage nor through the entropy bonus."""
+        """Estimate group-relative advantages and build the training batch.
+
+        A response whose scoring failed is excluded from its group's baseline and from the batch. It contributes neither
+        to the policy gradient nor to the entropy bonus.
+        """
         batch = []
         for group in groups:
             rewards = self.rewards(group)
@@ -259,7 +268,7 @@ class Controller:
         return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
 
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
-        """What the step's responses looked like."""
+        """Return metrics of the step's responses."""
         rollouts = [r for group in seen for r in group.rollouts]
         tokens = [len(r.token_ids) for r in rollouts]
         age = [self.version - min(span.version for span in r.versions) for r in rollouts if r.versions]
@@ -280,17 +289,17 @@ class Controller:
 
 
 def describe_batch(batch: TrainBatch) -> dict[str, float]:
-    """Quantiles of the advantages that a batch learns by."""
+    """Return quantiles of the batch's advantages."""
     advantages = [s.advantage for group in batch.groups for s in group.sequences]
     return reduce_stats("policy/advantage", advantages, ("min", "p10", "p50", "p90", "max"))
 
 
 def _acting_tokens(rollout: Rollout) -> int:
-    """Up to the answer's end, where more may follow it: a rationale behind an answer moves no reward."""
+    """Return the number of tokens up to the end of the answer. Later tokens do not affect the reward."""
     return len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens
 
 
 def derive_seed(*parts: object) -> int:
-    """A 31-bit seed from anything printable; equal on every machine and in every process."""
+    """Derive a 31-bit seed from printable values. The result is the same on every machine and in every process."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

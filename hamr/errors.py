@@ -1,16 +1,16 @@
-"""One exception tree. Every error pickles, so that it crosses process borders unchanged."""
+"""Exceptions of the package. Every error can be pickled, so that it crosses process boundaries unchanged."""
 
 from __future__ import annotations
 
 
 class HamrError(Exception):
-    """Base of every error that hamr raises on purpose. `exit_code` is what the command line returns."""
+    """Base class of all errors that hamr raises on purpose. `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
 
 class BadInput(HamrError):
-    """The user gave something that cannot work. One line: where, the bad value, what to change.
+    """Invalid user input. The message is one line: location, bad value, remedy.
 
     >>> str(BadInput("data.train", "x.jsonl", "no such file; give an existing JSONL"))
     "data.train: 'x.jsonl': no such file; give an existing JSONL"
@@ -46,19 +46,19 @@ class RunFolderError(BadInput):
 
 
 class Preempted(HamrError):
-    """The run was told to end and has; nothing is wrong with it, and it can go on."""
+    """The run was stopped by a signal. It has no error and can be resumed."""
 
     exit_code = 0
 
 
 class Interrupted(Preempted):
-    """Ctrl-C ended the run. It can be resumed, like any run that was told to end."""
+    """Ctrl-C ended the run. It can be resumed like any stopped run."""
 
     exit_code = 130
 
 
 class EngineDied(HamrError):
-    """An inference engine stopped answering; its work has to be done again elsewhere."""
+    """An inference engine stopped responding. Its work has to be repeated on another one."""
 
 
 class ScorerTimeout(HamrError):
@@ -66,11 +66,11 @@ class ScorerTimeout(HamrError):
 
 
 class ScorerUnavailable(HamrError):
-    """No replica of a scorer could take the request."""
+    """No replica of a scorer could accept the request."""
 
 
 class VerdictUnparsable(HamrError):
-    """A scorer answered, but not with a verdict that can be read."""
+    """A scorer answered, but its verdict could not be parsed."""
 
 
 class TrainingDiverged(HamrError):
@@ -78,12 +78,12 @@ class TrainingDiverged(HamrError):
 
 
 class UnreliableScorer(HamrError):
-    """A scorer of the reward cannot tell right replies from wrong ones."""
+    """A scorer of the reward cannot distinguish right replies from wrong ones."""
 
 
 class TooManyUnscored(HamrError):
-    """The scorers stayed away for too long: most responses of a batch have no reward to learn from."""
+    """Scorers were unavailable for too long: most responses of a batch have no reward to learn from."""
 
 
 class MissingScore(HamrError, ValueError):
-    """A score that the cascade needs is absent. It is never replaced by a number."""
+    """A score that the cascade needs is missing. It is never replaced by a number."""

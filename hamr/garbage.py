@@ -1,4 +1,4 @@
-"""Python's garbage collector in processes that load large libraries. Standard library only."""
+"""Settings of Python's garbage collector for processes that load large libraries. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ THRESHOLDS = (20_000, 20, 20)
 
 
 def collect_rarely() -> None:
-    """Make the collector of this process run less often, and skip what is loaded already.
+    """Make the collector of this process run less often and skip objects that exist already.
 
-    Call it first in a process of hamr's own. An import of vLLM or transformers creates objects by the million that all
-    stay: with the default thresholds a fifth of the CPU time of a start goes into traversing them again and again.
+    Call it at the start of a process. Importing vLLM or transformers creates millions of objects that are never freed.
+    With the default thresholds, traversing them repeatedly takes a fifth of the CPU time of the start-up.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Number formats that this machine's hardware computes."""
+"""Number formats that this machine's hardware supports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Literal
 DType = Literal["auto", "bfloat16", "float32"]
 
 BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-"""CPU flags of instruction sets that multiply bfloat16 matrices. Without them the products are emulated, up to 90 times
-slower than in float32."""
+"""CPU flags of native bfloat16 matrix products. Without them, products are up to 90 times slower than in float32."""
 _ATEN_WITHOUT = frozenset({"default", "avx2"})
 _ONEDNN_WITH = frozenset({"ALL", "DEFAULT", "AVX512_CORE_BF16", "AVX512_CORE_FP16"})
 
@@ -36,7 +35,7 @@ def computes_bfloat16(flags: frozenset[str], environment: Mapping[str, str]) -> 
 
 
 def resolve_dtype(dtype: DType, *, on_gpu: bool) -> Literal["bfloat16", "float32"]:
-    """Replace `auto` by bfloat16 on a GPU or a CPU that computes it, and by float32 elsewhere."""
+    """Resolve `auto`: bfloat16 on a GPU or on a CPU that supports it, float32 elsewhere."""
     if dtype != "auto":
         return dtype
     return "bfloat16" if on_gpu or cpu_has_bfloat16() else "float32"

@@ -1,4 +1,4 @@
-"""What the controller asks of the world. Actors implement these on Ray, tests with scripted fakes."""
+"""Interfaces of the controller's dependencies. Actors implement them on Ray, scripted fakes in tests."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from hamr.types import Action, Answer, Question, RewardRecord, Rollout, SampleKe
 
 Metrics = Mapping[str, float]
 PromptEncoder = Callable[[ServiceSample], tuple[int, ...]]
-"""A sample's whole prompt as token ids, generation prompt included."""
+"""Encodes a sample's whole prompt as token ids, generation prompt included."""
 AnswerEncoder = Callable[[Action], tuple[int, ...]]
-"""An action as the policy should utter it, end-of-sequence token included."""
+"""Encodes an action as a completion of the policy, end-of-sequence token included."""
 Ask = Callable[[Question], Awaitable[Answer]]
-"""A pool: never raises for a scorer's failure, which is in the answer."""
+"""Asks a pool. Never raises for a scorer's failure; the answer contains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How to sample. `max_new_tokens` in tokens; temperature 0 means greedy."""
+    """Sampling parameters. `max_new_tokens` is in tokens; temperature 0 means greedy."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 64
     stop: tuple[str, ...] = ()
     mark: str = ""
-    """A text that ends what somebody waits for: tokens and seconds up to it are taken (`Rollout.answer_tokens`)."""
+    """Text that ends the answer proper. Tokens and seconds up to it are recorded (`Rollout.answer_tokens`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """N responses to one prompt: one (key, seed) per response."""
+    """Request for N responses to one prompt, with one (key, seed) per response."""
 
     prompt_ids: tuple[int, ...]
     keys: tuple[SampleKey, ...]
@@ -41,19 +41,19 @@ class GenerationRequest:
 
 
 class RolloutEngine(Protocol):
-    """Generates. Yields each response the moment it ends, in no particular order."""
+    """Response generator. Yields each response as soon as it ends, in no particular order."""
 
     def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]: ...
 
 
 class Rewarder(Protocol):
-    """Scores one response. Never raises for a scorer's failure: that is a typed outcome in the record."""
+    """Scores one response. Never raises for a scorer's failure, which is a typed outcome in the record."""
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord: ...
 
 
 class Trainer(Protocol):
-    """One DeepSpeed world. `version` counts optimiser steps of the current stage."""
+    """Group of DeepSpeed ranks. `version` counts optimiser steps of the current stage."""
 
     async def train(self, batch: TrainBatch) -> Metrics: ...
 
@@ -63,13 +63,13 @@ class Trainer(Protocol):
 
 
 class WeightSync(Protocol):
-    """Brings the trainer's weights into every rollout engine as policy `version`."""
+    """Copies the trainer's weights into every rollout engine as policy `version`."""
 
     async def sync(self, version: int) -> Metrics: ...
 
 
 class Recorder(Protocol):
-    """Takes what there is to see: metrics of a step, and the records of every scored response."""
+    """Sink for a run's output: metrics of a step, and the records of every scored response."""
 
     def metrics(self, step: int, values: Metrics) -> None: ...
 

@@ -1,9 +1,9 @@
-"""SIGTERM and Ctrl-C, for every command alike: the first ends it in order, the second at once.
+"""Signal handling for all commands: the first SIGTERM or Ctrl-C shuts down gracefully, the second immediately.
 
 The first signal runs an action in the main thread. The default action raises, so that `finally` blocks run. A timer
-bounds the orderly end: a `finally` that waits for a dead engine, or library code that swallows the exception, cannot
-keep the process. Where Python itself swallows it (in callbacks, e.g. of a fork), it is raised again. A second
-signal, or the timer, kills every descendant of this process and exits.
+bounds the graceful shutdown: a `finally` that waits for a dead engine, or library code that swallows the exception,
+cannot keep the process alive. If Python itself swallows the exception (in callbacks, e.g. of a fork), it is raised
+again. A second signal, or the timer, kills every descendant of this process and exits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 Action = Callable[[int], None]
 
 LIMIT_S = 8.0
-"""Longest orderly end. With the kill that follows it, a process ends within 10 seconds."""
+"""Time limit of the graceful shutdown. With the kill that follows it, a process ends within 10 seconds."""
 AGAIN_S = 0.05
-"""Pause before a signal is delivered once more."""
+"""Pause before a signal is delivered again."""
 
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 _SHOW_CURSOR = "\033[?25h"
@@ -38,20 +38,20 @@ _SHOW_CURSOR = "\033[?25h"
 class _State:
     received: int | None = None
     again: bool = False
-    """The next signal is the first one once more."""
+    """True if the next signal is a repeated delivery of the first one."""
     depth: int = 0
     timer: threading.Timer | None = None
     clean_up: tuple[Callable[[], object], ...] = ()
     advice: str = ""
     errors: int = 2
-    """File descriptor of what the user reads as standard error."""
+    """File descriptor of the standard error that the user reads."""
 
 
 _state = _State()
 
 
 def pending_signal() -> int | None:
-    """Return the signal that ends this process, or None while it runs undisturbed."""
+    """Return the signal that is ending this process, or None."""
     return _state.received
 
 
@@ -78,13 +78,13 @@ def signal_of(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT by `action` while the body runs; inner calls replace the action of outer ones.
+    """Handle SIGTERM and SIGINT by `action` while the body runs. Inner calls replace the action of outer ones.
 
-    Outside the main thread this does nothing, because Python allows handlers nowhere else.
+    Outside the main thread this does nothing, because Python allows handlers only there.
 
     Args:
         action: Receives the first signal. It may raise.
-        limit_s: Seconds from the first signal until the process is ended by force; None for no limit.
+        limit_s: Seconds from the first signal until the process is killed; None for no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -95,7 +95,7 @@ def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT
             exit_now("by a second signal")
         _state.received, _state.again = signum, False
         if limit_s is not None and _state.timer is None:
-            reason = f"because its orderly end took longer than {limit_s:g} s"
+            reason = f"because the graceful shutdown took longer than {limit_s:g} s"
             _state.timer = threading.Timer(limit_s, exit_now, (reason,))
             _state.timer.daemon = True
             _state.timer.start()
@@ -118,7 +118,7 @@ def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT
 
 
 def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Deliver the signal once more if Python could not raise the exception of its action."""
+    """Deliver the signal again if Python could not raise the exception of its action."""
     error, main_thread = unraisable.exc_value, threading.main_thread().ident
     if _state.received is None or error is None or signal_of(error) is None or main_thread is None:
         sys.__unraisablehook__(unraisable)
@@ -128,13 +128,13 @@ def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def is_handled() -> bool:
-    """Return whether `handled` is active in this process."""
+    """Return whether `handle_signals` is active in this process."""
     return _state.depth > 0
 
 
 @contextlib.contextmanager
 def cleaned_up(callback: Callable[[], object]) -> Iterator[None]:
-    """Register `callback` for an exit by force while the body runs. It runs after all descendants were killed."""
+    """Register `callback` for a forced exit while the body runs. It runs after all descendants were killed."""
     before = _state.clean_up
     _state.clean_up = (callback, *before)
     try:
@@ -144,12 +144,12 @@ def cleaned_up(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def advise(text: str) -> None:
-    """Set what an exit by force prints, e.g. how to resume the run."""
+    """Set the hint that a forced exit prints, e.g. how to resume the run."""
     _state.advice = text
 
 
 def exit_now(reason: str) -> NoReturn:
-    """Kill all descendants and end the process. `finally` blocks do not run; what is on disk stays as it is."""
+    """Kill all descendants and end the process. `finally` blocks do not run and files on disk are left as they are."""
     signum = _state.received or signal.SIGTERM
     with contextlib.suppress(Exception):
         silence_native_code()
@@ -160,16 +160,16 @@ def exit_now(reason: str) -> NoReturn:
             callback()
     line = f"hamr: {SIGNALS[signal.Signals(signum)]} ended the process {reason}"
     line += f"; {_state.advice}" if _state.advice else ""
-    # Another thread may hold the lock of sys.stderr. A live display has hidden the cursor.
+    # Do not use sys.stderr, since another thread may hold its lock. A live display has hidden the cursor.
     with contextlib.suppress(OSError):
         os.write(_state.errors, (f"{_SHOW_CURSOR if os.isatty(_state.errors) else ''}{line}\n").encode())
     os._exit(128 + signum)
 
 
 def silence_native_code() -> None:
-    """Discard what native libraries write to standard error until the process ends; Python's own still appears.
+    """Discard what native libraries write to standard error until the process ends. Python's own output still appears.
 
-    Ray's core logs an error for every call to a killed actor. Only for a process that a signal ends.
+    Ray's core logs an error for every call to a killed actor. Call this only in a process that a signal is ending.
     """
     if _state.errors != 2:
         return
@@ -181,9 +181,9 @@ def silence_native_code() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process after an orderly end by a signal, without waiting for threads.
+    """End the process after a graceful shutdown, without waiting for threads.
 
-    A thread that waits for a killed process would hold up the interpreter's own exit.
+    A thread that waits for a killed process would block the interpreter's own exit.
     """
     with contextlib.suppress(Exception):
         kill_descendants()
@@ -194,14 +194,14 @@ def leave(code: int) -> NoReturn:
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads of an event loop whose end does not wait for them once a signal has arrived."""
+    """Thread pool whose shutdown does not wait for its threads once a signal has arrived."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=wait and pending_signal() is None, cancel_futures=cancel_futures)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` as `asyncio.run` does. After a signal, the end of the loop does not wait for its threads."""
+    """Run `main` as `asyncio.run` does, but do not wait for the event loop's threads after a signal."""
 
     async def with_executor() -> T:
         asyncio.get_running_loop().set_default_executor(_Executor(thread_name_prefix="asyncio"))

@@ -1,7 +1,7 @@
-"""Whether a Ray cluster takes this process, asked before Ray's core is.
+"""Pre-flight check: can this process join the Ray cluster?
 
-The core ends the whole process where nobody listens, and says a page where a token is wrong. So the cluster is asked
-one question as any other client would ask it, and what is wrong with the answer is one line.
+Ray's core ends the whole process if nothing listens at the address, and prints a page of text if a token is wrong. This
+check sends one request beforehand and reports any problem in one line.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from hamr.errors import BadInput
 KEY = "cluster.address"
 TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 REACH_S = 10.0
-"""Longest wait for a cluster's answer."""
+"""Longest wait for the cluster's response."""
 
 
 def check_joinable(address: str) -> None:
-    """Raises BadInput where nobody answers at `address`, where it is no Ray that does, and where it wants another token
-    or has another Ray or Python than this process.
+    """Check that a Ray cluster at `address` accepts this process. Behind `ray://` only the port is checked.
 
-    Behind `ray://` nothing but the port is looked at: what listens there answers other questions.
+    Raises:
+        BadInput: Nothing answers at `address`, or not Ray; or the token, Ray version or Python version differs.
     """
     given = _find_address(address) if address == "auto" else address
     parts = re.fullmatch(r"(?P<client>ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>\d+)", given or "")
-    if parts is None:  # Ray itself says what is wrong with it
+    if parts is None:  # Ray's own message describes the problem
         return
     host, port = parts["host"], int(parts["port"])
     try:
         socket.create_connection((host, port), timeout=REACH_S).close()
     except (OSError, OverflowError) as e:
-        remedy = f"nobody answers there ({e}); start the cluster, correct the address, or leave it null for a local Ray"
+        remedy = f"connection failed ({e}); start the cluster, correct the address, or leave it null for a local Ray"
         raise BadInput(KEY, given, remedy) from e
     if not parts["client"]:
         _check_alike(given, _describe_head(given, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
 
 
 def _find_address(auto: str) -> str | None:
-    """Where Ray would look; it notes the address of the cluster that was started last."""
+    """Return the address that Ray would use, which is that of the cluster started last."""
     from ray._private.services import canonicalize_bootstrap_address
 
     return os.environ.get("RAY_ADDRESS") or canonicalize_bootstrap_address(auto)
 
 
 def _describe_head(address: str | None, target: str) -> dict[str, Any]:
-    """What the cluster's head says of itself; empty where it says nothing."""
+    """Return what the cluster's head reports about itself; empty if it reports nothing."""
     import grpc
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import gcs_service_pb2 as messages
@@ -65,7 +65,7 @@ def _describe_head(address: str | None, target: str) -> dict[str, Any]:
                 said = f"does not answer as a Ray cluster ({e.code().name.lower()}); give the address of `ray start`"
                 raise BadInput(KEY, address, said) from None
             shown = os.environ.get("RAY_AUTH_MODE") == "token" and has_token(os.environ)
-            why = "does not take the token that is in force here" if shown else "wants a token"
+            why = "rejects the token of this process" if shown else "requires a token"
             raise BadInput(KEY, address, f"{why}; {TOKEN}") from None
     return dict(json.loads(answer.value)) if answer.value else {}
 

@@ -1,4 +1,4 @@
-"""Trainers and engines that take turns on the same GPUs."""
+"""Time-sharing of GPUs between trainers and engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamr.types import TrainBatch
 
 
 class Sleepers(Protocol):
-    """Engines that can give their memory away for a while."""
+    """Engines that can release their GPU memory temporarily."""
 
     async def sleep(self) -> None: ...
 
@@ -18,13 +18,16 @@ class Sleepers(Protocol):
 
 
 class Lodger(Trainer, Protocol):
-    """A trainer that can give back what of its GPUs' memory it keeps but does not use."""
+    """Trainer that can release the GPU memory that it caches but does not use."""
 
     async def release_memory(self) -> None: ...
 
 
 class TakingTurns:
-    """A trainer's `train` for which the engines on its GPUs sleep, and wake up again whatever came of it."""
+    """Wrapper of a trainer whose `train` puts the engines on its GPUs to sleep and wakes them up afterwards.
+
+    Engines are woken up after an error too.
+    """
 
     def __init__(self, trainer: Lodger, engines: Sleepers) -> None:
         self._trainer, self._engines = trainer, engines
@@ -33,7 +36,7 @@ class TakingTurns:
         await self._engines.sleep()
         try:
             metrics = await self._trainer.train(batch)
-            # The trainer's allocator has taken the room that the engines want back, and would keep it.
+            # The trainer's allocator caches the memory that the engines need again.
             await self._trainer.release_memory()
             return metrics
         finally:

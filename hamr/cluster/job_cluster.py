@@ -1,4 +1,4 @@
-"""A cluster that takes jobs over HTTP, through Ray Jobs: who is there, what there is, sending, following."""
+"""Client of a cluster that accepts jobs over HTTP through Ray Jobs: list nodes, submit, follow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hamr.errors import BadInput, HamrError
 
 KEY = "cluster.dashboard"
 STOP_WAIT_S = 30
-"""What `ray job stop` waits between SIGTERM and SIGKILL; 3 s by default, too short for a checkpoint."""
+"""Seconds that `ray job stop` waits between SIGTERM and SIGKILL. The default of 3 s is too short for a checkpoint."""
 AGENT_S = 60.0
 
 
 class JobCluster:
-    """Ray's job server at a dashboard's URL. Every method raises BadInput where the address or the token is wrong."""
+    """Ray's job server at a dashboard's URL. Every method raises BadInput if the address or the token is wrong."""
 
     def __init__(self, dashboard: str) -> None:
         from ray.job_submission import JobSubmissionClient
@@ -36,7 +36,7 @@ class JobCluster:
             self._client = JobSubmissionClient(self.dashboard)
 
     def nodes(self) -> list[Node]:
-        """The live nodes and all that they have, in use or not: who uses what is seen only from inside."""
+        """Return the live nodes with their total resources, since usage is visible only from inside the cluster."""
         from ray.util.state import list_nodes
 
         with _only_this_address(), self._asking():
@@ -52,8 +52,10 @@ class JobCluster:
         ]
 
     def submit(self, command: str, package: Path, name: str, *, variables: Mapping[str, str]) -> str:
-        """Sends the archive and starts `command` in it; returns the job's id. `variables` are seen by everybody who
-        sees the cluster."""
+        """Upload the archive and start `command` in it. Return the job's id.
+
+        All users of the cluster can read `variables`.
+        """
         env = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), **variables}
         job = {"working_dir": str(package), "env_vars": env}
         deadline = time.monotonic() + AGENT_S
@@ -62,19 +64,19 @@ class JobCluster:
                 with self._asking():
                     return self._client.submit_job(entrypoint=command, submission_id=name, runtime_env=job)
             except HamrError as e:
-                # A cluster that has just started has nobody yet who could start a job.
+                # A cluster that has just started has no agent yet that could start a job.
                 if "No available agent" not in str(e) or time.monotonic() > deadline:
                     raise
             time.sleep(1.0)
 
     def state(self, job: str) -> tuple[str, int | None, str]:
-        """(Ray's word for the job's state, the exit code of its process, what Ray says of it)."""
+        """Return (Ray's job status, exit code of the job's process, Ray's message)."""
         with self._asking():
             info = self._client.get_job_info(job)
         return str(getattr(info.status, "value", info.status)), info.driver_exit_code, info.message or ""
 
     async def follow(self, job: str, show: Callable[[str], None]) -> None:
-        """Shows the job's output until it ends."""
+        """Show the job's output until it ends."""
         async for text in self._client.tail_job_logs(job):
             show(text)
 
@@ -86,7 +88,7 @@ class JobCluster:
             yield
         except AuthenticationError as e:
             wrong = "failed" in str(e).splitlines()[0]
-            why = "does not take the token that is in force here" if wrong else "wants a token"
+            why = "rejects the token of this process" if wrong else "requires a token"
             raise BadInput(KEY, self.dashboard, f"{why}; {TOKEN}") from None
         except (ConnectionError, OSError) as e:
             raise BadInput(KEY, self.dashboard, f"does not answer as a Ray dashboard ({_first_line(e)})") from None
@@ -96,7 +98,7 @@ class JobCluster:
 
 @contextlib.contextmanager
 def _only_this_address() -> Iterator[None]:
-    """Ray's clients prefer what the environment says to what they are told."""
+    """Clear environment variables that would override the address, because Ray's clients prefer them."""
     names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
@@ -111,13 +113,13 @@ def _check_reachable(dashboard: str) -> None:
     except ValueError:  # a bracket that is not closed
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(KEY, dashboard, "is no URL of a dashboard; write http://<head>:8265")
+        raise BadInput(KEY, dashboard, "is not the URL of a dashboard; write http://<head>:8265")
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname, port), timeout=REACH_S).close()
     except (OSError, ValueError) as e:
         raise BadInput(
-            KEY, dashboard, f"nobody answers there ({e}); start the cluster (ray start --head) or correct the address"
+            KEY, dashboard, f"connection failed ({e}); start the cluster (ray start --head) or correct the address"
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""Whether the nodes of a cluster have a run's models where this process found them.
+"""Check model folders on the nodes of a cluster before placement.
 
-A name is looked up once, here, and every actor is given the folder that was found. An actor elsewhere that finds no
-such folder would complain of the model.
+A model name is resolved once, in this process, and every actor gets the resulting folder. Without this check, an actor
+on a node without the folder would report a broken model.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hamr.errors import BadInput
 
 POLICY = "model.path"
 LOOK_S = 60.0
-"""Longest wait for the nodes to look."""
+"""Longest wait for the nodes' answers."""
 
 
 def pool_model(name: str) -> str:
-    """The setting that says which model the pool has."""
+    """Return the setting that names the pool's model."""
     return f"pools.{name}.model"
 
 
 def check_models(rows: Sequence[PlacementRow], models: Mapping[str, Path]) -> None:
-    """Asks the nodes of a plan whether they have the models of what lies there; `models` are folders by setting.
+    """Check that the nodes of a plan have the models of the units placed there. `models` maps settings to folders.
 
-    Raises BadInput where one has not. A node that gives no answer within `LOOK_S` is left to what starts on it.
+    Raises BadInput if a folder is missing. A node that does not answer within `LOOK_S` is not checked.
     """
     import ray
 
@@ -39,7 +39,7 @@ def check_models(rows: Sequence[PlacementRow], models: Mapping[str, Path]) -> No
 
 
 def _by_node(rows: Sequence[PlacementRow], models: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
-    """By node the models that are loaded there. All but the pools have the policy, the router for its tokenizer."""
+    """Return the models loaded on each node. Units other than pools load the policy (the router its tokenizer)."""
     wanted: dict[str, dict[str, Path]] = {}
     for row in rows:
         section = row.demand.section.removesuffix(".engine")
@@ -54,7 +54,12 @@ def _absent(folders: Sequence[Path]) -> list[Path]:
 
 
 def refuse_absent(wanted: Mapping[str, Mapping[str, Path]], absent: Mapping[str, Sequence[Path] | str]) -> None:
-    """`wanted`: per node folders by setting; `absent`: per node those that it has not, or why it has not said so."""
+    """Raise BadInput for the first missing model folder.
+
+    Args:
+        wanted: Per node, folders by setting.
+        absent: Per node, its missing folders, or the reason why it did not answer.
+    """
     for node, folders in sorted(wanted.items()):
         missing = absent[node]
         for setting, folder in sorted(folders.items()):
@@ -62,6 +67,6 @@ def refuse_absent(wanted: Mapping[str, Mapping[str, Path]], absent: Mapping[str,
                 raise BadInput(
                     setting,
                     str(folder),
-                    f"node {node} has no such folder; set HF_HOME and HAMR_CACHE to folders that all nodes see, or "
+                    f"node {node} lacks this folder; set HF_HOME and HAMR_CACHE to folders that all nodes see, or "
                     "give a model's folder in one",
                 )

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster as `hamr.cluster.placement` sees them, and places reserved on them."""
+"""Nodes of a Ray cluster as input of `hamr.cluster.placement`, and reservations on them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """A Ray placement group; whoever it was given to has its bundles from `first` on."""
+    """A Ray placement group. Its owner uses the bundles from `first` on."""
 
     group: Any
     first: int = 0
 
 
 def cluster_nodes(*, free_only: bool = True) -> list[Node]:
-    """The live nodes and what is free on each now, or what each has in all. Nodes with the same address (several on one
-    machine) are told apart by the start of their id."""
+    """Return the live nodes with their free or total resources.
+
+    Nodes with the same address (several on one machine) are distinguished by the start of their id.
+    """
     import ray
     from ray._private.state import available_resources_per_node
 
@@ -46,14 +48,14 @@ def cluster_nodes(*, free_only: bool = True) -> list[Node]:
 
 
 def node_ids() -> dict[str, str]:
-    """The id of every live node, by its name."""
+    """Return the id of every live node, by its name."""
     import ray
 
     return {name: node for node, name in _names([node for node in ray.nodes() if node["Alive"]]).items()}
 
 
 def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """A name for people for each node's id."""
+    """Return a readable name for each node's id."""
     addresses = [node["NodeManagerAddress"] for node in nodes]
     return {
         node["NodeID"]: address if addresses.count(address) == 1 else f"{address}#{node['NodeID'][:6]}"
@@ -62,13 +64,13 @@ def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 async def reserve_learners(config: Config, timeout_s: float) -> tuple[Reservation | None, Reservation | None]:
-    """Places for the trainers and for the rollout workers, before anything else takes the room.
+    """Reserve resources for the trainers and the rollout workers, before anything else uses them.
 
-    Raises CapacityError when the cluster has not placed them within `timeout_s`; nothing stays reserved then.
+    Raises CapacityError if the cluster does not place them within `timeout_s`; then nothing stays reserved.
     """
     wanted = learners(config)
     if any(not bundle for demand in wanted for bundle in demand.bundles()):
-        return None, None  # Ray reserves nothing for an actor that takes nothing
+        return None, None  # Ray reserves nothing for an actor without resources
     places: list[Reservation] = []
     try:
         for demand in wanted:
@@ -84,7 +86,7 @@ async def reserve_learners(config: Config, timeout_s: float) -> tuple[Reservatio
 
 
 async def _reserve(demand: ResourceRequest, timeout_s: float) -> Reservation:
-    """One bundle for each actor of `demand`."""
+    """Reserve one bundle for each actor of `demand`."""
     from ray.util.placement_group import placement_group
 
     bundles = demand.bundles()
@@ -96,8 +98,8 @@ async def _reserve(demand: ResourceRequest, timeout_s: float) -> Reservation:
         release(place)
         if not isinstance(e, TimeoutError):
             raise
-        remedy = f"no place for {len(bundles)} actors that take {demand.each()} ({demand.strategy}) within "
-        remedy += f"{timeout_s:g} s; give the cluster room, or raise cluster.start_timeout_s"
+        remedy = f"cannot place {len(bundles)} actors that need {demand.each()} ({demand.strategy}) within "
+        remedy += f"{timeout_s:g} s; add resources to the cluster, or raise cluster.start_timeout_s"
         raise CapacityError(demand.key, "shared_memory" if demand.parts else demand.count, remedy) from None
     return place
 
@@ -107,7 +109,7 @@ async def _ready(group: Any) -> None:
 
 
 def release(place: Reservation | None) -> None:
-    """Gives a reserved place back; a second time does nothing."""
+    """Release a reservation. Later calls do nothing."""
     import ray
     from ray.util.placement_group import remove_placement_group
 
@@ -116,7 +118,7 @@ def release(place: Reservation | None) -> None:
 
 
 def at(place: Reservation | None, unit: int, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Actor options that put unit `unit` into its bundle. Without a place, the labels choose the node."""
+    """Return actor options that put unit `unit` into its bundle. Without a reservation, the labels select the node."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     if place is None:
@@ -127,7 +129,7 @@ def at(place: Reservation | None, unit: int, labels: Mapping[str, str]) -> dict[
 
 @dataclass(frozen=True, kw_only=True)
 class Versions:
-    """What has to be the same in all processes of a run."""
+    """Versions that must be the same in all processes of a run."""
 
     python: str
     ray: str
@@ -141,9 +143,10 @@ class Versions:
 
 
 def check_alike(timeout_s: float) -> None:
-    """Asks every node what is installed there. Raises BadInput for one that has something else than this process.
+    """Check that every node has the same versions as this process. Raises BadInput if not.
 
-    A node that does not answer within `timeout_s` is named too: its Python may be unable to read what it is sent.
+    A node that does not answer within `timeout_s` is reported too, because its Python may be unable to read the
+    request.
     """
     nodes = node_ids()
     found = ask_nodes(list(nodes.values()), timeout_s, _versions)
@@ -151,7 +154,7 @@ def check_alike(timeout_s: float) -> None:
 
 
 def ask_nodes(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
-    """By node id the answer of a process there to `question(*args)`, or why there is none within `timeout_s`."""
+    """Run `question(*args)` on each node. Return by node id its result, or the reason for a missing answer."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -175,10 +178,10 @@ def _versions() -> Versions:
 
 
 def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
-    """`found`: per node its versions, or why it has not said them. Raises BadInput for the first that differs."""
+    """Raise BadInput for the first node with other versions. `found` has per node its versions or an error."""
     for node, versions in sorted(found.items()):
         if isinstance(versions, str):
-            remedy = "cannot say what it has; install the same as on the others (or its memory is full)"
+            remedy = "cannot report its versions; install the same as on the others, or free memory on it"
             raise BadInput(f"node {node}", versions, remedy)
         for name in ("python", "ray", "hamr"):
             there, ours = getattr(versions, name), getattr(here, name)

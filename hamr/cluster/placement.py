@@ -1,7 +1,7 @@
-"""A run put onto the nodes of a cluster on paper, and refused before anything starts where it does not fit.
+"""Placement plan of a run on the nodes of a cluster, checked before anything starts.
 
-Ray waits for ever for an actor that no node can hold. Here every unit gets a node first, by Ray's own rules (a unit
-lies on one node; labels and resources have to fit), and what does not fit is one line.
+Ray waits indefinitely for an actor that no node can hold. Here every unit is assigned a node first, by Ray's own rules
+(a unit is on one node; labels and resources have to fit). A failure is reported in one line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node and what is free on it."""
+    """A node and its free resources."""
 
     name: str
     resources: Mapping[str, float]
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRow:
-    """How many of a demand lie where."""
+    """Number of units of a demand on each node."""
 
     demand: ResourceRequest
     placed: Mapping[str, int]
@@ -39,9 +39,12 @@ class PlacementRow:
 
 
 def check_capacity(wanted: Sequence[ResourceRequest], available: Mapping[str, float]) -> None:
-    """Refuse what the cluster as a whole cannot hold. `available` has Ray's resource names (logical units).
+    """Raise CapacityError if the cluster as a whole is too small.
 
     The error names the largest consumer of the short resource, both numbers, and the count that would fit.
+
+    Args:
+        available: Amounts by Ray's resource names (logical units).
     """
     for resource in dict.fromkeys(name for d in wanted for name in d.resources):
         have = available.get(resource, 0.0)
@@ -51,27 +54,27 @@ def check_capacity(wanted: Sequence[ResourceRequest], available: Mapping[str, fl
         largest = max(wanted, key=lambda d: d.count * d.resources.get(resource, 0.0))
         each = largest.resources[resource]
         fits = max(0, int((have - (need - largest.count * each)) / each + SLACK))
-        reduce = f"lower it to {fits} or less" if fits else "lower it and what else the run asks for"
+        reduce = f"lower it to {fits} or less" if fits else "lower it and the run's other requests"
         more = "cluster.num_cpus" if resource == "CPU" else f"the cluster's {resource}s"
         raise CapacityError(
             largest.key,
             largest.count,
-            f"{largest.count} x {each:g} {resource} of the {need:g} that the run asks for, and the cluster has {have:g}"
+            f"{largest.count} x {each:g} {resource} of the {need:g} that the run requests, but the cluster has {have:g}"
             f"; {reduce}, or raise {more} to {need:g}",
         )
 
 
 def check_placement(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]:
-    """The plan: every unit of a run on a node. Raises CapacityError with the key, its value and what to change.
+    """Return the plan of a run. Raises CapacityError with the key, its value and the remedy.
 
-    First what no node could hold even alone, then what all nodes together do not have, then what is left over when
-    the rest lies where it best does.
+    It checks first for units that no node can hold, then for resources that all nodes together lack, then for units
+    that do not fit beside the others.
     """
     return _check_fit(demands(config), _units(config), nodes)
 
 
 def check_demands(wanted: Sequence[ResourceRequest], nodes: Sequence[Node]) -> list[PlacementRow]:
-    """The same for what has no trainers and rollout workers that belong together."""
+    """Return the plan of demands other than trainers and rollout workers, which belong together."""
     return _check_fit(wanted, wanted, nodes)
 
 
@@ -96,7 +99,7 @@ def _check_fit(
 
 
 def plan(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]:
-    """Where everything of a run would lie, as far as there is room."""
+    """Place all units of a run, as far as resources suffice."""
     return place(_units(config), nodes)
 
 
@@ -116,7 +119,7 @@ def _check_one_fits(demand: ResourceRequest, nodes: Sequence[Node]) -> None:
     allowed = [node for node in nodes if matches(node.labels, demand.labels)]
     if not allowed:
         there = sorted({f"{k}={v}" for n in nodes for k, v in n.labels.items() if k in demand.labels})
-        remedy = f"no node has these labels; for these keys there is {', '.join(there) if there else 'none'}"
+        remedy = f"no node has these labels; the nodes' values of these keys: {', '.join(there) if there else 'none'}"
         raise CapacityError(f"{demand.section}.node_labels", dict(demand.labels), f"{remedy}; correct them")
     if any(_fits(demand, node.resources) for node in allowed):
         return
@@ -128,10 +131,12 @@ def _check_one_fits(demand: ResourceRequest, nodes: Sequence[Node]) -> None:
                 f"lower it to {most:g} or less, or add a node that has {amount:g}" if most else "add a node that has"
             )
             raise CapacityError(
-                demand.setting(resource), amount, f"{where} has so much {resource} free, the most is {most:g}; {remedy}"
+                demand.setting(resource),
+                amount,
+                f"{where} has that much {resource} free (at most {most:g}); {remedy}",
             )
     each = demand.each()
-    raise CapacityError(demand.key, demand.count, f"each wants {each} on one node, and no node has all of it free")
+    raise CapacityError(demand.key, demand.count, f"each needs {each} on one node, and no node has all of it free")
 
 
 def _left_over(row: PlacementRow, rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
@@ -147,18 +152,18 @@ def _left_over(row: PlacementRow, rows: Sequence[PlacementRow], nodes: Sequence[
         limits.append("only on nodes with its labels")
     bound = f" ({', '.join(limits)})" if limits else ""
     return (
-        f"{found} of them find a place beside the rest{bound}; each wants {demand.each()} on one node, and "
-        f"what is left is {left}; lower it{f' to {found} or less' if found else ''}, or add nodes"
+        f"only {found} of them fit beside the rest{bound}; each needs {demand.each()} on one node, and "
+        f"the free resources are {left}; lower it{f' to {found} or less' if found else ''}, or add nodes"
     )
 
 
 def place(wanted: Sequence[ResourceRequest], nodes: Sequence[Node]) -> list[PlacementRow]:
-    """Every demand on nodes, as far as they go; rows in the order of `wanted`.
+    """Place every demand as far as resources suffice. Return rows in the order of `wanted`.
 
-    Who has the fewest places chooses first: units with GPUs, the largest before others, then those that need a special
-    resource or label, then what has to lie together. `pack`
-    fills the node that has most of its kind already, `spread` takes the one that has fewest; both then the fullest
-    that still holds one, so that large gaps stay whole. A greedy plan may miss one that exists; so does Ray.
+    Units with the fewest possible nodes are placed first: those with GPUs, the largest first, then those that need a
+    special resource or label, then those that must be on one node. `pack` prefers the node with most units of the same
+    kind, `spread` the one with fewest. Both then prefer the fullest node that still fits, to keep large gaps whole. A
+    greedy plan may miss an existing solution, as may Ray.
     """
     free = {node.name: dict(node.resources) for node in nodes}
     labels = {node.name: node.labels for node in nodes}
@@ -204,7 +209,7 @@ def _size(demand: ResourceRequest) -> tuple[float, ...]:
 
 
 def _rest(room: Mapping[str, float]) -> tuple[float, ...]:
-    """What a node has left, GPUs first: a unit without GPUs stays away from nodes that have some."""
+    """Return the sort key of a node's remaining resources, GPUs first, so that CPU units avoid GPU nodes."""
     return room.get("GPU", 0.0), room.get("CPU", 0.0)
 
 
@@ -226,7 +231,7 @@ def _free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> dict[str, dict
 
 
 def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a node with `labels` is one that `wanted` selects: `a`, `!a`, `in(a,b)`, `!in(a,b)`, as Ray reads them.
+    """Return whether a node with `labels` matches `wanted`, by Ray's operators `a`, `!a`, `in(a,b)`, `!in(a,b)`.
 
     A label that the node does not have is unequal to everything.
     """
@@ -241,7 +246,7 @@ def matches(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def plan_lines(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> list[str]:
-    """The plan as a table: who, how many, what each takes, where."""
+    """Format the plan as a table: key, count, resources, nodes."""
     cells = [
         (row.demand.section.removesuffix(".engine"), str(row.demand.count), row.demand.each(), _where(row))
         for row in rows
@@ -255,7 +260,7 @@ def plan_lines(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> list[str]
 
 def _where(row: PlacementRow) -> str:
     text = ", ".join(f"{count} on {name}" for name, count in row.placed.items())
-    return ", ".join(part for part in (text, f"{row.missing} nowhere yet" if row.missing else "") if part)
+    return ", ".join(part for part in (text, f"{row.missing} not placed" if row.missing else "") if part)
 
 
 def _all_free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
@@ -264,12 +269,12 @@ def _all_free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
 
 
 def _amount_text(room: Mapping[str, float], names: Iterable[str]) -> str:
-    # Sums of tenths are a hair off; nobody wants to read 1.9000000000000004.
+    # Round sums of tenths, to avoid 1.9000000000000004.
     known = [f"{round(room[name], 6):g} {name}" for name in names if name in room]
     return " + ".join(known) if known else "nothing"
 
 
 def describe_placement(config: Config, nodes: Sequence[Node]) -> list[str]:
-    """The plan of a run as lines. Raises CapacityError where it does not fit, unless the cluster is elastic."""
+    """Format the plan of a run. Raises CapacityError if it does not fit, unless the cluster is elastic."""
     rows = plan(config, nodes) if config.cluster.elastic else check_placement(config, nodes)
     return plan_lines(rows, nodes)

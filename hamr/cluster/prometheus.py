@@ -1,4 +1,4 @@
-"""A run's figures as gauges of Ray's, which every node exports to Prometheus."""
+"""Prometheus sink: a run's metrics as Ray gauges, which every node exports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hamr.telemetry.sinks import FiguresOnly
 
 
 class PrometheusSink(FiguresOnly):
-    """Needs a running Ray by the time of the first figure. A gauge keeps its last value as long as this process lives.
+    """Prometheus sink. Needs a running Ray at the first metric. A gauge keeps its last value while this process lives.
 
-    `gauge` makes one from (name, description, tag_keys): Ray's, unless a test has its own.
+    Args:
+        gauge: Creates a gauge from (name, description, tag_keys). Ray's by default; tests pass their own.
     """
 
     def __init__(self, run: str, *, gauge: Callable[..., Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a run reserves of a cluster, counted from its configuration."""
+"""Resources that a run reserves on a cluster, derived from its configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import Config, TrainerConfig
 
 OPENAI_POOL_CPUS = 0.1
-"""A replica of an `openai` pool only waits for the endpoint."""
+"""CPUs of a replica of an `openai` pool, which only waits for the endpoint."""
 
 Strategy = Literal["pack", "strict_pack", "spread"]
 KEYS = {"CPU": "num_cpus", "GPU": "num_gpus"}
@@ -19,8 +19,10 @@ KEYS = {"CPU": "num_cpus", "GPU": "num_gpus"}
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """`count` actors of one kind, each with these logical resources on one node. `key` is the setting to change,
-    `section` the one that has the resources. At most `per_node` of them lie on one node."""
+    """`count` actors of one kind, each with these logical resources on one node.
+
+    `key` is the setting of the count, `section` the one of the resources. At most `per_node` of them are on one node.
+    """
 
     key: str
     section: str
@@ -30,7 +32,7 @@ class ResourceRequest:
     strategy: Strategy = "spread"
     per_node: int | None = None
     parts: tuple[ResourceRequest, ...] = ()
-    """What one unit is made of, if of several actors."""
+    """Parts of one unit, if it consists of several actors."""
 
     @property
     def cpus(self) -> float:
@@ -41,20 +43,20 @@ class ResourceRequest:
         return self.resources.get("GPU", 0.0)
 
     def setting(self, resource: str) -> str:
-        """The key that says how much of `resource` one of them takes."""
+        """Return the key that sets the amount of `resource` per actor."""
         return f"{self.section}.{KEYS.get(resource, f'custom_resources.{resource}')}"
 
     def each(self) -> str:
-        """`4 CPU + 1 GPU`."""
+        """Resources of one unit as text, e.g. `4 CPU + 1 GPU`."""
         return " + ".join(f"{round(amount, 6):g} {name}" for name, amount in self.resources.items()) or "nothing"
 
     def bundles(self) -> list[dict[str, float]]:
-        """The resources of every actor."""
+        """Return the resources of every actor."""
         return [dict(d.resources) for d in self.parts or (self,) for _ in range(d.count)]
 
 
 def demands(config: Config) -> list[ResourceRequest]:
-    """What a run of `config` reserves. An autoscaled pool counts with its minimum: more only where there is room."""
+    """Return the reservations of a run of `config`. An autoscaled pool counts with its minimum."""
     rollout = config.rollout
     wanted = [
         trainer_demand(config.trainer),
@@ -72,7 +74,7 @@ def demands(config: Config) -> list[ResourceRequest]:
 
 
 def trainer_demand(trainer: TrainerConfig) -> ResourceRequest:
-    """What the trainer group reserves."""
+    """Return the reservation of the trainer group."""
     return ResourceRequest(
         key="trainer.ranks",
         section="trainer",
@@ -84,13 +86,15 @@ def trainer_demand(trainer: TrainerConfig) -> ResourceRequest:
 
 
 def router_demand(router: RouterConfig) -> ResourceRequest:
-    """What the router reserves."""
+    """Return the reservation of the router."""
     return ResourceRequest(key="router.num_cpus", section="router", count=1, resources={"CPU": router.num_cpus})
 
 
 def learners(config: Config) -> list[ResourceRequest]:
-    """Trainers and engines as they have to lie: rank i beside engine i where they share a GPU, and all on one node
-    where the weights pass through its memory."""
+    """Return the joint reservation of trainers and engines.
+
+    Rank i is beside engine i if they share a GPU. All are on one node if weights pass through its memory.
+    """
     trainer, rollout, *_ = demands(config)
     apart = [trainer, rollout]
     if config.rollout.colocated:
@@ -133,20 +137,20 @@ def pool_demand(name: str, pool: PoolConfig) -> ResourceRequest:
 
 
 def replica_resources(pool: PoolConfig) -> dict[str, float]:
-    """Logical resources of one replica of `pool`, by Ray's names."""
+    """Return the logical resources of one replica of `pool`, by Ray's names."""
     if pool.type == "openai":
         return {"CPU": OPENAI_POOL_CPUS, **pool.engine.custom_resources}
     return amounts(pool.engine)
 
 
 def amounts(footprint: FootprintConfig) -> dict[str, float]:
-    """Resources by Ray's names; what is zero is left out."""
+    """Return resources by Ray's names, without zeros."""
     named = {"CPU": footprint.num_cpus, "GPU": footprint.num_gpus, **footprint.custom_resources}
     return {name: amount for name, amount in named.items() if amount}
 
 
 def ray_options(resources: Mapping[str, float]) -> dict[str, object]:
-    """`resources` as the options of a Ray actor."""
+    """Convert `resources` to the options of a Ray actor."""
     others = {name: amount for name, amount in resources.items() if name not in KEYS}
     known: dict[str, object] = {key: resources.get(name, 0.0) for name, key in KEYS.items()}
     return known | ({"resources": others} if others else {})

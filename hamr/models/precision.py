@@ -1,6 +1,6 @@
 """Speed of matrix products on this CPU, by number format.
 
-`python -m hamr.models.precision` prints the figures as JSON; `hamr doctor` runs it in a process of its own, so that a
+`python -m hamr.models.precision` prints the figures as JSON. `hamr doctor` runs it in a separate process, so that a
 broken installation of torch does not break the command.
 """
 
@@ -57,7 +57,7 @@ class Computation:
 
 
 def computations(config: Config) -> list[Computation]:
-    """Return what an RL run computes: the rollout engines, the trainer and the pools that hamr serves."""
+    """Return the computations of an RL run: the rollout engines, the trainer and the pools that hamr serves."""
     engine = config.rollout.engine
     pools = {name: pool for name, pool in config.pools.items() if pool.type != "openai"}
     return [
@@ -72,7 +72,7 @@ def trainer_computation(config: Config) -> Computation:
 
 
 def precision_notes(parts: Sequence[Computation]) -> list[str]:
-    """Return the resolved number formats as one line, and one warning where bfloat16 is emulated."""
+    """Return the resolved number formats as one line, and a warning if bfloat16 is emulated."""
     notes = ["dtype: " + ", ".join(f"{p.part} {p.dtype}" for p in parts)]
     emulated = [p.part for p in parts if p.dtype == "bfloat16" and not p.on_gpu]
     if emulated and not cpu_has_bfloat16():

@@ -1,8 +1,8 @@
-"""The bundled model `tiny`: a random Qwen3 of about a million parameters with a byte-level BPE tokenizer.
+"""Bundled model `tiny`: a random Qwen3 of about a million parameters with a byte-level BPE tokenizer.
 
-Same file layout, chat template and code paths as the real thing, in seconds and without a download: what the tests
-and `experiment=smoke` run on. Both parts are deterministic: the tokenizer is trained on the words below, the weights
-come from a fixed seed.
+It has the file layout, chat template and code paths of a real model, but is built in seconds without a download. The
+tests and `experiment=smoke` use it. Both parts are deterministic: the tokenizer is trained on the words below, the
+weights come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ JSON_PIECES = (
 
 
 def build_tiny(out: Path) -> None:
-    """Writes the model into `out`: bf16 safetensors, `config.json`, tokenizer and chat template."""
+    """Write the model to `out`: bf16 safetensors, `config.json`, tokenizer and chat template."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
@@ -114,8 +114,10 @@ def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is impor
 
 
 def _corpus() -> Iterator[str]:
-    """Every word at a line's start and after a space, in lower case and capitalised; the verdict labels most often,
-    so that each of them becomes one token."""
+    """Yield every word at a line's start and after a space, in lower case and capitalised.
+
+    The verdict labels are the most frequent, so that each of them becomes one token.
+    """
     words = WORDS.split()
     for _ in range(3):
         for word in words:

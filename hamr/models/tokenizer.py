@@ -1,7 +1,7 @@
-"""A thin tokenizer that loads in milliseconds: the `tokenizers` core and a Jinja chat template, without torch.
+"""Lightweight tokenizer that loads in milliseconds: the `tokenizers` core and a Jinja chat template, without torch.
 
-The router, the driver and the scorers all count and encode; none of them should pay seconds of imports for it.
-`tests/unit/models/test_tokenizer.py` holds its output equal to transformers'.
+It spares the router, the driver and the scorers seconds of imports. `tests/unit/models/test_tokenizer.py` checks that
+its output equals transformers'.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class Tokenizer:
-    """Text to ids and back. `encode` adds no special tokens: the chat template writes its own."""
+    """Converts text to ids and back. `encode` adds no special tokens; the chat template contains its own."""
 
     def __init__(
         self, core: tokenizers.Tokenizer, *, eos_token: str, chat_template: str | None, special: Mapping[str, str]
@@ -40,20 +40,25 @@ class Tokenizer:
         return self.core.encode(text, add_special_tokens=False).ids
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
-        """`encode` with where each token stands in the text: (id, start, end), in characters. The tokens of a character
-        that takes several have the same place."""
+        """Return `encode`'s ids with their positions: (id, start, end), in characters.
+
+        All tokens of a character that needs several have the same position.
+        """
         encoded = self.core.encode(text, add_special_tokens=False)
         return [(token, *span) for token, span in zip(encoded.ids, encoded.offsets, strict=True)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens left out."""
+        """Return the text of `ids` without special tokens."""
         return self.core.decode(list(ids), skip_special_tokens=True)
 
     def chat_text(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
     ) -> str:
-        """The chat template filled with `messages` ({"role", "content"}); raises BadInput where the model has none.
-        `thinks=False`: whoever answers is to do so at once; templates such as Qwen3's then write an empty thought."""
+        """Fill the chat template with `messages` ({"role", "content"}). Raises BadInput if the model has none.
+
+        With `thinks=False` the model is to answer without reasoning; templates such as Qwen3's then write an empty
+        thought.
+        """
         given = {**self._special, **({} if thinks else {"enable_thinking": False})}
         return self._template.render(
             messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
@@ -72,7 +77,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that no text of a turn may hold: ends of turns, roles, padding."""
+        """Tokens that the text of a turn must not contain: ends of turns, roles, padding."""
         return frozenset(i for i, token in self.core.get_added_tokens_decoder().items() if token.special)
 
     @cached_property
@@ -84,9 +89,9 @@ class Tokenizer:
 
 @lru_cache(maxsize=8)
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a model folder; loaded once per process and folder.
+    """Load the tokenizer of a model folder, once per process and folder.
 
-    A folder without `tokenizer.json` goes through transformers once (slow, imports torch).
+    A folder without `tokenizer.json` is converted by transformers once (slow, imports torch).
     """
     import tokenizers
 
@@ -116,12 +121,12 @@ def _convert_tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _token_text(value: str | Mapping[str, Any]) -> str:
-    """Special tokens are written either as text or as {"content": text, ...}."""
+    """Return the text of a special token, which is written either as text or as {"content": text, ...}."""
     return value if isinstance(value, str) else str(value["content"])
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template beside the tokenizer, or inside its settings (one, or a list of named ones)."""
+    """Return the template beside the tokenizer, or inside its settings (one, or a list of named ones)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -134,7 +139,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    """The environment that published chat templates are written for, sandboxed: a template is somebody else's code."""
+    """Return the Jinja environment that published chat templates expect, sandboxed as for any foreign code."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
@@ -152,4 +157,4 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _raise(message: str) -> NoReturn:
-    raise BadInput("messages", message, "the model's chat template refuses these messages; change their order or roles")
+    raise BadInput("messages", message, "the model's chat template rejects these messages; change their order or roles")

@@ -1,5 +1,4 @@
-"""The parts of weight transfer that know neither Ray nor a trainer: files in shared memory, NCCL's settings, and the
-comparison of two models' log-probabilities."""
+"""Weight transfer without Ray or a trainer: shared-memory files, NCCL settings, comparison of log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ PREFIX = "hamr-weights-"
 
 
 def weight_file(directory: str | Path, run: str) -> Path:
-    """`<directory>/hamr-weights-<pid>-<run>.safetensors`; the pid says whose it is."""
+    """Return `<directory>/hamr-weights-<pid>-<run>.safetensors`; the pid identifies the owner."""
     return Path(directory) / f"{PREFIX}{os.getpid()}-{run}.safetensors"
 
 
 def sweep_stale(directory: str | Path) -> list[Path]:
-    """Removes weight files of runs on this host whose process is gone; returns them. Others' files stay."""
+    """Remove and return the weight files of this host's runs whose process has ended. Keep all others."""
     removed = []
     for file in Path(directory).glob(f"{PREFIX}*.safetensors"):
         owner = file.name.removeprefix(PREFIX).partition("-")[0]
@@ -34,7 +33,7 @@ def sweep_stale(directory: str | Path) -> list[Path]:
 
 
 def check_shared_room(directory: str | Path, wanted: int) -> None:
-    """Refuses shared memory of this host that cannot hold `wanted` bytes. Raises BadInput."""
+    """Raise BadInput if this host's shared memory cannot hold `wanted` bytes."""
     free = shutil.disk_usage(directory).free if Path(directory).is_dir() else 0
     if free < wanted:
         room = f"{free / 1e9:.1f} GB free on {socket.gethostname()}, {wanted / 1e9:.1f} GB needed"
@@ -49,9 +48,9 @@ class LogprobGap(NamedTuple):
 
 
 def logprob_gap(engine: Sequence[float], trainer: Sequence[float]) -> LogprobGap:
-    """How far the engine's and the trainer's log-probabilities of the same tokens are apart.
+    """Return the difference of the engine's and the trainer's log-probabilities of the same tokens.
 
-    No tokens: 0. Tokens at which both say minus infinity agree.
+    Without tokens it is 0. Tokens at which both are minus infinity agree.
     """
     if len(engine) != len(trainer):
         raise ValueError(f"{len(engine)} engine and {len(trainer)} trainer log-probabilities; they must be of one text")
@@ -63,7 +62,7 @@ def logprob_gap(engine: Sequence[float], trainer: Sequence[float]) -> LogprobGap
 
 
 class NcclAddress(NamedTuple):
-    """Where trainer rank 0 and the engines' workers meet. `world_size` counts the sender and every vLLM worker."""
+    """Rendezvous of trainer rank 0 and the engines' workers. `world_size` counts the sender and every vLLM worker."""
 
     host: str
     port: int
@@ -71,17 +70,23 @@ class NcclAddress(NamedTuple):
 
 
 def nccl_address(meeting_point: tuple[str, int], engines: int, tensor_parallel_size: int) -> NcclAddress:
-    """`meeting_point`: host and port of the sender, which listens there. Rank 0 is the trainer, then come `engines` x
-    `tensor_parallel_size` workers."""
+    """Build the address of a transfer. Rank 0 is the trainer, then come `engines` x `tensor_parallel_size` workers.
+
+    Args:
+        meeting_point: Host and port on which the sender listens.
+    """
     return NcclAddress(*meeting_point, 1 + engines * tensor_parallel_size)
 
 
 class NcclSender:
-    """The trainer's end: lives in each trainer rank. Rank 0 sends, the others only take part in the gather.
+    """Sending side; one in each trainer rank. Rank 0 sends, the others only take part in the gather.
 
-    `weights` yields every (name, full tensor) afresh at each call, the tied head included; `metadata` says the same
-    as (name, dtype, shape) without gathering. `client` speaks to the engines (hamr.trainer.weight_sync.RolloutClient).
-    Building it blocks until every engine has joined.
+    The constructor blocks until every engine has joined.
+
+    Args:
+        weights: Yields every (name, full tensor) at each call, the tied head included.
+        metadata: Returns the same as (name, dtype, shape) without gathering.
+        client: Drives the engines (hamr.trainer.weight_sync.RolloutClient).
     """
 
     def __init__(
@@ -99,7 +104,7 @@ class NcclSender:
         )
 
     def send(self) -> None:
-        """One update: start, broadcast, finish. The engines' version is committed by whoever asked for it."""
+        """Send one update: start, broadcast, finish. The caller commits the engines' version."""
         self._engine.send_weights()
 
     def close(self) -> None:
@@ -107,7 +112,7 @@ class NcclSender:
 
 
 def trainer_info(address: NcclAddress, rank: int) -> Any:
-    """vLLM's settings of the sending side."""
+    """Return vLLM's settings of the sending side."""
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     return NCCLTrainerInitInfo(
@@ -116,10 +121,10 @@ def trainer_info(address: NcclAddress, rank: int) -> Any:
 
 
 def engine_init(init_info: Mapping[str, Any], engine: int, tensor_parallel_size: int) -> dict[str, Any]:
-    """The receiving side's settings for engine number `engine`.
+    """Return the receiving side's settings for engine number `engine`.
 
-    vLLM numbers the workers of one engine; engines that are independent of each other would all take rank 1, so each
-    gets its own offset behind the sender.
+    vLLM numbers the workers within an engine, so independent engines would all use rank 1. Each gets its own offset
+    after the sender.
     """
     return {**init_info, "rank_offset": 1 + engine * tensor_parallel_size}
 
@@ -128,7 +133,7 @@ def weight_source(
     metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
     weights: Callable[[], Iterator[tuple[str, Any]]],
 ) -> Any:
-    """vLLM's WeightSource over two functions; its base class can only be named once vLLM is imported."""
+    """Wrap two functions as vLLM's WeightSource, whose base class exists only once vLLM is imported."""
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Source(WeightSource):

@@ -1,11 +1,11 @@
-"""A circuit breaker: whether a pool may be asked, from how its last questions ended. Pure; the clock is injected.
+"""Circuit breaker of a pool, over a sliding window of recent answers. Pure; the clock is injected.
 
-    closed --share of failures over a window--> open --cool-down--> half open --all probes answered--> closed
-                                                  ^----------------one probe failed----------'
+    closed --failure rate over a window--> open --cool-down--> half open --all probes answered--> closed
+                                              ^----------------one probe failed----------'
 
-The published breakers for Python count failures in a row or since a reset, one process-wide object per callee, and
-wrap the call. Here a pool that answers every second question must open too (its failures are never in a row), what
-counts is a typed answer and no exception, and a refusal has to say how long it holds.
+Published circuit breakers for Python count consecutive failures or failures since a reset, use one process-wide object
+per callee, and wrap the call. Here the breaker must also open for a pool that fails every second question (its failures
+are never consecutive). It counts typed answers rather than exceptions, and a refusal reports for how long it holds.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from hamr.config.faults import BreakerConfig
 State = Literal["closed", "open", "half_open"]
 
 PROBING_S = 1.0
-"""What a refusal says while the probes are under way: they end when they end."""
+"""Retry delay that a refusal reports while probes are under way, whose duration is unknown."""
 
 
 class Breaker:
-    """`admit` before each question, `settle` after it. Not thread-safe; lives in one event loop."""
+    """Circuit breaker. Call `admit` before and `settle` after each question. Not thread-safe; use in one event loop."""
 
     def __init__(self, config: BreakerConfig, clock: Callable[[], float]) -> None:
-        """`clock` in seconds, monotonic."""
+        """Create a closed breaker. `clock` returns monotonic seconds."""
         self._config, self._clock = config, clock
         self._ended: deque[tuple[float, bool]] = deque()
         self._failed = 0
         self._era = 0
-        """Goes up at every change of state: what was admitted in another era says nothing about this one."""
+        """Number of state changes. Results of questions admitted in an earlier era are ignored."""
         self._open_until: float | None = None
         self._probes_out = self._probes_answered = 0
         self._half_open = False
@@ -44,7 +44,7 @@ class Breaker:
         return "closed" if self._open_until is None else "open"
 
     def admit(self) -> int | None:
-        """A ticket for one question, or None: refused. In the half-open state at most `probes` are out at a time."""
+        """Return a ticket for one question, or None if refused. At most `probes` are out at a time if half-open."""
         state = self.state
         if state == "open":
             return None
@@ -58,13 +58,13 @@ class Breaker:
         return self._era
 
     def retry_in_s(self) -> float:
-        """After a refusal: seconds until asking again may help."""
+        """Return the seconds after a refusal until a retry may succeed."""
         if self._open_until is None or self._half_open:
             return PROBING_S
         return max(0.0, self._open_until - self._clock())
 
     def settle(self, ticket: int, answered: bool | None) -> None:
-        """How an admitted question ended. None: nobody waited for its end, so it says nothing about the pool."""
+        """Record how an admitted question ended. None means it was cancelled, which says nothing about the pool."""
         if ticket != self._era:
             return
         if self._half_open:
@@ -89,7 +89,8 @@ class Breaker:
         while self._ended[0][0] < now - self._config.window_s:
             self._failed -= not self._ended.popleft()[1]
         count = len(self._ended)
-        # Only a failure opens: an old one that leaves the window must not turn a good answer into an outage.
+        # Only a failure opens the breaker: when an old failure leaves the window, a good answer must not cause an
+        # outage.
         if not answered and count >= self._config.min_count and self._failed >= self._config.failure_frac * count:
             self._open()
 
@@ -99,7 +100,7 @@ class Breaker:
         self.openings += 1
 
     def _turn(self) -> None:
-        """A new state starts with nothing known."""
+        """Reset the statistics on a change of state."""
         self._era += 1
         self._ended.clear()
         self._failed = 0

@@ -1,11 +1,11 @@
-"""The router's side of a pool: questions in, answers out, failures typed.
+"""Client of a scorer pool, used by the router: sends questions and returns answers with typed failures.
 
-Questions that arrive within `batch_wait_ms` travel together, because a Serve call costs about 2 ms however much it
-carries. With several replicas only questions of one group share a request, so that a group's common prompt prefix is
-computed on one replica.
+Questions that arrive within `batch_wait_ms` share a request, because a Serve call costs about 2 ms whatever its size.
+With several replicas only questions of one group share a request, so that a group's common prompt prefix is computed on
+one replica.
 
-When to ask a second replica beside the first, and when to ask nobody, is decided in `hamr.pools.hedging` and
-`hamr.pools.circuit_breaker`.
+`hamr.pools.hedging` decides when to send a hedged request to a second replica, `hamr.pools.circuit_breaker` when to
+send none.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 5.0
 STATUS_TIMEOUT_S = 5.0
 SECOND = "\x1f2"
-"""At the end of a session's name: to the replica after the one that the session belongs to."""
+"""Suffix of a session's name that routes to the replica after the one that owns the session."""
 
 
 def app_name(run: str, pool: str) -> str:
-    """Serve application of a pool; runs that share a cluster do not collide."""
+    """Return the name of a pool's Serve application, unique among the runs that share a cluster."""
     return f"hamr-{run}--{pool}"
 
 
 def split_app_name(app: str) -> tuple[str, str]:
-    """(run, pool) of an application; ("", "") if it is not one of hamr's pools."""
+    """Return (run, pool) of an application, or ("", "") if it is not one of hamr's pools."""
     run, mark, pool = app.removeprefix("hamr-").rpartition("--")
     return (run, pool) if mark and app.startswith("hamr-") else ("", "")
 
 
 def import_serve() -> ModuleType:
-    """Ray Serve, fit for busy machines and without its chatter, which is turned on for every process that imports it.
+    """Import Ray Serve with settings for busy machines, and without the logging that its import turns on.
 
-    Before it sends, Serve asks a replica how long its queue is, and passes over one that does not say so within
-    0.1 s. An engine that shares two cores with others often takes longer, and would idle although work is waiting.
+    Before it sends a request, Serve queries a replica's queue length and skips the replica if it does not respond
+    within 0.1 s. An engine that shares two cores with others often takes longer, and would idle although work is
+    waiting.
     """
     os.environ.setdefault("RAY_SERVE_QUEUE_LENGTH_RESPONSE_DEADLINE_S", "1.0")
     from ray import serve
@@ -67,7 +68,7 @@ def import_serve() -> ModuleType:
 
 @dataclass(kw_only=True, eq=False)
 class _Waiting:
-    """One asked question, until its future has an answer. Times are of the event loop's clock, in seconds."""
+    """One question whose future has no answer yet. Times are of the event loop's clock, in seconds."""
 
     question: Question
     answer: asyncio.Future[Answer]
@@ -77,16 +78,16 @@ class _Waiting:
 
 
 class _Again(Exception):
-    """Some questions of a request got no answer; another try may."""
+    """Some questions of a request got no answer and should be retried."""
 
 
 class PoolClient:
-    """Asks one pool. Lives in one event loop. `ask` never raises for a scorer's failure and never invents a score."""
+    """Client of one pool, for one event loop. `ask` never raises for a scorer's failure and never invents a score."""
 
     def __init__(self, name: str, config: PoolConfig, run: str, *, handle: Any = None) -> None:
-        """`handle`: what to send requests through, by default that of the pool's deployment."""
+        """Create a client. `handle` sends the requests; by default it is the handle of the pool's deployment."""
         self.name, self.config, self.run = name, config, run
-        # A pool that is not there (yet) is a failure of its questions, not of the router.
+        # A missing pool is a failure of its questions, not of the router.
         self._handle = handle or import_serve().get_deployment_handle(
             DEPLOYMENT, app_name=app_name(run, name), _check_exists=False
         )
@@ -102,11 +103,11 @@ class PoolClient:
         self._status: asyncio.Task[int] | None = None
 
     async def ask(self, question: Question) -> Answer:
-        """The pool's answer within `deadline_s`, else a failure: `timeout` or, when no replica runs, `unavailable`.
+        """Return the pool's answer within `deadline_s`, else a failure: `timeout`, or `unavailable` if no replica runs.
 
-        While the breaker is open that is said at once, and when asking again may help. No more questions are put than
-        the pool works on at a time: the others stand in line, where their deadline does not run. A pool that has more
-        to do than it can is slow, not sick.
+        While the circuit breaker is open, the failure is returned immediately with a retry delay. At most as many
+        questions are sent as the pool processes at a time. The others queue, and their deadline does not run in the
+        queue: an overloaded pool is slow, not failed.
         """
         with self._tally.waiting_one():
             async with self._gate:
@@ -119,7 +120,7 @@ class PoolClient:
         if ticket is None:
             self._tally.count_refusal()
             wait_s = self._breaker.retry_in_s()
-            detail = f"pool {self.name!r} has mostly failed of late and is left alone for another {wait_s:.0f} s"
+            detail = f"circuit breaker open for pool {self.name!r}; retry in {wait_s:.0f} s"
             return Answer(failure="unavailable", detail=detail, retry_in_s=wait_s)
         answered: bool | None = None
         try:
@@ -127,7 +128,7 @@ class PoolClient:
             answered = answer.failure not in ("timeout", "unavailable")
             return answer
         except asyncio.CancelledError:
-            # The response's own deadline passed: for whoever asked, that was a timeout. A close says nothing.
+            # The response's own deadline passed: to the caller that was a timeout. A close says nothing about the pool.
             answered = None if self._closed else False
             raise
         finally:
@@ -144,26 +145,26 @@ class PoolClient:
         elif len(gathering) == 1:
             self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
         if self._hedger:
-            self._hedger.asked(1)
+            self._hedger.record_sent(1)
         answer = await waiting.answer
         self._tally.count_answer(answer, retried=waiting.attempts > 1, seconds=loop.time() - waiting.asked)
         return answer
 
     def resize(self, replicas: int) -> None:
-        """The pool has (at most) so many replicas now: with several, a group's questions keep to one of them."""
+        """Set the pool's maximum number of replicas. With several, the questions of a group keep to one of them."""
         self._by_group = replicas > 1
         self._gate.resize(self.config.places_of(replicas))
 
     def metrics(self) -> dict[str, float]:
-        """Figures since the start: `PoolTally.metrics`."""
+        """Return metrics since the start: `PoolTally.metrics`."""
         return self._tally.metrics()
 
     def describe(self) -> dict[str, Any]:
-        """The pool's state as this client sees it now: `PoolTally.describe`."""
+        """Return the pool's state as seen by this client: `PoolTally.describe`."""
         return self._tally.describe()
 
     async def close(self) -> None:
-        """Give up on what is under way; whoever still waits is cancelled."""
+        """Cancel all requests under way and all callers that still wait."""
         self._closed = True
         self._gate.turn_away()
         for timer in self._timers.values():
@@ -185,7 +186,7 @@ class PoolClient:
         task.add_done_callback(lambda done: self._finish_send(done, batch))
 
     def _finish_send(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
-        """A bug in here must reach whoever asked, not leave them waiting for ever."""
+        """Pass an unexpected error on to the callers, so that they do not wait indefinitely."""
         self._sending.discard(task)
         bug = None if task.cancelled() else task.exception()
         for waiting in batch:
@@ -197,7 +198,7 @@ class PoolClient:
                 waiting.answer.set_exception(bug)
 
     async def _serve(self, batch: list[_Waiting], group: str) -> None:
-        """Bring every question of a batch to an answer: retries within the first one's deadline, then failures."""
+        """Answer every question of a batch: retry within the first one's deadline, then return failures."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
         left = list(batch)
@@ -219,13 +220,18 @@ class PoolClient:
             self._fail(left, "unavailable", str(e))
 
     async def _try(self, left: list[_Waiting], group: str, limit: asyncio.Timeout, *, first: bool) -> None:
-        """One request with the questions in `left`, or several where their endpoint limits how many it takes; the
-        answered ones leave the list. Raises _Again if some stay. What is spent in an endpoint's line moves the deadline
-        `limit`."""
-        # A second try drops the affinity: the replica it points to is dead or full.
+        """Send one request with the questions in `left`, or several if their endpoint limits the size of one.
+
+        Answered questions are removed from the list. Time spent waiting for the endpoint's rate limit extends the
+        deadline `limit`.
+
+        Raises:
+            _Again: Some questions remain.
+        """
+        # A retry drops the affinity: the replica it points to is dead or full.
         session = group if first and self._by_group else ""
         again, untried = [], left
-        # Whoever has given up by the time that an endpoint's line is through need not be asked for.
+        # Skip questions that were cancelled while waiting for the endpoint's rate limit.
         while untried := [one for one in untried if not one.answer.done()]:
             batch, answers = await self._take(untried, session, limit)
             untried = untried[len(batch) :]
@@ -243,8 +249,10 @@ class PoolClient:
     async def _take(
         self, waiting: list[_Waiting], session: str, limit: asyncio.Timeout
     ) -> tuple[list[_Waiting], list[Answer]]:
-        """The first of these questions, as many as may be asked now, with their answers; one that the endpoint refused,
-        and may take later, has `retry_in_s`."""
+        """Send as many of these questions as the rate limit admits; return them with their answers.
+
+        A question that the endpoint refused but may accept later has `retry_in_s`.
+        """
         if self.config.endpoint is None:
             return waiting, await self._request(waiting, session)
         pace, loop = pace_of(self.config.endpoint), asyncio.get_running_loop()
@@ -269,7 +277,7 @@ class PoolClient:
         return batch, answers
 
     async def _request(self, waiting: Sequence[_Waiting], session: str) -> list[Answer]:
-        """One request. Raises _Again where nobody took it."""
+        """Send one request. Raises _Again if no replica accepted it."""
         from ray.exceptions import RayError
         from ray.serve.exceptions import RayServeException
 
@@ -283,11 +291,11 @@ class PoolClient:
             raise _Again(reason) from e
 
     async def _answers(self, left: Sequence[_Waiting], session: str) -> list[Answer]:
-        """What a replica says to these questions; a late request may go to a second one too."""
+        """Return a replica's answers to these questions; a late request may be hedged."""
         questions = [w.question for w in left]
         if self._hedger is None:
             return await self._send(questions, session)
-        # Who is second follows from whose session it is, so there has to be one.
+        # The second replica is derived from the session, so there has to be one.
         session = session or uuid.uuid4().hex
         raced = await self._hedger.first(
             partial(self._send, questions, session), partial(self._send, questions, session + SECOND), len(questions)
@@ -313,7 +321,7 @@ class PoolClient:
     # --- answers ---------------------------------------------------------------------------
 
     def _resolve(self, waiting: _Waiting, answer: Answer) -> None:
-        if waiting.answer.done():  # whoever asked has been cancelled
+        if waiting.answer.done():  # the caller was cancelled
             return
         elapsed = asyncio.get_running_loop().time() - waiting.asked
         call = answer.call or ScorerCall(
@@ -336,13 +344,16 @@ class PoolClient:
             self._resolve(waiting, Answer(failure=failure, detail=f"pool {self.name!r}: {detail}"))
 
     async def _why_late(self) -> tuple[Literal["timeout", "unavailable"], str]:
-        """At the deadline: is nobody there, or is somebody slow? Many questions may ask at once; one looks."""
+        """Return the cause of a missed deadline: no replica, or a slow one. Concurrent callers share one lookup."""
         if self._status is None or self._status.done():
             self._status = asyncio.get_running_loop().create_task(self._running())
         try:
             running = await asyncio.wait_for(asyncio.shield(self._status), STATUS_TIMEOUT_S)
         except TimeoutError:
-            return "unavailable", f"no answer within {self.config.deadline_s:g} s, and Serve's controller is silent"
+            return (
+                "unavailable",
+                f"no answer within {self.config.deadline_s:g} s, and Serve's controller is not responding",
+            )
         if not running:
             return "unavailable", f"no replica was running within {self.config.deadline_s:g} s"
         return "timeout", f"no answer from {running} running replicas within {self.config.deadline_s:g} s"
@@ -355,7 +366,7 @@ class PoolClient:
 
 
 def _reason(error: BaseException) -> str:
-    """One line. A replica's own exception arrives wrapped, with the wrapper's address and traceback as its text."""
+    """Return the error in one line. A replica's exception arrives wrapped, with address and traceback in its text."""
     cause = getattr(error, "cause", None) or error
     lines = str(cause).strip().splitlines()
     return f"{type(cause).__name__}: {lines[0]}" if lines else type(cause).__name__

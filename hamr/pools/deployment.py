@@ -1,9 +1,9 @@
-"""Pools of scorers: each one a Ray Serve application with a single deployment.
+"""Deployment of scorer pools: each is a Ray Serve application with a single deployment.
 
-Replicas, their restarts, health checks, back-pressure, draining and autoscaling are Serve's. Only handles talk to the
-pools, so Serve runs without an HTTP proxy and takes no fixed port. An `openai` pool is an application too: it then
-shares retries, back-pressure, status and scaling with the others, and the endpoint's key is read only where it is
-used, from the environment of the replica's node.
+Serve manages replicas, restarts, health checks, back-pressure, draining and autoscaling. Only handles talk to the
+pools, so Serve runs without an HTTP proxy and uses no fixed port. An `openai` pool is an application too: it shares
+retries, back-pressure, status and scaling with the others. The endpoint's key is read only where it is used, from the
+environment of the replica's node.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ __all__ = ["PoolClient", "ScorerFactory", "pool_status", "resize_pools", "start_
 log = logging.getLogger(__name__)
 
 ScorerFactory = Callable[[str, PoolConfig, Path], Scorer]
-"""Makes a replica's scorer, in the replica's process: (pool's name, its section, model folder)."""
+"""Creates a replica's scorer in the replica's process from (pool's name, its section, model folder)."""
 
 HEALTH_PERIOD_S = 2.0
 HEALTH_TIMEOUT_S = 30.0
-"""A replica whose event loop or engine has not answered for so long is replaced."""
+"""A replica whose event loop or engine does not respond for this long is replaced."""
 DRAIN_S = 5.0
-"""Time that a replica which is to go has for what it has begun; in `resize_pools` a question's deadline, if more."""
+"""Time for a replica that is being removed to finish its work. `resize_pools` uses a question's deadline if longer."""
 POLL_S = 0.2
 VERSION = "1"
 
 
 class ScorerReplica:
-    """Shell around one scorer: says who answered and how long it took. `ray.serve` is applied in `_application`."""
+    """Actor around one scorer; adds the replica and the latency to answers. `_application` applies `ray.serve`."""
 
     def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> None:
         from ray import serve
@@ -58,12 +58,12 @@ class ScorerReplica:
         try:
             answers = await self.scorer.score(questions)
         except EngineDied:
-            # Nothing that this process is asked can succeed any more. Dying at once has Serve replace it and put the
-            # next questions elsewhere; the health check would only notice after several refused ones.
+            # This process cannot answer any further question. Exiting makes Serve replace it and send the next
+            # questions elsewhere; the health check would notice only after several refused ones.
             log.exception("replica %s of pool %s: its engine died", self.replica, self.pool)
             os._exit(1)
         if len(answers) != len(questions):
-            raise RuntimeError(f"the scorer gave {len(answers)} answers to {len(questions)} questions")
+            raise RuntimeError(f"the scorer returned {len(answers)} answers to {len(questions)} questions")
         return [
             dataclasses.replace(a, call=dataclasses.replace(a.call, replica=self.replica)) if a.call else a
             for a in answers
@@ -73,7 +73,7 @@ class ScorerReplica:
         await self.scorer.check()
 
     def __del__(self) -> None:
-        # Serve calls this when it drains a replica; a constructor that failed has left no scorer.
+        # Serve calls this when it drains a replica. If the constructor failed, there is no scorer.
         if hasattr(self, "scorer"):
             self.scorer.close()
 
@@ -86,11 +86,16 @@ async def start_pools(
     timeout_s: float,
     scorer_factory: ScorerFactory = build_scorer,
 ) -> None:
-    """Deploy all pools of `run` at once and wait until each is healthy.
+    """Deploy all pools of `run` and wait until each is healthy.
 
-    `model_paths[name]` is the model's folder; an `openai` pool needs none. Before Ray is asked for anything, labels
-    and templates are checked here (BadInput). Raises ScorerUnavailable with the pool's name and the reason as soon
-    as a replica cannot start, or after `timeout_s`; nothing of the run stays deployed then.
+    Labels and templates are checked before any call to Ray. After a failure no pool of the run stays deployed.
+
+    Args:
+        model_paths: Folder of each pool's model; an `openai` pool needs none.
+
+    Raises:
+        BadInput: Labels or a template are invalid.
+        ScorerUnavailable: A replica cannot start, or `timeout_s` passed. Names the pool and the reason.
     """
     if not pools:
         return
@@ -115,17 +120,17 @@ async def resize_pools(
     timeout_s: float,
     scorer_factory: ScorerFactory = build_scorer,
 ) -> None:
-    """Give running pools of `run` the replicas that their sections now say, and wait until it is so.
+    """Resize running pools of `run` to the replicas that their sections request, and wait for completion.
 
-    Nothing else of the sections may differ. Replicas that stay are not touched, nor are other pools; those that go
-    first finish what they have begun. Raises ScorerUnavailable with the reason when a new replica cannot start or
-    there is no room for it within `timeout_s`.
+    Nothing else in the sections may differ. Remaining replicas and other pools are not affected. Removed replicas first
+    finish their work. Raises ScorerUnavailable with the reason if a new replica cannot start or has no room within
+    `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     found = await asyncio.to_thread(pool_status, run)
     shrinking = {n: p for n, p in pools.items() if not p.autoscaling and p.replicas < found[n]["replicas"]}
-    # How long a replica may finish what it has begun is set for the while of a shrinking only: one that never came up
-    # would be waited for just as long. So those that wait for a place go first.
+    # The drain time is set only while shrinking, because Serve would wait as long for a replica that never started.
+    # Replicas that are still pending are therefore removed first.
     patience = {n: max(DRAIN_S, p.deadline_s) for n, p in shrinking.items()}
     there = {n: p.model_copy(update={"replicas": max(p.replicas, found[n]["running"])}) for n, p in shrinking.items()}
     phases = [(there, {}), (there, patience), (pools, patience), (pools, {})] if shrinking else [(pools, {})]
@@ -141,13 +146,13 @@ async def resize_pools(
 
 
 async def _wait_until_settled(run: str, pools: Mapping[str, PoolConfig], deadline: float, timeout_s: float) -> None:
-    """Wait until the pools have the replicas of their sections, no fewer and, where the number is fixed, no more."""
+    """Wait until each pool has the replicas of its section: no fewer and, if the number is fixed, no more."""
     while True:
         found = await asyncio.to_thread(pool_status, run)
         waiting = {}
         for name, pool in pools.items():
             status = found[name]
-            # A pool that goes back is unhealthy for a moment, because of the replicas that were not to be.
+            # A pool that is rolled back is briefly unhealthy because of the cancelled replicas.
             growing = status["running"] < pool.first_replicas
             if growing and status["status"] in ("DEPLOY_FAILED", "UNHEALTHY"):
                 reason = _last_line([status["status"], *status["message"].splitlines()])
@@ -160,14 +165,17 @@ async def _wait_until_settled(run: str, pools: Mapping[str, PoolConfig], deadlin
             return
         if time.monotonic() > deadline:
             states = "; ".join(f"{name}: {state}" for name, state in sorted(waiting.items()))
-            raise ScorerUnavailable(f"pools not resized within {timeout_s:g} s ({states}); give the cluster room")
+            raise ScorerUnavailable(
+                f"pools not resized within {timeout_s:g} s ({states}); add resources to the cluster"
+            )
         await asyncio.sleep(POLL_S)
 
 
 async def stop_pools(run: str) -> None:
     """Drain and remove the pools of `run`; other runs' pools on the same cluster stay.
 
-    When a signal ends this process, the cluster drains them behind it, and a local Ray is killed by its session."""
+    When a signal ends this process, the cluster drains them after it has exited; a local Ray is killed by its session.
+    """
     if ends_at_once():
         return
     serve, wait = import_serve(), signals.pending_signal() is None
@@ -176,10 +184,9 @@ async def stop_pools(run: str) -> None:
 
 
 def pool_status(run: str) -> dict[str, dict[str, Any]]:
-    """What stands of each pool of `run`: `replicas` (wanted), `running`, their `pids`, how many are `leaving`, `status`
-    and `message`.
+    """Return per pool of `run` its `replicas` (target), `running`, `pids`, `leaving`, `status` and `message`.
 
-    The public `serve.status()` has no process ids and the state API needs the dashboard, so this asks the controller
+    The public `serve.status()` has no process ids and the state API needs the dashboard, so this queries the controller
     for the same details as the `serve status` command.
     """
     from ray.serve.context import _get_global_client
@@ -212,7 +219,7 @@ def _application(
 
     serve = import_serve()
     scale, labels = config.autoscaling, config.engine.node_labels
-    # A pool that runs keeps the replicas that load has given it.
+    # A running pool keeps the number of replicas that autoscaling has set.
     start = {"initial_replicas": config.first_replicas} if fresh else {}
     deployment = serve.deployment(
         ScorerReplica,
@@ -221,7 +228,7 @@ def _application(
         autoscaling_config=scale.model_dump() | start if scale else None,
         max_ongoing_requests=config.max_ongoing_requests,
         max_queued_requests=config.max_queued_requests,
-        # The same group, hence the same prompt prefix, on the same replica until that one is full; then the next.
+        # A group, hence one prompt prefix, stays on one replica until that is full, then uses the next.
         request_router_config=RequestRouterConfig(
             request_router_class=(
                 "hamr.pools.hedge_router.SecondChoiceRouter"
@@ -233,7 +240,8 @@ def _application(
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=drain_s,
         graceful_shutdown_wait_loop_s=0.1,
-        # A first start that fails will fail again: say so at once. Restarts of a pool that once ran are unlimited.
+        # If the first start fails, a restart will fail too, so report it immediately. Restarts of a pool that once ran
+        # are unlimited.
         max_constructor_retry_count=1,
         ray_actor_options={
             **ray_options(replica_resources(config)),
@@ -243,8 +251,8 @@ def _application(
         max_replicas_per_node=config.max_replicas_per_node,
         logging_config={"enable_access_log": False},
     )
-    # Serve makes up a version at each deployment and replaces the replicas of another one. What a pool does is the same
-    # for as long as its run lives, so its version is: deployed again, only the count changes.
+    # By default Serve generates a version at each deployment and replaces replicas of other versions. A pool's
+    # behaviour is fixed for a run, so its version is too: a new deployment changes only the number of replicas.
     return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory)
 
 
@@ -277,7 +285,7 @@ async def _all_healthy(pools: Mapping[str, str], timeout_s: float) -> None:
             states = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items()))
             raise ScorerUnavailable(
                 f"pools not ready within {timeout_s:g} s ({states}); "
-                "raise cluster.start_timeout_s or give the cluster room"
+                "raise cluster.start_timeout_s or add resources to the cluster"
             )
         await asyncio.sleep(POLL_S)
 

@@ -1,4 +1,4 @@
-"""Where Serve sends a hedged request's second try: to the next replica on the ring, not to the one that is late."""
+"""Serve request router that sends a hedged request to the next replica on the ring, not to the late one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hamr.pools.client import SECOND
 
 
 class SecondChoiceRouter(ConsistentHashRouter):
-    """Ray's consistent hashing of sessions, where a session marked as SECOND is its twin's, one replica further on.
+    """Ray's consistent hashing of sessions; a session marked SECOND goes one replica further than its twin.
 
-    Without it a second try would meet the first one's replica half of the time in a pool of two. Where only one
-    replica is up there is no other, and the second try goes there.
+    Without it, a hedged request in a pool of two would go to the late replica half of the time. If only one replica is
+    up, the hedged request goes to that one.
     """
 
     def _routing_key(self, pending_request: Any) -> str | None:

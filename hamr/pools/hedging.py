@@ -1,12 +1,12 @@
-"""Hedging: when a request takes unusually long, a second replica is asked too, and the first answer counts.
+"""Request hedging: send a late request to a second replica as well and use the first answer.
 
-A request is late when it has waited longer than max(floor, q-quantile of the pool's last request times). What a second
-try may cost is bounded by a token bucket: every question earns `budget_frac` of a second try, one second try of a
-question spends 1, and at most `burst` are saved up. It starts empty, so that at any time
+A request is late when it has waited longer than max(floor, q-quantile of the pool's last request times). A token bucket
+bounds the cost of hedged requests: every question earns `budget_frac` tokens, hedging a question spends 1, and the
+bucket holds at most `burst`. The bucket starts empty, so that always
 
-    questions put twice <= budget_frac * questions asked.
+    questions hedged <= budget_frac * questions sent.
 
-Dean and Barroso, The Tail at Scale (2013). Pure: sending is a callable, the clock is injected.
+Reference: Dean and Barroso, The Tail at Scale (2013). Pure: sending is a callable, the clock is injected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Raced(Generic[T]):
-    """The answer that came first. `hedged`: two tries were made; `second`: it is the later one's."""
+    """First answer of a request. `hedged`: two tries were made. `second`: the answer is that of the second try."""
 
     answer: T
     hedged: bool = False
@@ -34,41 +34,41 @@ class Raced(Generic[T]):
 
 
 class Hedger:
-    """One pool's request times and its budget. Lives in one event loop."""
+    """Request times and hedging budget of one pool. Use in one event loop."""
 
     def __init__(self, config: HedgeConfig, clock: Callable[[], float]) -> None:
-        """`clock` in seconds, monotonic."""
+        """Create a hedger with an empty budget. `clock` returns monotonic seconds."""
         self._config, self._clock = config, clock
         self._times: deque[float] = deque(maxlen=config.window)
         self._asked = 0
         self.spent = 0
-        """Questions that were put a second time."""
+        """Number of questions that were sent a second time."""
         self._lapsed = 0.0
-        """Budget that was earned while the bucket was full."""
+        """Budget earned while the bucket was full."""
 
     @property
     def budget(self) -> float:
-        """Second tries, in questions, that may be made now."""
-        # From whole counts: a running sum of fractions would drift.
+        """Budget for hedged requests, in questions."""
+        # Computed from integer counts, because a running sum of fractions would drift.
         return self._config.budget_frac * self._asked - self._lapsed - self.spent
 
-    def asked(self, questions: int) -> None:
-        """So many questions have been asked; each earns its part of a second try."""
+    def record_sent(self, questions: int) -> None:
+        """Record that questions were sent; each earns its share of the budget."""
         self._asked += questions
         self._lapsed += max(0.0, self.budget - self._config.burst)
 
     def record_served(self, seconds: float) -> None:
-        """A request was answered so long after it was sent."""
+        """Record the latency of an answered request."""
         self._times.append(seconds)
 
     def late_after_s(self) -> float | None:
-        """How long a request may take before it is late; None while too few times are known."""
+        """Return the seconds after which a request is late, or None while too few latencies are known."""
         if len(self._times) < self._config.min_count:
             return None
         return max(self._config.floor_s, float(np.quantile(list(self._times), self._config.quantile)))
 
     def spend(self, questions: int) -> bool:
-        """Takes the budget for a second try of so many questions: all of it, or nothing and False."""
+        """Take the budget for hedging this many questions. Return False, and take nothing, if it does not suffice."""
         if questions > self.budget:
             return False
         self.spent += questions
@@ -77,10 +77,10 @@ class Hedger:
     async def first(
         self, send: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]], questions: int
     ) -> Raced[T]:
-        """The answer of `send`, or, when that is late and the budget allows, of `again` if it comes sooner.
+        """Return the answer of `send`, or that of `again` if `send` is late, the budget suffices and `again` is faster.
 
-        Whoever loses is cancelled. A try that raises leaves the race; if none is left, the first try's error is
-        raised. An error before the second try was due is raised at once: what it asks for is a retry, not a hedge.
+        The slower try is cancelled. A try that raises is dropped; if both raise, the first try's error is raised. An
+        error before the hedging time is raised immediately: it calls for a retry, not a hedge.
         """
         tries = [asyncio.ensure_future(self._time(send))]
         try:
@@ -91,8 +91,8 @@ class Hedger:
                     tries.append(asyncio.ensure_future(self._time(again)))
             winner = await _first_answered(tries)
             answer, seconds = winner.result()
-            # The winner's own time: a loser's is unknown, and one that counts from the first try's start would move
-            # the very limit that it was held against.
+            # Record the winner's own latency. The loser's is unknown, and a latency counted from the first try's start
+            # would shift the limit that it was compared with.
             self.record_served(seconds)
             return Raced(answer=answer, hedged=len(tries) > 1, second=winner is not tries[0])
         finally:
@@ -106,7 +106,7 @@ class Hedger:
 
 
 async def _first_answered(tries: Sequence[asyncio.Future[T]]) -> asyncio.Future[T]:
-    """The first to end without an error; on a tie the earlier try. If all raised: the first one, for its error."""
+    """Return the first to end without an error; on a tie the earlier try. If all raised, return the first one."""
     waiting = set(tries)
     while waiting:
         _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""Fine-tunes a cross-encoder: two texts in, one logit out, binary cross-entropy against the label of the pair.
+"""Cross-encoder fine-tuning: two texts in, one logit out, binary cross-entropy against the label of the pair.
 
-Fine-tuned cross-encoders read numbers by identity: every number of a pair is replaced by a letter, the same one where
-the number is the same. A small model learns within minutes whether two replies name the same amounts, for amounts that
-it has never seen; how large they are it cannot know. The model's config.json says so (`marked_numbers`).
+Numbers are anonymised: every number of a pair is replaced by a letter, the same letter for equal numbers. With this, a
+small model learns within minutes whether two replies name the same amounts, including amounts not seen in training. It
+cannot compare their magnitude. The model's config.json records the setting (`marked_numbers`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hamr.config.pools import ScorerTrainingConfig
 
 SCORING_BATCH = 64
 MARKED = "marked_numbers"
-"""Key of config.json of a model that reads numbers by identity."""
+"""Key in config.json of a model whose input numbers are replaced by letters."""
 _LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
 _NUMBER = re.compile(r"\d+")
 
 
 class PairExample(NamedTuple):
-    """Two texts and the probability that they agree: 1, 0, or 0.5 where they agree in part."""
+    """Two texts and the probability that they agree: 1, 0, or 0.5 if they agree in part."""
 
     a: str
     b: str
@@ -43,9 +43,9 @@ def finetune_pairs(
 ) -> None:
     """Train the encoder at `base` (its first `config.layers` layers) with one logit on `examples`; write it to `out`.
 
-    `base` is any encoder that transformers can put a classification head on; a head that it lacks starts at random.
-    AdamW with linear warm-up and linear decay; float32 weights, matrix products in `config.dtype`. Written aside and
-    renamed, so that `out` is whole or absent.
+    `base` is any encoder that transformers can put a classification head on; a missing head is initialised randomly.
+    AdamW with linear warm-up and linear decay; float32 weights, matrix products in `config.dtype`. The write is atomic:
+    `out` is complete or absent.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -88,7 +88,7 @@ def finetune_pairs(
 
 
 def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int) -> list[float]:
-    """What the cross-encoder at `folder` says to each pair, numbers marked: the sigmoid of its logit."""
+    """Return the sigmoid of the logit of the cross-encoder at `folder` for each pair, with numbers marked."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -104,7 +104,7 @@ def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int)
 
 
 def mark_numbers(a: str, b: str) -> tuple[str, str]:
-    """Both texts with a letter for every number; numbers beyond the 24th of a pair stay as they are.
+    """Replace every number in both texts by a letter; numbers beyond the 24th of a pair stay as they are.
 
     >>> mark_numbers("Talk 500min for $25", "$25 for Talk 600min")
     ('Talk αmin for $β', '$β for Talk γmin')
@@ -120,8 +120,11 @@ def mark_numbers(a: str, b: str) -> tuple[str, str]:
 
 
 def _batches(examples: Sequence[PairExample], size: int, seed: int) -> list[list[PairExample]]:
-    """In random order. Batches of pairs of one length would save a third of the time, but short pairs are mostly wrong
-    ones, and a model that sees one label for many steps learns the label."""
+    """Return batches in random order.
+
+    Batches of pairs of equal length would save a third of the time. However, short pairs mostly have label 0, and a
+    model that sees one label for many steps learns the label.
+    """
     order = list(examples)
     random.Random(seed).shuffle(order)
     return [order[start : start + size] for start in range(0, len(order), size)]

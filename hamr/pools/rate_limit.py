@@ -1,13 +1,13 @@
-"""How many questions an endpoint is asked at a time, once it has said that they are too many (HTTP 429).
+"""Adaptive concurrency limit per endpoint, in response to HTTP 429.
 
-One pace per endpoint in a process, whichever pools ask it: a service limits its customer, not his pools. Nothing is
-limited until the first refusal. Then
+All pools of a process share one limit per endpoint, because a service limits its customer, not single pools. There is
+no limit until the first refusal. Then
 
-    limit <- max(1, asked / 2)            at a refusal, once for those that were under way together
-    limit <- limit + 1                    after `limit` answers without one
+    limit <- max(1, asked / 2)            at a refusal, once for all requests that were under way together
+    limit <- limit + 1                    after `limit` answers without a refusal
 
-(additive increase, multiplicative decrease, as in TCP's congestion control), and nobody asks before the time that the
-refusal names; where it names none, after 1 s, 2 s, ... up to 60 s. The clock and the sleep are injected.
+(additive increase, multiplicative decrease, as in TCP's congestion control). No request is sent before the time that
+the refusal names; if it names none, the delay is 1 s, 2 s, ... up to 60 s. The clock and the sleep are injected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 MOST_IN_A_ROW = 8
-"""Some four minutes of growing waits."""
+"""About four minutes of growing delays."""
 
 
 class Pace:
-    """`admit` before a request, `settle` after it. Lives in one event loop."""
+    """Adaptive limit of one endpoint. Call `admit` before a request and `settle` after it. Use in one event loop."""
 
     def __init__(
         self,
@@ -35,19 +35,21 @@ class Pace:
         self._wait_s = FIRST_WAIT_S
         self._answered = 0
         self.limit: int | None = None
-        """Most questions under way; None: any number."""
+        """Maximum number of questions under way; None for no limit."""
         self.under_way = 0
         self.in_a_row = 0
-        """Refusals since the endpoint last answered anything."""
+        """Consecutive refusals since the endpoint's last answer."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether waiting has been no use for so long that the endpoint counts as away: a quota that is used up."""
+        """Return whether the endpoint counts as unavailable, e.g. because its quota is exhausted."""
         return self.in_a_row >= MOST_IN_A_ROW
 
     async def admit(self, wanted: int) -> int:
-        """How many of `wanted` questions may be asked now; waits until one may. 0 where the endpoint is exhausted and
-        still wants to be left alone."""
+        """Wait until a question may be sent; return how many of `wanted` may be.
+
+        Returns 0 if the endpoint is exhausted and its retry delay has not passed.
+        """
         while True:
             pause_s = self._until - self._clock()
             if pause_s > 0 and self.exhausted:
@@ -63,8 +65,13 @@ class Pace:
             await self._free.wait()
 
     def settle(self, taken: int, *, answered: int, retry_in_s: float | None) -> None:
-        """How the questions of one `admit` ended. `answered`: those that the endpoint took. `retry_in_s`: None where it
-        refused none, else how long it wants to be left alone (0: it did not say)."""
+        """Record how the questions of one `admit` ended.
+
+        Args:
+            taken: Questions that `admit` returned.
+            answered: Questions that the endpoint answered.
+            retry_in_s: Retry delay of a refusal (0 if it names none); None if no question was refused.
+        """
         asked, now = self.under_way, self._clock()
         self.under_way -= taken
         self._free.set()
@@ -77,13 +84,13 @@ class Pace:
             return
         self.in_a_row += 1
         self._answered = 0
-        told = retry_in_s > 0
-        # What was asked before an earlier refusal was known says nothing about the limit that followed it.
+        names_delay = retry_in_s > 0
+        # Requests sent before an earlier refusal was known say nothing about the limit that followed it.
         if now >= self._until:
             self.limit = max(1, asked // 2)
-            self._until = now + (retry_in_s if told else self._wait_s)
+            self._until = now + (retry_in_s if names_delay else self._wait_s)
             self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
-        elif told:
+        elif names_delay:
             self._until = max(self._until, now + retry_in_s)
 
 
@@ -91,7 +98,7 @@ _PACES: dict[tuple[asyncio.AbstractEventLoop, str], Pace] = {}
 
 
 def pace_of(endpoint: str) -> Pace:
-    """The pace of an endpoint in the running event loop, the same for every pool that names it."""
+    """Return the pace of an endpoint in the running event loop. Pools that use the same endpoint share it."""
     loop = asyncio.get_running_loop()
     for gone in [key for key in _PACES if key[0].is_closed()]:
         del _PACES[gone]

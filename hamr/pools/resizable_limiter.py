@@ -1,4 +1,4 @@
-"""A bound on what is under way at once, which may change while others wait."""
+"""Semaphore whose size can change while callers wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class ResizableLimiter:
-    """`async with gate:` lets `most` in at a time, the others in the order of their coming. One event loop."""
+    """FIFO semaphore: `async with limiter:` admits at most `most` holders at a time. Use in one event loop."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -16,12 +16,12 @@ class ResizableLimiter:
         self._line: deque[asyncio.Future[None]] = deque()
 
     def resize(self, most: int) -> None:
-        """Lets so many in from now on; who is inside beyond that stays."""
+        """Set the limit. Does not evict current holders."""
         self._most = most
         self._let_in()
 
     def turn_away(self) -> None:
-        """Cancels whoever stands in line."""
+        """Cancel all waiting callers."""
         for turn in self._line:
             turn.cancel()
 
@@ -34,7 +34,7 @@ class ResizableLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # let in, and gone in the same moment
+            if turn.done() and not turn.cancelled():  # cancelled in the moment of admission
                 self._leave()
             raise
 

@@ -1,8 +1,8 @@
-"""The router as an actor, and the driver's side of it.
+"""Router actor and its client on the driver.
 
-All decisions are in `hamr.cascade`; here are transport and survival. The actor keeps nothing that cannot be asked for
-again, so when it dies Ray restarts it and the client puts what was in flight to its successor. A response may then be
-scored twice, and is recorded once: records carry their key, and the ledger takes each key once.
+All decisions are in `hamr.cascade`; this module contains transport and fault tolerance. The actor keeps no state that
+cannot be recomputed. When it dies, Ray restarts it and the client resends the calls in flight. A response may then be
+scored twice but is recorded once: records carry a key, and the ledger accepts each key once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, Service
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 CONCURRENT_CALLS = 10_000
-"""Responses that may wait for their reward at once; an async actor's default of 1,000 is less than one large batch."""
+"""Maximum number of responses waiting for their reward. Ray's default of 1,000 is less than one large batch."""
 GRACE_S = 15.0
-"""The router enforces `deadline_s` itself; the client's own clock only ends the wait for a router that is gone."""
+"""The router enforces `deadline_s` itself. The client's timeout adds this and only covers a dead router."""
 LONGEST_BACKOFF_S = 2.0
 CLOSE_S = 3.0
 
 
 class RouterActor:
-    """Shell around one RewardRouter, whose pools are Serve handles."""
+    """Actor around one RewardRouter, whose pools are Serve handles."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RouterActor:
         collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
-        """Records as they are done; both packed: see `hamr.pools.router_calls`."""
+        """Yield packed records as they are done. `calls` is packed too: see `hamr.pools.router_calls`."""
         async for done in in_batches(self._score, unpack(calls)):
             yield packed_done(done)
 
@@ -75,12 +75,12 @@ class RouterActor:
         return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
 
     async def metrics(self) -> dict[str, float]:
-        """The router's counts since the last call, and per pool those of its client since the start."""
+        """Return the router's counts since the last call, and per pool those of its client since the start."""
         clients = {f"pool/{name}/{k}": v for name, pool in self.pools.items() for k, v in pool.metrics().items()}
         return self.router.metrics() | clients
 
     async def describe(self) -> dict[str, dict[str, Any]]:
-        """Per pool what its client knows of it now: `PoolTally.describe`."""
+        """Return the state of each pool as its client sees it: `PoolTally.describe`."""
         return {name: pool.describe() for name, pool in self.pools.items()}
 
     async def resize(self, replicas: Mapping[str, int]) -> None:
@@ -88,19 +88,19 @@ class RouterActor:
             self.pools[name].resize(count)
 
     async def close(self) -> None:
-        """Gives up on what is under way, so that no replica works on for nobody."""
+        """Cancel all requests under way, so that replicas do not compute unused answers."""
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
 
     async def forget(self) -> None:
         self.router.forget()
 
     async def ready(self) -> int:
-        """Answers, with its process id, once the constructor is through."""
+        """Return the process id once the constructor has finished."""
         return os.getpid()
 
 
 class RouterClient:
-    """The router as the controller sees it (protocols.Rewarder)."""
+    """Router client for the controller (protocols.Rewarder)."""
 
     def __init__(self, actor: ActorHandle, router: RouterConfig, *, grace_s: float = GRACE_S) -> None:
         self.actor, self._wait_s = actor, router.deadline_s + grace_s
@@ -120,12 +120,17 @@ class RouterClient:
         *,
         timeout_s: float = 60.0,
     ) -> RouterClient:
-        """Start the actor; the pools it asks may come up later. Raises ConfigError for rewards that do not fit the
-        pools, HamrError when the actor does not come up within `timeout_s`."""
+        """Start the actor. Its pools may be started later.
+
+        Raises:
+            ConfigError: The rewards do not fit the pools.
+            HamrError: The actor does not start within `timeout_s`.
+        """
         import ray
         from ray.exceptions import RayError
 
-        # Once here, without Ray: a mistake in the configuration is then one clear error and not an actor's obituary.
+        # Validate here, without Ray, so that a configuration error is one clear message and not an actor's death
+        # report.
         RewardRouter(
             rewards,
             dict.fromkeys(pools, _never_asked),
@@ -155,11 +160,11 @@ class RouterClient:
     async def score(
         self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
     ) -> RewardRecord:
-        """The response's record. While the router restarts this waits; past the deadline the record is a failure.
+        """Return the response's record. Waits while the router restarts; after the deadline the record is a failure.
 
-        What is in force travels with the call, so that the router's successor scores by it too: see `RewardRouter`.
+        The current settings travel with the call, so that a restarted router uses them too: see `RewardRouter`.
         """
-        # What no reward reads, and what a prompt of 20,000 tokens would cost to send for each of its responses.
+        # Dropped because no reward reads it, and a prompt of 20,000 tokens would be sent for each response.
         lean = dataclasses.replace(rollout, prompt_ids=(), logprobs=())
         try:
             async with asyncio.timeout(self._wait_s):
@@ -168,32 +173,32 @@ class RouterClient:
                 )
         except TimeoutError:
             self._failed += 1
-            return _unrouted_record(rollout, f"the router gave no record within {self._wait_s:g} s")
+            return _unrouted_record(rollout, f"the router returned no record within {self._wait_s:g} s")
         return dataclasses.replace(record, mean_logprob=rollout.mean_logprob)
 
     async def metrics(self) -> Metrics:
-        """The router's metrics, and how often this side had to ask again (/rescored) or gave up (/unrouted) so far."""
+        """Return the router's metrics, with counts of this side's repeated (/rescored) and failed (/unrouted) calls."""
         async with asyncio.timeout(self._wait_s):
             metrics = await self._call("metrics")
         return metrics | {"router/rescored": float(self._asked_again), "router/unrouted": float(self._failed)}
 
     async def describe(self) -> dict[str, dict[str, Any]]:
-        """Per pool: its breaker's state, the seconds that it will refuse for, the budget for second tries."""
+        """Return per pool its breaker's state, the seconds until it admits questions, and the hedging budget."""
         async with asyncio.timeout(self._wait_s):
             return await self._call("describe")
 
     async def resize(self, replicas: Mapping[str, int]) -> None:
-        """Pools have so many replicas now. A successor of the actor starts from the configuration again."""
+        """Set the pools' numbers of replicas. A restarted actor uses the configuration's numbers again."""
         async with asyncio.timeout(self._wait_s):
             await self._call("resize", dict(replicas))
 
     async def forget(self) -> None:
-        """Drop answers that the router remembers; for a change of a scorer's model or prompt."""
+        """Clear the router's answer cache, e.g. after a change of a scorer's model or prompt."""
         async with asyncio.timeout(self._wait_s):
             await self._call("forget")
 
     async def shutdown(self) -> None:
-        """End the actor for good, and what it has asked of the pools."""
+        """End the actor and its requests to the pools."""
         import ray
         from ray.exceptions import RayError
 
@@ -207,7 +212,7 @@ class RouterClient:
         return await self._again_after_deaths(lambda: getattr(self.actor, method).remote(*args))
 
     async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
-        """What the call gives, called again after every death of the actor. Runs until it is cancelled."""
+        """Return the result of `call`, repeating it after every death of the actor. Runs until it is cancelled."""
         from ray.exceptions import RayActorError
 
         for again in itertools.count(1):
@@ -220,7 +225,7 @@ class RouterClient:
 
 
 def _unrouted_record(rollout: Rollout, detail: str) -> RewardRecord:
-    """A record for a response that no router has seen to the end: no components, no reward, counted as a failure."""
+    """Return the record of a response that was not scored: no components, no reward, counted as a failure."""
     return RewardRecord(
         key=rollout.key,
         total=Failure(detail=detail),
@@ -234,4 +239,4 @@ def _unrouted_record(rollout: Rollout, detail: str) -> RewardRecord:
 
 
 async def _never_asked(question: Question) -> Answer:
-    raise AssertionError("stands in for a pool while the configuration is checked")
+    raise AssertionError("placeholder for a pool during the configuration check")

@@ -1,11 +1,11 @@
-"""Responses on their way to the router and records on their way back: those that come together travel together.
+"""Batched transport of responses to the router and of records back.
 
-A call of an actor costs milliseconds of two processes, whatever it carries; a record of its own for each response would
-hold a router that takes 2,000 a second to some 200. Nothing waits for its neighbours beyond `GATHER_S` on either way,
-`LONGEST_S` where many follow each other: a record comes back when it is done, however long the rest of its call may
-take.
+An actor call costs milliseconds in two processes, whatever its size. One call per response would limit a router that
+handles 2,000 responses per second to about 200. Batching delays an item by at most `GATHER_S` in either direction, or
+`LONGEST_S` if many follow each other. A record is returned when it is done, independently of the other responses of its
+call.
 
-What travels is packed here: Ray's own pickler asks Python about every object of every record.
+Values are pickled here, because Ray's own pickler calls into Python for every object of every record.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hamr.types import RewardRecord
 
 GATHER_S = 0.002
 LONGEST_S = 0.01
-"""Of a record that is done, while others of its call follow it closely."""
+"""Maximum delay of a finished record while others of its call follow closely."""
 MOST = 64
-"""Responses in one call."""
+"""Maximum number of responses in one call."""
 Arguments = tuple[Any, ...]
 Done = list[tuple[int, RewardRecord | Exception]]
-"""(position in the call, its record or what the router raised)."""
+"""(position in the call, its record or the error that the router raised)."""
 
 
 def pack(value: Any) -> bytes:
@@ -33,12 +33,12 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(value: bytes) -> Any:
-    """What `packed` made, in a process of the same run."""
+    """Inverse of `pack`, in a process of the same run."""
     return pickle.loads(value)
 
 
 def packed_done(done: Done) -> bytes:
-    """An error that cannot travel goes in words, and costs nobody else a record."""
+    """Pack results. An error that cannot be pickled is replaced by its text, so that the other records are not lost."""
     try:
         return pack(done)
     except Exception:
@@ -47,7 +47,7 @@ def packed_done(done: Done) -> bytes:
 
 
 async def in_batches(score: Callable[..., Awaitable[RewardRecord]], calls: Sequence[Arguments]) -> AsyncIterator[Done]:
-    """The router's side: all of `calls` at once, and what has ended since the last time."""
+    """Run all of `calls` concurrently on the router and yield what has finished since the last yield."""
     loop = asyncio.get_running_loop()
     ended: Done = []
     some = asyncio.Event()
@@ -87,7 +87,7 @@ def _result(task: asyncio.Future[RewardRecord]) -> RewardRecord | Exception:
 
 
 class RouterCalls:
-    """The driver's side: gathers responses into calls of `actor.score_many`. Lives in one event loop."""
+    """Driver's side: gathers responses into calls of `actor.score_many`. Use in one event loop."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -96,7 +96,7 @@ class RouterCalls:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def score(self, *arguments: Any) -> RewardRecord:
-        """The record. Raises RayActorError when the actor dies before it, and what the router raised."""
+        """Return the record. Raises RayActorError if the actor dies first, and any error of the router."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RewardRecord] = loop.create_future()
         self._gathered.append((arguments, future))
@@ -118,7 +118,7 @@ class RouterCalls:
             task.add_done_callback(self._under_way.discard)
 
     async def _call(self, asked: Sequence[tuple[Arguments, asyncio.Future[RewardRecord]]]) -> None:
-        """One call, until each of its responses has a record, the actor is gone, or nobody waits any more."""
+        """Run one call until each response has a record, the actor has died, or all callers were cancelled."""
         futures = [future for _, future in asked]
         calls = pack([arguments for arguments, _ in asked])
         stream = self._actor.score_many.options(num_returns="streaming").remote(calls)
@@ -127,7 +127,7 @@ class RouterCalls:
         if not reader.done():
             import ray
 
-            # Not what the call has asked of the pools: others may wait for the same answers.
+            # Do not cancel the call's requests to the pools: others may wait for the same answers.
             ray.cancel(stream, recursive=False)
             reader.cancel()
 
@@ -150,7 +150,7 @@ async def _all_done(futures: Sequence[asyncio.Future[RewardRecord]]) -> None:
 
 
 def _settle(future: asyncio.Future[RewardRecord], result: RewardRecord | Exception) -> None:
-    """Unless whoever asked has left."""
+    """Set the future's result unless its caller was cancelled."""
     if future.done():
         return
     if isinstance(result, Exception):

@@ -1,4 +1,4 @@
-"""What a scorer's answer cost, as it is recorded."""
+"""Cost of a scorer's answer, as recorded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def bill(
     output_tokens: int = 0,
     cached_tokens: int = 0,
 ) -> ScorerCall:
-    """A call that began at `started` (monotonic seconds) and ends now, at the pool's price. Which replica it was, and
-    how long the question waited for it, is added by the pool."""
+    """Return the record of a call that began at `started` (monotonic seconds) and ends now, at the pool's price.
+
+    The pool adds the replica and the queueing time.
+    """
     return ScorerCall(
         pool=pool,
         model=model,

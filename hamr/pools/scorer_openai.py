@@ -1,11 +1,11 @@
-"""A scorer behind any OpenAI-compatible endpoint.
+"""Scorer behind any OpenAI-compatible endpoint.
 
-The model answers freely (reasoning if it wants, then the template's verdict prefix and a label). With log-probabilities
-in the reply, the score is soft: the labels' probabilities at the token where the verdict begins. A server returns only
-the k most likely tokens there; a label that is not among them has *some* probability, at most that of the k-th. It is
-counted as 0 only when that bound cannot move the score by more than `TOLERANCE`; otherwise the answer is unparsable,
-because guessing would bias the reward. Without log-probabilities the written verdict counts, read strictly; a pool
-whose endpoint refuses them says `logprobs: false`.
+The model answers freely: optional reasoning, then the template's verdict prefix and a label. If the reply has
+log-probabilities, the score is soft: the labels' probabilities at the token where the verdict begins. A server returns
+only the k most likely tokens there; the probability of a missing label is unknown but at most that of the k-th. It is
+counted as 0 only if that bound cannot change the score by more than `TOLERANCE`. Otherwise the answer is unparsable,
+because guessing would bias the reward. Without log-probabilities the written verdict counts, parsed strictly; for an
+endpoint that refuses log-probabilities set `logprobs: false`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 TOP_LOGPROBS = 20
 VERDICT_TOKENS = 16
-"""Room for the verdict's line after the reasoning."""
+"""Tokens for the verdict line after the reasoning."""
 TOLERANCE = 0.01
 UNFIT = (400, 413, 422)
-"""HTTP statuses of a request that the endpoint takes for wrong in itself."""
+"""HTTP statuses for an invalid request."""
 NO_KEY = "none"
-"""What is sent as a key where the configuration names none: the client insists on one, local servers do not."""
+"""Placeholder key if the configuration names none. The client requires a key, local servers do not."""
 
 
 class OpenAIScorer:
-    """Asks an endpoint. Errors of the transport become failures of the one question; the pool decides on retries."""
+    """Client of an endpoint. Transport errors become failures of the one question; the pool decides on retries."""
 
     def __init__(self, pool: str, config: PoolConfig) -> None:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -53,20 +53,24 @@ class OpenAIScorer:
         self.pool, self.config = pool, config
         self.template = PromptTemplate.load(config.prompt) if config.prompt else None
         key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
-        # Retries belong to the pool: it counts them and knows the deadline.
+        # The pool retries: it counts the retries and knows the deadline.
         self._client = AsyncOpenAI(
             base_url=config.endpoint,
             api_key=key,
             timeout=config.deadline_s,
             max_retries=0,
-            # A redirect would lead the key and the dialogue to a host that was not checked.
+            # A redirect could send the key and the dialogue to an unchecked host.
             http_client=DefaultAsyncHttpxClient(follow_redirects=False),
         )
 
     @staticmethod
     def check_config(pool: str, config: PoolConfig) -> None:
-        """Raises BadInput when the endpoint's address is not allowed (a name is looked up by the replica only: its node
-        may know others), ConfigError when the key's variable is not set where the scorer runs."""
+        """Check the endpoint's address and key.
+
+        Raises:
+            BadInput: The address is not allowed. Only the replica resolves names, since its node may know other hosts.
+            ConfigError: The key's environment variable is not set where the scorer runs.
+        """
         check_url(f"pools.{pool}.endpoint", config.endpoint or "")
         if config.api_key_env and not os.environ.get(config.api_key_env):
             raise ConfigError(
@@ -79,17 +83,17 @@ class OpenAIScorer:
         return list(await asyncio.gather(*map(self._one, questions)))
 
     async def _one(self, question: Question) -> Answer:
-        """A reply that lacks what every reply has is the failure of its own question, not of those beside it."""
+        """Answer one question. A malformed reply is a failure of its own question only."""
         try:
             return await (self._write(question) if question.written else self._answer(question))
         except (AttributeError, LookupError, TypeError) as e:
             return Answer(failure="unparsable", detail=f"the endpoint's reply is malformed ({type(e).__name__}: {e})")
 
     async def check(self) -> None:
-        """An endpoint's outages are typed failures of its questions; restarting a replica would not cure them."""
+        """Do nothing: an endpoint's outages are typed failures of its questions, which no restart would cure."""
 
     def close(self) -> None:
-        """Connections end with the process."""
+        """Do nothing. Connections end with the process."""
 
     async def _answer(self, question: Question) -> Answer:
         if self.template is None:
@@ -120,7 +124,7 @@ class OpenAIScorer:
         )
 
     async def _write(self, question: Question) -> Answer:
-        """The whole written answer to a question that brings its own prompt; held to its schema with `structured`."""
+        """Return the whole written answer to a question with its own prompt; `structured` enforces its schema."""
         messages, prompt = conversation(question)
         held: dict[str, Any] = {}
         if question.stop:
@@ -147,32 +151,32 @@ class OpenAIScorer:
         )
 
     async def _ask(self, prompt_version: str, **request: Any) -> tuple[Any, ScorerCall] | Answer:
-        """The endpoint's first choice and its bill, or the answer that says what failed."""
+        """Return the endpoint's first choice and its cost, or the answer that describes the failure."""
         import openai
         from openai.types.chat import ChatCompletion
 
         started = time.monotonic()
 
-        def billed(reply: ChatCompletion | None) -> ScorerCall:
+        def charge(reply: ChatCompletion | None) -> ScorerCall:
             return self._call(prompt_version, started, reply)
 
         try:
             reply = await self._client.chat.completions.create(model=self.config.model, **request)
         except openai.APITimeoutError as e:
-            return Answer(failure="timeout", detail=_error_line(e), call=billed(None))
+            return Answer(failure="timeout", detail=_error_line(e), call=charge(None))
         except openai.RateLimitError as e:
-            return Answer(failure="unavailable", detail=_error_line(e), call=billed(None), retry_in_s=_retry_after(e))
+            return Answer(failure="unavailable", detail=_error_line(e), call=charge(None), retry_in_s=_retry_after(e))
         except openai.APIError as e:
             refused = "logprobs" in request and isinstance(e, openai.BadRequestError) and "logprob" in str(e).lower()
-            remedy = f"; it takes no logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
-            # Nobody is away who says that this one request will not do, a too long one for example.
+            remedy = f"; no support for logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
+            # The endpoint is available but rejects this one request, e.g. because it is too long.
             unfit = not refused and getattr(e, "status_code", None) in UNFIT
             failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
-            return Answer(failure=failure, detail=_error_line(e) + remedy, call=billed(None))
+            return Answer(failure=failure, detail=_error_line(e) + remedy, call=charge(None))
         if not isinstance(reply, ChatCompletion) or not reply.choices:
-            detail = "the endpoint's reply is no chat completion; does `endpoint` end in /v1?"
-            return Answer(failure="unparsable", detail=detail, call=billed(None))
-        return reply.choices[0], billed(reply)
+            detail = "the endpoint's reply is not a chat completion; does `endpoint` end in /v1?"
+            return Answer(failure="unparsable", detail=detail, call=charge(None))
+        return reply.choices[0], charge(reply)
 
     def _call(self, prompt_version: str, started: float, reply: ChatCompletion | None) -> ScorerCall:
         usage = reply.usage if reply else None
@@ -186,10 +190,15 @@ class OpenAIScorer:
 def read_reply(
     text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate
 ) -> LabelReading:
-    """The score of a written answer. `positions`: each token's text with the likeliest {token: log-probability (nats)}.
+    """Return the score of a written answer.
 
-    Without positions the written verdict is a hard score (label_mass 1). Raises VerdictUnparsable when there is no
-    verdict at the end, or when a label that the server left out could matter.
+    Without positions the written verdict is a hard score (label_mass 1).
+
+    Args:
+        positions: Each token's text with the likeliest {token: log-probability (nats)}.
+
+    Raises:
+        VerdictUnparsable: There is no verdict at the end, or a label that the server left out could matter.
     """
     verdict = parse_verdict(text)
     if verdict is None or verdict not in template.labels:
@@ -203,11 +212,11 @@ def read_reply(
 def _verdict_position(
     text: str, positions: Sequence[tuple[str, Mapping[str, float]]], template: PromptTemplate, verdict: str
 ) -> int:
-    """Index of the token in which the label that was read begins."""
+    """Return the index of the token in which the parsed label begins."""
     word = template.labels[verdict].token.strip()  # type: ignore[index]
-    # Not anywhere: the word may stand in the reasoning, and in what the model adds behind its verdict.
+    # Search only near the end: the word may also occur in the reasoning, or in text after the verdict.
     said = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
-    # Servers list tokens that the text does not have: a thought before it, the end of the sequence behind it.
+    # Servers list tokens that the text does not contain: reasoning before it, the end of sequence after it.
     spoken = "".join(token for token, _ in positions)
     start = -spoken.rfind(text)
     found = None
@@ -222,7 +231,7 @@ def _verdict_position(
 
 
 def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReading:
-    """Labels among the likeliest tokens; a label counts in every spelling that differs only by white space and case."""
+    """Read the labels among the likeliest tokens. Spellings that differ only in white space and case are summed."""
     mass: dict[str, float] = {}
     for label, said in template.labels.items():
         word = said.token.strip().lower()
@@ -239,7 +248,7 @@ def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReadin
 
 
 def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
-    """(token, {token: log-probability}) of each position; empty if the server gave none."""
+    """Return (token, {token: log-probability}) of each position; empty if the server returned none."""
     content = choice.logprobs.content if choice.logprobs else None
     if not content or not any(entry.top_logprobs for entry in content):
         return []
@@ -247,15 +256,15 @@ def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
 
 
 def _error_line(error: Exception) -> str:
-    """One line without the request: neither the key nor the customer's text belongs into a record's detail."""
+    """Return the error in one line, without the request, which contains the key and the customer's text."""
     status = getattr(error, "status_code", None)
     return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}"
 
 
 def _retry_after(error: Any) -> float:
-    """Seconds that a refusal (HTTP 429) asks to be left alone; 0 where it does not say, or names a date."""
+    """Return the retry delay of a refusal (HTTP 429) in seconds; 0 if it names none, or names a date."""
     try:
-        told = float(error.response.headers.get("retry-after", ""))
+        delay_s = float(error.response.headers.get("retry-after", ""))
     except ValueError:
         return 0.0
-    return told if math.isfinite(told) and told > 0 else 0.0
+    return delay_s if math.isfinite(delay_s) and delay_s > 0 else 0.0

@@ -1,16 +1,16 @@
-"""Scorers that compare two texts as they stand: a cross-encoder, and the similarity of embeddings.
+"""Scorers that compare two texts directly: a cross-encoder, and the similarity of embeddings.
 
-Neither takes instructions, so there is no template: they read `statement_a` (the reference) and `statement_b` (the
+They take no instructions, so there is no template. They read `statement_a` (the reference) and `statement_b` (the
 response), not the dialogue before them. Both run in a thread of their replica, through sentence-transformers.
 
 | type            | S_R                                                                                  |
 |-----------------|--------------------------------------------------------------------------------------|
-| `cross_encoder` | sigmoid(z) of the model's one logit z; with `activation: identity` z itself, clipped   |
-|                 | to [0, 1], for models that were trained to give the score itself                       |
-| `embedding`     | (1 + cos(a, b)) / 2: order and distances are the cosine's, opposite vectors are 0      |
+| `cross_encoder` | sigmoid(z) of the model's one logit z; with `activation: identity` z itself, clipped |
+|                 | to [0, 1], for models that were trained to output the score itself                   |
+| `embedding`     | (1 + cos(a, b)) / 2: order and distances are the cosine's, opposite vectors are 0    |
 
-An embedding says what two texts are about, not whether they agree: a reply and its negation are close (the first
-paper's Appendix C.1 and Table 6). It is here to be measured against, and for pools that cannot afford more.
+An embedding represents the topic of a text, not whether two texts agree: a reply and its negation are close (the first
+paper's Appendix C.1 and Table 6). It serves as a baseline, and for pools that cannot afford more.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from hamr.types import Answer, Question
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-NO_PAIR = "this pool compares statement_a and statement_b; the question has no such pair, or wants a written answer"
+NO_PAIR = "this pool compares statement_a and statement_b; the question has no such pair, or needs a written answer"
 
 Pair = tuple[str, str]
 
 
 class PairModel(Protocol):
-    """What compares. `tokens` are those that the model would read of a pair, and the most that it can."""
+    """Model that compares two texts. `tokens` returns the tokens of a pair and the model's maximum."""
 
     def tokens(self, pair: Pair) -> tuple[int, int]: ...
 
@@ -48,8 +48,10 @@ class PairModel(Protocol):
 
 
 class PairScorer:
-    """Answers with the comparison of `statement_a` and `statement_b`; a text that the model would cut is a failure,
-    because what it cannot see it cannot judge. One call runs at a time, off the replica's event loop."""
+    """Scores the agreement of `statement_a` and `statement_b`, one call at a time, off the replica's event loop.
+
+    A text that the model would truncate is a failure, because the score would not cover all of it.
+    """
 
     def __init__(self, pool: str, config: PoolConfig, model: PairModel, name: str) -> None:
         self.pool, self.config, self.model, self.name = pool, config, model, name
@@ -61,10 +63,10 @@ class PairScorer:
             return await asyncio.to_thread(self._answers, questions, started)
 
     async def check(self) -> None:
-        """The model lives in this process: if this runs, it does."""
+        """Do nothing. The model lives in this process."""
 
     def close(self) -> None:
-        """Nothing is held beside the process's own memory."""
+        """Do nothing. All resources are memory of this process."""
 
     def _answers(self, questions: Sequence[Question], started: float) -> list[Answer]:
         pairs = [_pair(question) for question in questions]
@@ -85,12 +87,12 @@ class PairScorer:
     def _answer(self, score: float, tokens: int, started: float) -> Answer:
         call = bill(self.pool, self.config, self.name, self.config.type, started, tokens)
         if not math.isfinite(score):
-            return Answer(failure="unparsable", detail=f"the model gave {score}, which is no score", call=call)
+            return Answer(failure="unparsable", detail=f"the model returned {score}, which is not a score", call=call)
         return Answer(score=score, label_mass=1.0, call=call)
 
 
 class CrossEncoderModel:
-    """A pair in, one logit out."""
+    """Cross-encoder: a pair in, one logit out."""
 
     def __init__(self, config: PoolConfig, model: Path) -> None:
         from sentence_transformers import CrossEncoder
@@ -122,7 +124,7 @@ class CrossEncoderModel:
 
 
 class EmbeddingModel:
-    """A text in, a vector out; each distinct text of a call once (a group shares its reference)."""
+    """Embedding model: a text in, a vector out. Embeds each distinct text once (a group shares its reference)."""
 
     def __init__(self, config: PoolConfig, model: Path) -> None:
         from sentence_transformers import SentenceTransformer
@@ -133,7 +135,7 @@ class EmbeddingModel:
         self.most = min(int(self.encoder.max_seq_length or config.max_context), config.max_context)
 
     def tokens(self, pair: Pair) -> tuple[int, int]:
-        """Each text is read alone, so the longer one counts."""
+        """Return the length of the longer text, since each is embedded separately."""
         read = [len(self.encoder.tokenizer(text, truncation=False, verbose=False)["input_ids"]) for text in pair]
         return max(read), self.most
 
@@ -149,9 +151,9 @@ class EmbeddingModel:
 
 
 def activate(logit: float, activation: str) -> float:
-    """A logit as a score in [0, 1]; NaN stays NaN, and is then no score.
+    """Map a logit to a score in [0, 1]. NaN stays NaN, which is rejected later.
 
-    >>> activated(0.0, "sigmoid"), activated(1.07, "identity")
+    >>> activate(0.0, "sigmoid"), activate(1.07, "identity")
     (0.5, 1.0)
     """
     if math.isnan(logit):
@@ -162,7 +164,7 @@ def activate(logit: float, activation: str) -> float:
 
 
 def similarity(cosine: float) -> float:
-    """A cosine as a score in [0, 1]; rounding may carry it past the ends by a little.
+    """Map a cosine to a score in [0, 1]; clips rounding errors.
 
     >>> similarity(-1.0), similarity(0.5), similarity(1.0000001)
     (0.0, 0.75, 1.0)
@@ -171,7 +173,7 @@ def similarity(cosine: float) -> float:
 
 
 def load_pair_scorer(pool: str, config: PoolConfig, model: Path, name: str) -> PairScorer:
-    """The scorer of a `cross_encoder` or an `embedding` pool, with its model in memory."""
+    """Load the scorer of a `cross_encoder` or an `embedding` pool."""
     check_pair_model(pool, config, model)
     import torch
     from transformers.utils import logging
@@ -183,21 +185,22 @@ def load_pair_scorer(pool: str, config: PoolConfig, model: Path, name: str) -> P
 
 
 def check_installed(pool: str, config: PoolConfig) -> None:
-    """Raises BadInput with the line to type where the library is missing."""
+    """Raise BadInput with the install command if the library is missing."""
     if importlib.util.find_spec("sentence_transformers") is None:
-        raise BadInput(f"pools.{pool}.type", config.type, f"needs a library that is not here; {PAIRS_INSTALL}")
+        raise BadInput(f"pools.{pool}.type", config.type, f"needs a library that is not installed; {PAIRS_INSTALL}")
 
 
 def check_pair_model(pool: str, config: PoolConfig, model: Path) -> None:
-    """Whether the folder holds a model of the pool's type, from its JSON files alone. Raises BadInput.
+    """Check from its JSON files that the folder holds a model of the pool's type. Raises BadInput.
 
-    A wrong one would load: the library gives a model without a head a random one, and any model an embedding.
+    A wrong type would load without an error: the library adds a random head to a model without one, and treats any
+    model as an embedding.
     """
     check_installed(pool, config)
     where = f"pools.{pool}.model"
     if config.type == "embedding":
         if not (model / "modules.json").is_file():
-            remedy = "has no modules.json, so it is no embedding model; give one that sentence-transformers saved"
+            remedy = "has no modules.json, so it is not an embedding model; give one that sentence-transformers saved"
             raise BadInput(where, config.model, remedy)
         return
     facts = _json(model / "config.json")
@@ -228,7 +231,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _take_literally(tokenizer: Any) -> None:
-    """A text that says "[SEP]" says five characters: it must not end itself and begin another."""
+    """Disable special tokens in texts: "[SEP]" in a text is five characters and must not split it."""
     tokenizer.split_special_tokens = True
 
 

@@ -1,6 +1,6 @@
-"""A scorer's prompt in tokens: where the question ends, where it thinks, where the verdict stands.
+"""Token layout of a scorer's prompt: question, optional reasoning, verdict.
 
-Scoring and scorer training both lay prompts out here, so that a fine-tuned scorer meets the tokens it was trained on:
+Scoring and scorer training share this layout, so that a fine-tuned scorer sees the tokens it was trained on:
 
     chat template(system, user) [thinking_open reasoning thinking_close] verdict_prefix | label
 """
@@ -17,12 +17,12 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.verdict import soft_score
 
 MIN_LABEL_MASS = 1e-6
-"""Below this the labels' share of the probability is noise: the model wanted to say something else."""
+"""Below this total probability of the labels, the model intended another text and the distribution is noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelReading:
-    """What the label position says. `probabilities` are renormalised over the labels, `label_mass` is their sum."""
+    """Reading of the label position. `probabilities` are renormalised over the labels, `label_mass` is their sum."""
 
     score: float
     verdict: str
@@ -31,9 +31,10 @@ class LabelReading:
 
 
 class ScorerPrompt:
-    """A template in one model's tokens. `labels` maps each canonical label to its token id.
+    """Template in one model's tokens. `labels` maps each canonical label to its token id.
 
-    Raises BadInput when a label is not exactly one token of this model after the verdict's prefix.
+    Raises:
+        BadInput: A label is not exactly one token of this model after the verdict's prefix.
     """
 
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer) -> None:
@@ -43,37 +44,37 @@ class ScorerPrompt:
         }
 
     def question_ids(self, variables: Mapping[str, str]) -> list[int]:
-        """The rendered question up to where the scorer starts to speak. Raises DataError for a missing variable."""
+        """Return the rendered question up to the scorer's reply. Raises DataError for a missing variable."""
         return self.tokenizer.chat_ids(self.template.render(variables), thinks=self.template.thinks)
 
     def thinking_ids(self) -> list[int]:
         return self.tokenizer.encode(self.template.thinking_open)
 
     def verdict_ids(self, *, after_thinking: bool) -> list[int]:
-        """What stands between the question, or the reasoning, and the label."""
+        """Return the tokens between the question, or the reasoning, and the label."""
         close = self.template.thinking_close if after_thinking else ""
         return self.tokenizer.encode(close + self.template.verdict_prefix)
 
     @property
     def stop(self) -> str:
-        """The text that ends the reasoning; white space around it varies between models."""
+        """Return the text that ends the reasoning, stripped, since the white space around it varies between models."""
         return self.template.thinking_close.strip()
 
     def read(self, logprobs: Mapping[int, float]) -> LabelReading:
-        """The score from the labels' log-probabilities (nats) at the verdict position.
+        """Return the score from the labels' log-probabilities (nats) at the verdict position.
 
-        Raises VerdictUnparsable when they hold less than MIN_LABEL_MASS together.
+        Raises VerdictUnparsable if their total probability is below MIN_LABEL_MASS.
         """
         return read_labels({label: math.exp(logprobs[token]) for label, token in self.labels.items()})
 
 
 def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> LabelReading:
-    """The score P(Yes) + 0.5 P(Part) and the hard verdict from the labels' probabilities.
+    """Return the score P(Yes) + 0.5 P(Part) and the hard verdict from the labels' probabilities.
+
+    Ties go to the label that the template lists first. Raises VerdictUnparsable below `floor`.
 
     >>> read_labels({"yes": 0.3, "part": 0.2, "no": 0.1}).verdict
     'yes'
-
-    A tie goes to the label that the template lists first. Raises VerdictUnparsable below `floor`.
     """
     total = math.fsum(mass.values())
     if not total >= floor:

@@ -1,7 +1,7 @@
-"""Written answers: a question brings its own template, the model's whole answer goes back as text.
+"""Written answers: a question brings its own template and gets the model's whole answer as text.
 
-What the text means is for the reward that asked (`hamr.rewards`); here it is only made sure that it is whole. Two ways
-to get one: from a local engine, or (in `scorer_openai`) from an endpoint.
+The reward that sent the question interprets the text (`hamr.rewards`); this module only ensures that it is complete.
+The answer comes from a local engine or, in `scorer_openai`, from an endpoint.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from hamr.rollout.vllm_engine import VllmEngine
 
 REASK_TEMPERATURE = 0.7
-"""Of every attempt after the first, which is greedy: asked again at 0, a model says the same again."""
+"""Temperature of retries. The first attempt is greedy; a greedy retry would repeat the same answer."""
 
-NO_PROMPT = "a grader has no prompt of its own, and the question brings none"
+NO_PROMPT = "a grader has no prompt of its own, and the question has none"
 
 
 CHAT = "chat"
-"""What stands for the template's name and version where a question brings a whole conversation."""
+"""Name recorded as template and version if a question brings a whole conversation."""
 
 
 def temperature(question: Question) -> float:
@@ -39,7 +39,7 @@ def temperature(question: Question) -> float:
 
 
 def conversation(question: Question) -> tuple[Sequence[Mapping[str, str]], str]:
-    """(messages, what a record keeps as prompt version) of a question that asks for a written answer."""
+    """Return (messages, recorded prompt version) of a question that wants a written answer."""
     if question.messages:
         return question.messages, CHAT
     prompt = WrittenPrompt.load(question.prompt)
@@ -47,25 +47,25 @@ def conversation(question: Question) -> tuple[Sequence[Mapping[str, str]], str]:
 
 
 def longest(question: Question, answer_tokens: int) -> int:
-    """Most tokens of the answer."""
+    """Return the maximum number of tokens of the answer."""
     return question.max_new_tokens or answer_tokens
 
 
 def cut_off(tokens: int, text: str, call: ScorerCall) -> Answer:
-    """An answer that ran into its limit has no end, and its verdict stands at the end."""
+    """Return the failure of a truncated answer, which lacks the verdict at its end."""
     return Answer(failure="unparsable", detail=f"cut off after {tokens} tokens", reasoning=text, call=call)
 
 
 class Writer:
-    """Lets the model of a local engine write."""
+    """Text generation with the model of a local engine."""
 
     def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, tokenizer: Tokenizer, model: str) -> None:
         self.pool, self.config, self.engine, self.tokenizer, self.model = pool, config, engine, tokenizer, model
 
     async def answer(self, question: Question) -> Answer:
-        """`text`, or `unparsable` where the question leaves no room in the context or the answer is cut off.
+        """Return `text`, or `unparsable` if the question leaves no room in the context or the answer is truncated.
 
-        With `structured` the engine holds the answer to the question's schema, and to a length that the tokens allow.
+        With `structured` the engine enforces the question's schema, and a length that fits the token budget.
         """
         started = time.monotonic()
         messages, prompt = conversation(question)
@@ -95,7 +95,7 @@ class Writer:
 
 
 class GraderScorer:
-    """A pool that does nothing but write."""
+    """Pool that only writes answers."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer

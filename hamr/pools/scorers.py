@@ -1,9 +1,9 @@
-"""Scorers: a question in, the probabilities of a few labels out. One per replica of a pool.
+"""Scorers: map a question to the probabilities of a few labels. Each replica of a pool runs one.
 
 `RerankerScorer` reads P(yes) at the first token of the answer. `JudgeScorer` lets the model reason within a budget,
-closes the reasoning itself and reads the label at the verdict position. Both speak to one vLLM engine, in which all
-questions of a call run together. A question that brings its own prompt is answered in writing (`scorer_written`).
-`OpenAIScorer` asks an endpoint, `PairScorer` compares two texts without a prompt; each has its own file.
+closes the reasoning itself and reads the label at the verdict position. Both use one vLLM engine, which batches all
+questions of a call. A question with its own prompt gets a written answer (`scorer_written`). `OpenAIScorer` calls an
+endpoint and `PairScorer` compares two texts without a prompt; each has its own file.
 """
 
 from __future__ import annotations
@@ -32,26 +32,28 @@ if TYPE_CHECKING:
 
 
 QUESTION_VARIABLES = frozenset({"history", "statement_a", "statement_b"})
-"""What `hamr.rewards.questions.consistency_question` tells a scorer with a prompt of its own."""
+"""Variables that `hamr.rewards.questions.consistency_question` passes to a scorer with its own prompt."""
 
 
 class Scorer(Protocol):
-    """What a pool's replica runs."""
+    """Interface of a scorer, run by each replica of a pool."""
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        """One answer per question, in order. What the model said wrong is a failure in its answer; raises EngineDied
-        when the questions have to be put to somebody else."""
+        """Return one answer per question, in order. An invalid model output is a failure in its answer.
+
+        Raises EngineDied if the questions have to be sent to another replica.
+        """
         ...
 
     async def check(self) -> None:
-        """Raises EngineDied when this scorer cannot answer any more."""
+        """Raise EngineDied if this scorer cannot answer any more."""
         ...
 
     def close(self) -> None: ...
 
 
 class _EngineScorer(ABC):
-    """What the two scorers on a local engine share: the prompt, the bill, and running a call's questions together."""
+    """Base of the two scorers on a local engine: prompt, cost accounting, and concurrent questions of a call."""
 
     def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
         self.pool, self.config, self.engine, self.prompt, self.model = pool, config, engine, prompt, model
@@ -62,8 +64,8 @@ class _EngineScorer(ABC):
         return list(await asyncio.gather(*answers))
 
     async def check(self) -> None:
-        # Passes through the stepping thread: EngineDied if it has ended, and a step that never ends keeps this waiting
-        # until the pool's health check times out.
+        # Passes through the stepping thread. Raises EngineDied if it has ended; if a step hangs, this waits until the
+        # pool's health check times out.
         await self.engine.count_unfinished()
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class _EngineScorer(ABC):
 
     @abstractmethod
     async def _answer(self, question: Question) -> Answer:
-        """One question, from prompt to score."""
+        """Answer one question, from prompt to score."""
 
     async def _verdict(
         self,
@@ -82,9 +84,13 @@ class _EngineScorer(ABC):
         spent: tuple[int, int],
         cached: int | None = None,
     ) -> Answer:
-        """Ask for the label after `ids`. `spent`: prompt and output tokens of this question before it. `cached`: prompt
-        tokens that its first request found in the prefix cache, None if this is the first: what a later one finds there
-        is what the question itself has left."""
+        """Ask for the label after `ids`.
+
+        Args:
+            spent: Prompt and output tokens of this question's earlier requests.
+            cached: Prompt tokens that its first request found in the prefix cache; None if this is the first. Later
+                cache hits are the question's own tokens and do not count.
+        """
         logprobs, found = await self.engine.classify(ids, list(self.prompt.labels.values()))
         call = self._call(started, spent[0], spent[1] + 1, found if cached is None else cached)
         try:
@@ -131,9 +137,9 @@ class RerankerScorer(_EngineScorer):
 class JudgeScorer(_EngineScorer):
     """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
 
-    The reasoning is greedy, and sampled where a verdict is asked for again. It shrinks where the context is short; a
-    question that leaves no room even for a bare verdict is a failure. With `thinking_tokens` 0 the reasoning is empty
-    and the verdict is asked at once.
+    Reasoning is greedy on the first attempt and sampled on retries. It is shortened if the context is short; a question
+    without room for a bare verdict is a failure. With `thinking_tokens` 0 the reasoning is empty and the verdict is
+    requested directly.
     """
 
     async def _answer(self, question: Question) -> Answer:
@@ -153,7 +159,7 @@ class JudgeScorer(_EngineScorer):
             stop=(self.prompt.stop,),
             seed=question.seed + question.attempt,
         )
-        # After a stop the ids hold the stop text itself or the end of the turn: keep what was said before it.
+        # After a stop, the ids include the stop text itself or the end of the turn; keep only the text before it.
         stopped = thought.finish_reason != "length"
         said = self.prompt.tokenizer.encode(thought.text.rstrip()) if stopped else list(thought.token_ids)
         return await self._verdict(
@@ -166,7 +172,7 @@ class JudgeScorer(_EngineScorer):
 
 
 def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
-    """The scorer that `config` describes, ready to answer. `model` is its folder (unused by `openai` pools)."""
+    """Build the scorer that `config` describes. `model` is its folder (unused by `openai` pools)."""
     if config.type == "openai":
         return OpenAIScorer(pool, config)
     if config.compares:
@@ -184,7 +190,7 @@ def build_scorer(pool: str, config: PoolConfig, model: Path) -> Scorer:
 
 
 def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
-    """Whether a scorer could be built, as far as milliseconds can tell: no weights, no torch. Raises BadInput."""
+    """Check without weights or torch, in milliseconds, that a scorer can be built. Raises BadInput."""
     check_template(pool, config)
     if config.type == "openai":
         OpenAIScorer.check_config(pool, config)
@@ -197,13 +203,15 @@ def check_scorer(pool: str, config: PoolConfig, model: Path) -> None:
 
 
 def check_template(pool: str, config: PoolConfig) -> None:
-    """Whether the pool's template can be filled from what a scorer is told, and shows the response. Raises ConfigError;
-    at the first question it would be a failure of every question."""
+    """Check that the pool's template uses only known variables and shows the response.
+
+    Raises ConfigError. Without this check every question would fail.
+    """
     if not config.prompt:
         return
     wanted = PromptTemplate.load(config.prompt).variables
     if unknown := sorted(wanted - QUESTION_VARIABLES):
-        remedy = f"its template wants {unknown}; a scorer is told {sorted(QUESTION_VARIABLES)}"
+        remedy = f"its template uses the unknown variables {unknown}; a scorer gets {sorted(QUESTION_VARIABLES)}"
         raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
     if "statement_b" not in wanted:
         remedy = "its template does not show {{ statement_b }}, the response; add it"
@@ -211,7 +219,7 @@ def check_template(pool: str, config: PoolConfig) -> None:
 
 
 def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:
-    """The pool's template in the tokens of its model. Raises BadInput that names the pool."""
+    """Load the pool's template in the tokens of its model. Raises BadInput that names the pool."""
     template = PromptTemplate.load(config.prompt)
     try:
         return ScorerPrompt(template, load_tokenizer(model))
@@ -220,12 +228,12 @@ def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:
 
 
 def model_name(config: PoolConfig, model: Path) -> str:
-    """What a record calls the model; a fine-tuned one is told from its base by the name of its folder."""
+    """Return the model's name for records; a fine-tuned one includes its folder's name to differ from its base."""
     return f"{config.model}@{model.name}" if config.finetune else config.model
 
 
 def scorer_env(config: PoolConfig) -> Mapping[str, str]:
-    """Environment variables of a replica's process."""
+    """Return the environment variables of a replica's process."""
     if config.type != "vllm":
         return {}
     from hamr.rollout.vllm_settings import engine_env

@@ -1,7 +1,7 @@
-"""A JSON schema that an answer of so many tokens can fill.
+"""Length bounds for JSON schemas, so that an answer fits its token budget.
 
-A schema says what an answer has to be, and not that it has to end: a small model whose sentence has begun to turn in
-circles writes its reason until the tokens are used up, and the verdict behind it never comes.
+A schema does not force an answer to end: a small model that repeats itself can write its reason until the tokens are
+used up, and the verdict after it never comes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MOST_ITEMS = 16
-"""Of a list that has no bound of its own, and is none of choices; a rubric has no more items either."""
+"""Maximum items of a list without a bound that is not a list of choices. A rubric has no more items either."""
 SHORTEST_TEXT = 8
-"""Characters that every free text gets, however few tokens there are."""
+"""Minimum characters of every free text, whatever the token budget."""
 
 
 def bound_lengths(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """`schema` with a length for every free text and list, so that its longest answer has about `tokens` characters.
+    """Bound every free text and list in `schema`, so that its longest answer has about `tokens` characters.
 
-    A token is at least one character but for bytes of rare ones, so that an answer of `tokens` tokens holds it. The
-    texts share what keys, choices and punctuation leave, each alike.
+    A token is at least one character, except for bytes of rare characters, so an answer of that length fits into
+    `tokens` tokens. The texts share equally the characters that keys, choices and punctuation leave.
 
-    >>> bounded({"type": "object", "properties": {"reason": {"type": "string"}}}, 60)["properties"]["reason"]
+    >>> bound_lengths({"type": "object", "properties": {"reason": {"type": "string"}}}, 60)["properties"]["reason"]
     {'type': 'string', 'maxLength': 45}
     """
     made = _bound_copy(schema, None)
@@ -33,7 +33,7 @@ def bound_lengths(schema: Mapping[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def _bound_copy(schema: Mapping[str, Any], length: int | None) -> dict[str, Any]:
-    """A copy with bounded lists and, where `length` is given, free texts of at most so many characters."""
+    """Return a copy with bounded lists and, if `length` is given, free texts of at most `length` characters."""
     out = dict(schema)
     if _is_text(out) and length is not None:
         out["maxLength"] = length
@@ -51,7 +51,7 @@ def _is_text(schema: Mapping[str, Any]) -> bool:
 
 
 def _texts(schema: Mapping[str, Any]) -> Iterator[None]:
-    """One for every free text in the longest answer."""
+    """Yield once for every free text in the longest answer."""
     if _is_text(schema):
         yield None
     for value in schema.get("properties", {}).values():
@@ -62,7 +62,7 @@ def _texts(schema: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _longest(schema: Mapping[str, Any]) -> int:
-    """Characters of the longest answer whose free texts are empty, in the engine's separators; one more for the end."""
+    """Return the length of the longest answer with empty free texts, plus one character for the end."""
     return len(json.dumps(_example(schema), ensure_ascii=False)) + 1
 
 

@@ -1,4 +1,4 @@
-"""What one client of a pool has counted: its metrics, and its state for people."""
+"""Counters of one client of a pool, for metrics and for status displays."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ BREAKER_LEVEL = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 @dataclass(kw_only=True)
 class PoolTally:
-    """Counts since the client's start. A question counts when its one answer has come."""
+    """Counts since the client's start. A question counts when its answer has arrived."""
 
     breaker: Breaker | None
     hedger: Hedger | None
     counts: Counter[str] = field(default_factory=Counter)
     hedge_cost: float = 0.0
     waiting: int = 0
-    """Questions that were asked and have no answer yet."""
+    """Questions without an answer yet."""
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """How long the last answers took, in line and at work."""
+    """Latencies of the last answers, queueing included."""
 
     @contextmanager
     def waiting_one(self) -> Iterator[None]:
-        """While a question waits for its answer, or for whoever asked to give up."""
+        """Count a question as waiting while the body runs."""
         self.waiting += 1
         try:
             yield
@@ -54,14 +54,15 @@ class PoolTally:
         self.counts["refused"] += 1
 
     def count_hedge(self, answers: Sequence[Answer], *, second: bool) -> None:
-        """A race has ended with these answers; `second`: those of the later try."""
+        """Count a hedged request with these answers; `second` if they are those of the second try."""
         self.counts["hedge_won"] += len(answers) if second else 0
         self.hedge_cost += math.fsum(a.call.cost for a in answers if a.call)
 
     def metrics(self) -> dict[str, float]:
-        """Questions so far: asked, scored, retried, each kind of failure, and what breaker and hedging did.
+        """Return the counts so far: questions asked, scored, retried, each kind of failure, breaker and hedging.
 
-        `prefix_hit_frac` only where prompt tokens were counted, `hedge_after_s` once enough times are known.
+        `prefix_hit_frac` is present only if prompt tokens were counted, `hedge_after_s` once enough latencies are
+        known.
         """
         values = {kind: float(self.counts[kind]) for kind in KINDS}
         if self.breaker:
@@ -78,9 +79,16 @@ class PoolTally:
         return values
 
     def describe(self) -> dict[str, Any]:
-        """`breaker`: its state (None: the pool has none); `retry_in_s`: how long it still refuses; `hedge_budget`:
-        second tries, in questions, that may be made now (None: the pool does not hedge); `asked`: questions answered so
-        far; `waiting`: those that are not; `p50_s` and `p99_s`: how long the last ones took (None: there are none)."""
+        """Return the pool's state.
+
+        Returns:
+            `breaker`: state of the circuit breaker (None: the pool has none).
+            `retry_in_s`: seconds until it admits questions.
+            `hedge_budget`: questions that may be hedged now (None: the pool does not hedge).
+            `asked`: questions answered so far.
+            `waiting`: questions without an answer.
+            `p50_s`, `p99_s`: latency quantiles of the last answers (None: there are none).
+        """
         refusing = self.breaker is not None and self.breaker.state != "closed"
         return {
             "breaker": self.breaker.state if self.breaker else None,

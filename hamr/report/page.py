@@ -1,4 +1,4 @@
-"""What every report is made of: one page that needs nothing else, its frame, and the pictures in it."""
+"""Common frame of all reports: one self-contained HTML page with embedded pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RELOAD = '<meta http-equiv="refresh" content="10">'
-"""Makes a browser load the page again every 10 s."""
+"""Makes a browser reload the page every 10 s."""
 
 FRAME = """<!doctype html>
 <html lang="en">
@@ -36,9 +36,11 @@ FRAME = """<!doctype html>
 
 
 def write_page(file: Path, body: str, **shown: Any) -> Path:
-    """Renders `body`, a Jinja template for what stands below the heading, and writes the page. Everything shown is
-    escaped, and values of secrets are blotted out. `shown` has `title`, `verdict`, `facts` for the frame, and `heading`
-    where it is not the title."""
+    """Render `body`, a Jinja template for the part below the heading, and write the page.
+
+    All values are escaped, and secrets are redacted. `shown` contains `title`, `verdict` and `facts` for the frame, and
+    `heading` if it differs from the title.
+    """
     from jinja2 import DictLoader, Environment
 
     page = '{% extends "frame" %}{% block body %}' + body + "{% endblock %}"
@@ -48,7 +50,7 @@ def write_page(file: Path, body: str, **shown: Any) -> Path:
 
 
 def picture(folder: Path, name: str, figure: Figure) -> str:
-    """Writes plots/<name>.png and gives it as the page holds it, in base64. What no file name can hold becomes `_`."""
+    """Write plots/<name>.png and return it as a base64 data URI. Characters not allowed in file names become `_`."""
     file = folder / "plots" / ("".join(c if c.isalnum() or c in "-_" else "_" for c in name) + ".png")
     file.parent.mkdir(exist_ok=True)
     drawn = io.BytesIO()

@@ -1,7 +1,7 @@
-"""How every plot of a run looks: colours, style, axes.
+"""Common style of all plots: colours, fonts, axes.
 
-Colours are told apart by colour-blind readers too (Okabe and Ito's set), and lines differ in more than colour
-where they cross.
+Colours are distinguishable by colour-blind readers (Okabe and Ito's set). Lines that cross also differ in more than
+colour.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WIDE, HALF = (10.4, 3.7), (5.6, 3.3)
 def axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure as MplFigure
 
-    # No pyplot: its global registry would keep every figure alive and want a display.
+    # pyplot is not used: its global registry would keep every figure alive and need a display.
     figure = MplFigure(figsize=size)
     return figure, figure.subplots()
 
@@ -61,7 +61,7 @@ def step_axis(ax: Axes) -> None:
 
 
 def log_axis(ax: Axes) -> None:
-    """Logarithmic, with plain numbers at 1, 2, 5, 10, ... instead of powers of ten."""
+    """Make the axis logarithmic, with plain numbers at 1, 2, 5, 10, ... instead of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.set_yscale("log")

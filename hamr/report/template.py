@@ -1,4 +1,4 @@
-"""A run's report: the style of every report, and the page's body as a Jinja template."""
+"""HTML report of a run: style of all reports, and the page's body as a Jinja template."""
 
 STYLE = """
 :root { --ink: #1f2933; --muted: #616e7c; --line: #e4e7eb; --paper: #fff; --ground: #f5f7fa; --blue: #0072b2;
@@ -88,8 +88,8 @@ PAGE = """
 {% endif %}
 
 {% if comparisons %}
-<h2>The same message, before and after</h2>
-<p class="lead">Responses to held-out messages; the total reward stands beside each.</p>
+<h2>Responses to the same message by stage</h2>
+<p class="lead">Responses to held-out messages; each with its total reward.</p>
 <div class="panel"><table class="even">
 <tr><th>customer</th>{% for stage in comparison_stages %}<th>{{ stage }}</th>{% endfor %}<th>a reference</th></tr>
 {% for c in comparisons %}<tr><td><div class="said">{{ c.customer }}</div></td>
@@ -100,10 +100,10 @@ PAGE = """
 {% endif %}
 
 {% if examples %}
-<h2>Responses and what made their reward</h2>
-<p class="lead">From the last third of the RL steps: the best, the worst, and some drawn at random.</p>
+<h2>Responses and their rewards</h2>
+<p class="lead">From the last third of the RL steps: the best, the worst, and a random selection.</p>
 <div class="panel"><table>
-<tr><th></th><th>step</th><th>customer</th><th>response</th><th>reward</th><th>made of</th></tr>
+<tr><th></th><th>step</th><th>customer</th><th>response</th><th>reward</th><th>components</th></tr>
 {% for e in examples %}<tr><td><span class="tag {{ e.kind }}">{{ e.kind }}</span></td>
 <td class="number">{{ e.step }}</td>
 <td><div class="said">{{ e.customer }}</div></td>
@@ -125,7 +125,7 @@ PAGE = """
 {% endfor %}</table></div>
 {% endfor %}</div>
 <details><summary>Configuration</summary><pre>{{ config }}</pre></details>
-<details><summary>What the metrics mean</summary><div class="panel"><table>
+<details><summary>Glossary of the metrics</summary><div class="panel"><table>
 <tr><th>metric</th><th>meaning</th><th>unit</th><th>better</th></tr>
 {% for m in glossary %}<tr><td>{{ m.pattern }}</td><td>{{ m.meaning }}</td>
 <td>{{ m.unit }}</td><td>{{ m.better }}</td></tr>

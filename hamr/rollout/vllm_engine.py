@@ -1,8 +1,8 @@
-"""One vLLM engine inside this process, stepped by one thread, with an asyncio front.
+"""One vLLM engine inside this process, stepped by one thread, with an asyncio interface.
 
-Why not vLLM's own AsyncLLM: it needs a second process (about 1 GB and 15 s more per engine on a CPU), and between two
-steps of an engine that we step ourselves the weights can be replaced without stopping anything. The thread that steps
-the engine also builds it: OpenMP keeps a pool of threads per thread that opens a parallel region.
+vLLM's own AsyncLLM is not used because it needs a second process (about 1 GB and 15 s more per engine on a CPU).
+Stepping the engine here also allows the weights to be replaced between two steps. The thread that steps the engine also
+builds it, because OpenMP keeps a thread pool per thread that opens a parallel region.
 
 The environment that `vllm_settings.engine_env` returns must be set before the process imports vLLM.
 """
@@ -35,8 +35,10 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 class Completion(NamedTuple):
-    """Plain text out: `token_ids` hold the end-of-sequence token or the stop string's, `text` does not.
-    `cached_tokens` of the prompt came from the prefix cache."""
+    """Generated text. `token_ids` include the end-of-sequence token or the stop string's tokens, `text` does not.
+
+    `cached_tokens` is the number of prompt tokens found in the prefix cache.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -45,7 +47,7 @@ class Completion(NamedTuple):
 
 
 class Classified(NamedTuple):
-    """`cached_tokens` of the prompt came from the prefix cache."""
+    """`cached_tokens` is the number of prompt tokens found in the prefix cache."""
 
     logprobs: dict[int, float]
     cached_tokens: int
@@ -53,8 +55,10 @@ class Classified(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Ticket:
-    """One request in flight: `deliver`, `fail` and `watch` run in the engine's thread. `watch` sees an answer after
-    every step."""
+    """One request in flight. `deliver`, `fail` and `watch` run in the engine's thread.
+
+    `watch` gets the partial output after every step.
+    """
 
     prompt_ids: tuple[int, ...]
     params: SamplingParams
@@ -64,11 +68,15 @@ class _Ticket:
 
 
 class VllmEngine:
-    """Generates and classifies. Every method may be called from any asyncio loop of this process.
+    """vLLM engine for generation and classification. Every method may be called from any asyncio loop of this process.
 
-    The constructor blocks until the engine stands (seconds). Whoever waits when the stepping thread dies gets
-    EngineDied, and so does whoever asks afterwards. `seed` feeds requests that bring none. `nccl` opens the engine to
-    weights from a trainer's broadcast, `sleeps` lets it give its GPU's memory away for a while.
+    The constructor blocks until the engine is ready (seconds). If the stepping thread dies, pending and later calls
+    raise EngineDied.
+
+    Args:
+        seed: Seed of requests that have none.
+        nccl: Enables weight updates by a trainer's broadcast.
+        sleeps: Enables releasing the GPU's memory temporarily.
     """
 
     def __init__(
@@ -100,11 +108,13 @@ class VllmEngine:
         if self._error is not None:
             raise EngineDied(f"vLLM could not start on {model_path}: {self._error}") from self._error
 
-    # --- what callers ask for ---
+    # --- calls ---
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
-        """Yields each response the moment it ends. The samples of one request share their prompt's prefill through
-        the prefix cache, and each has its own seed. Closing the iterator early aborts what is unfinished.
+        """Yield each response as soon as it ends.
+
+        The samples of one request share their prompt's prefill through the prefix cache, and each has its own seed.
+        Closing the iterator early aborts unfinished responses.
 
         Raises BadInput for a prompt that leaves no room in the context, EngineDied if the engine dies.
         """
@@ -136,8 +146,11 @@ class VllmEngine:
         seed: int | None = None,
         schema: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """One continuation of a prompt. `stop` strings add to those of `sampling`; with a JSON `schema` it can be
-        nothing but an object of that schema."""
+        """Return one continuation of a prompt.
+
+        `stop` strings are added to those of `sampling`. With a JSON `schema` the output is always an object of that
+        schema.
+        """
         params = sampling_params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
         output = await self._one(prompt_ids, params)
         answer = output.outputs[0]
@@ -145,8 +158,10 @@ class VllmEngine:
         return Completion(text, tuple(answer.token_ids), _reason(answer.finish_reason), output.num_cached_tokens or 0)
 
     async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> Classified:
-        """log p(label | prompt) of each label at the next position, over the whole vocabulary (nats): not
-        renormalised over the labels, so that the caller sees how much mass they have together."""
+        """Return log p(label | prompt) of each label at the next position, over the whole vocabulary (nats).
+
+        The values are not renormalised over the labels, so that the caller can compute the labels' total probability.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -164,35 +179,34 @@ class VllmEngine:
         return Classified(logprobs, output.num_cached_tokens or 0)
 
     async def load_weights(self, path: str | Path, version: int) -> float:
-        """Replaces the weights by those of a safetensors file, between two steps; returns the seconds it took.
+        """Replace the weights by those of a safetensors file, between two steps. Return the seconds taken.
 
-        Unfinished responses go on under the new weights: their KV cache is computed anew, their version spans say
-        where the switch happened.
+        Unfinished responses continue under the new weights. Their KV cache is recomputed, and their version spans
+        record the switch.
         """
         return await self._call(lambda engine: self._swap(engine, str(path), version))
 
     async def worker_call(self, method: str, *args: Any) -> None:
-        """Calls `method` on every vLLM worker of this engine, between two steps."""
+        """Call `method` on every vLLM worker of this engine, between two steps."""
         await self._call(lambda engine: engine.collective_rpc(method, args=args))
 
     async def sleep(self) -> None:
-        """Moves the weights to the host and drops the KV cache; the GPU is free until `wake_up`. Nothing may be in
-        flight."""
+        """Move the weights to the host and drop the KV cache, until `wake_up`. Requires an idle engine."""
         await self._call(lambda engine: engine.sleep(level=1))
 
     async def wake_up(self) -> None:
         await self._call(lambda engine: engine.wake_up())
 
     async def count_unfinished(self) -> int:
-        """Requests that the engine still works on."""
+        """Return the number of unfinished requests."""
         return await self._call(lambda engine: engine.get_num_unfinished_requests())
 
     async def commit_version(self, version: int) -> None:
-        """Names the weights that arrived on another way than `load_weights`, and forgets the old ones' KV cache."""
+        """Set the version of weights that were not loaded by `load_weights`, and drop the KV cache of the old ones."""
         await self._call(lambda engine: self._commit(engine, version))
 
     def close(self) -> None:
-        """Stops the thread and frees the engine. Whoever still waits gets EngineDied."""
+        """Stop the thread and free the engine. Pending calls raise EngineDied."""
         self._closing = True
         self._inbox.put(lambda: None)
         if self._thread is not threading.current_thread():
@@ -228,13 +242,13 @@ class VllmEngine:
         for request_id, ticket in zip(ids, tickets, strict=True):
             try:
                 engine.add_request(request_id, {"prompt_token_ids": list(ticket.prompt_ids)}, ticket.params)
-            except ValueError as error:  # vLLM's word for a request that it cannot take; the engine is fine
+            except ValueError as error:  # vLLM rejects this request; the engine is fine
                 ticket.fail(BadInput("request", f"{len(ticket.prompt_ids)} prompt tokens", str(error)))
             else:
                 self._tickets[request_id] = ticket
 
     def _abandon(self, ids: Sequence[str]) -> None:
-        """Aborts those of `ids` that are still in flight; nobody waits for them any more."""
+        """Abort those of `ids` that are still in flight."""
 
         def abort(engine: Any) -> None:
             unfinished = [i for i in ids if self._tickets.pop(i, None) is not None]
@@ -258,10 +272,10 @@ class VllmEngine:
         return await future
 
     def _post(self, action: Callable[[Any], None], waiters: Sequence[Any]) -> None:
-        """Puts `action` into the thread's inbox; if the thread is or goes dead before it ran, the waiters hear so."""
+        """Put `action` into the thread's inbox. If the thread dies before it runs, the waiters get EngineDied."""
         with self._guard:
             if self._error is not None or self._closing:
-                raise EngineDied(f"the engine is gone: {self._error or 'closed'}")
+                raise EngineDied(f"the engine has stopped: {self._error or 'closed'}")
             self._inbox.put(_Letter(action=action, waiters=waiters, owner=self))
 
     # --- the thread ---
@@ -275,11 +289,11 @@ class VllmEngine:
             self._engine.set_weight_version("0")
             if not self._on_gpu:
                 self._engine.collective_rpc("speed_up_cpu")
-                hand_back_freed_memory()  # what loading took
+                hand_back_freed_memory()  # memory used by loading
             started.set()
             self._loop(self._engine)
             self._die(EngineDied("the engine was closed"))
-        except BaseException as error:  # whatever killed the thread, those who wait must hear of it
+        except BaseException as error:  # whatever ended the thread, waiters must get an error
             self._die(error)
         finally:
             started.set()
@@ -325,7 +339,7 @@ class VllmEngine:
         return time.perf_counter() - start
 
     def _commit(self, engine: Any, version: int) -> None:
-        # Without this, tokens would attend to keys and values that the old weights made.
+        # Without this, tokens would attend to keys and values of the old weights.
         engine.reset_prefix_cache(reset_running_requests=True)
         engine.set_weight_version(str(version))
         self.version = version
@@ -385,7 +399,7 @@ class _Waiter:
 
 @dataclass(frozen=True, kw_only=True)
 class _Letter:
-    """An action in the inbox, with those to tell if it can never run."""
+    """An action in the inbox, with the waiters to notify if it can never run."""
 
     action: Callable[[Any], None]
     waiters: Sequence[Any]
@@ -396,7 +410,7 @@ class _Letter:
 
 
 def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """`callback`, run in the loop that is running now, whichever thread calls it."""
+    """Wrap `callback` to run in the current event loop, from any thread."""
     loop = asyncio.get_running_loop()
 
     def call(value: Any) -> None:
@@ -407,7 +421,7 @@ def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """Gives a waiter its value or exception, unless it has stopped waiting."""
+    """Set a waiter's result or exception, unless it was cancelled."""
     if future.done():
         return
     if isinstance(outcome, BaseException):

@@ -1,8 +1,8 @@
-"""vLLM's own fused CPU kernels, where its CPU platform would take plain torch operations.
+"""vLLM's fused CPU kernels for operations that its CPU platform runs as plain torch operations.
 
-vLLM compiles the plain ones away, given a compiler at run time; an eager engine runs them one by one, and a decoding
-step of a small model then spends a tenth of its time in the little operations of its norms. Its kernel for gated
-activations stays unused: torch's two operations take less than half of its time.
+vLLM expects its compiler to fuse the plain operations. An eager engine runs them one by one, and a decoding step of a
+small model then spends a tenth of its time in the operations of its norms. vLLM's kernel for gated activations is not
+used: torch's two operations take less than half of its time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 
 
 def use_fused_kernels(model: torch.nn.Module) -> int:
-    """Norms of `model` (as vLLM built it) go through the fused kernels; returns how many.
+    """Route the norms of `model` (as vLLM built it) through the fused kernels. Return their number.
 
-    Norms of another kind, and those whose weights are not of the activations' type, stay as they are.
+    Other kinds of norms, and those whose weights differ in dtype from the activations, are not changed.
     """
     from vllm.model_executor.layers.layernorm import RMSNorm
 
@@ -29,10 +29,10 @@ def use_fused_kernels(model: torch.nn.Module) -> int:
 
 
 def rms_norm(module: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-    """The norm of `x`, or of `x + residual` beside that sum: then both tensors are overwritten.
+    """Return the norm of `x`, or the norm of `x + residual` and that sum; then both tensors are overwritten.
 
-    The kernels read memory as it lies and take weights of the input's type: anything else (a norm of some heads, cut
-    out of a wider product) goes the plain way.
+    The kernels need contiguous memory and weights of the input's dtype. Other inputs (e.g. a norm of some heads, sliced
+    from a wider product) use the plain operations.
     """
     strided = not x.is_contiguous() or (residual is not None and not residual.is_contiguous())
     if strided or x.dtype != module.weight.dtype:

@@ -1,9 +1,9 @@
-"""New weights for a model that vLLM runs on a CPU, without the detour of its own reload.
+"""In-place weight reload for a model that vLLM runs on a CPU, faster than vLLM's own reload.
 
-vLLM makes every layer anew: an empty copy of its tensors, the file's pieces loaded into it, the packed form that its
-kernels read, and the result copied over the old one. Here the pieces go into one buffer, and the layer packs that in
-the place of its old packed form: half the time. Done only where every layer has the shape of the file's pieces laid one
-below the other (no quantisation, no tensor parallelism); anything else is left to vLLM.
+vLLM rebuilds every layer: it creates empty tensors, loads the file's pieces, packs them for its kernels, and copies the
+result over the old one. Here the pieces are loaded into one buffer, and the layer packs that into the memory of its old
+packed form, which takes half the time. This requires that every layer is the file's pieces concatenated along the first
+dimension (no quantisation, no tensor parallelism). Otherwise vLLM reloads.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class _Piece:
-    """A parameter and the names in the file that it is made of, one below the other."""
+    """A parameter and the names of its pieces in the file, concatenated along the first dimension."""
 
     module: nn.Module
     parameter: str
     sources: tuple[str, ...]
     packs: bool
-    """The module keeps a packed form of it."""
+    """The module keeps a packed form of the parameter."""
 
 
 class InPlaceReload:
-    """The plan for one model and one set of names; `of` returns None where vLLM has to do it."""
+    """Reload plan for one model and one set of names. `of` returns None if vLLM has to reload."""
 
     def __init__(self, pieces: Sequence[_Piece]) -> None:
         self._pieces = pieces
 
     @classmethod
     def of(cls, model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> InPlaceReload | None:
-        """`shapes` of the file's tensors by name: every parameter must be made of them, every one of them be used."""
+        """Build the plan from the file's tensor `shapes`: they must cover every parameter, and each must be used."""
         packed = dict(getattr(model, "packed_modules_mapping", None) or {})
         pieces: list[_Piece] = []
         used: set[str] = set()
@@ -61,7 +61,7 @@ class InPlaceReload:
 
     @torch.no_grad()
     def load(self, get: Callable[[str], Tensor]) -> None:
-        """Replaces every weight by `get(name)`."""
+        """Replace every weight by `get(name)`."""
         scratch: Tensor | None = None
         laid: set[int] = set()
         for piece in self._pieces:
@@ -72,7 +72,7 @@ class InPlaceReload:
                 laid.add(old.data_ptr())
                 if piece.packs:
                     _pack(module)
-            elif piece.packs:  # only the packed form is kept, or (a tied head) it is all that is the module's own
+            elif piece.packs:  # only the packed form is kept, or (a tied head) it is the module's only own tensor
                 size = _size(module, old, packs=True)
                 if scratch is None or scratch.numel() < math.prod(size):
                     scratch = old.new_empty(math.prod(size))
@@ -83,11 +83,11 @@ class InPlaceReload:
                 if old.numel():
                     module.weight = old
                 elif module.weight.numel():
-                    raise RuntimeError("vLLM now keeps a weight that it used to drop once packed")
+                    raise RuntimeError("vLLM keeps a weight that it previously dropped after packing")
 
 
 def drop_idle_packing(model: nn.Module) -> None:
-    """An embedding beside a head is packed as if it were one, and never asked for a product."""
+    """Drop the packed form of embeddings beside a head, which vLLM packs although it never multiplies by them."""
     for module in idle_embeddings(model):
         module.cpu_linear = None  # type: ignore[assignment]
 
@@ -106,7 +106,7 @@ def _size(module: Any, parameter: Tensor, packs: bool) -> tuple[int, ...]:
 
 
 def _lay(parts: Sequence[Tensor], whole: Tensor) -> None:
-    """The parts one below the other; padding below them is zero."""
+    """Concatenate the parts along the first dimension; padding after them is zero."""
     start = 0
     for part in parts:
         whole[start : start + len(part)].copy_(part)
@@ -115,7 +115,7 @@ def _lay(parts: Sequence[Tensor], whole: Tensor) -> None:
 
 
 def _pack(module: Any) -> None:
-    # The old form goes first: its memory is what the new one gets.
+    # Free the old form first, so that the new one reuses its memory.
     module.cpu_linear = None
     module.quant_method.process_weights_after_loading(module)
 

@@ -1,5 +1,7 @@
-"""Sampling for CPU engines. vLLM's own takes a fifth of a decoding step of a small model: two logarithms for each entry
-of the vocabulary to make Gumbel noise, then passes to rank the drawn token, which nobody here asks for.
+"""Fast sampler for CPU engines.
+
+vLLM's own takes a fifth of a decoding step of a small model: two logarithms per vocabulary entry for Gumbel noise, then
+passes to rank the drawn token, which hamr does not use.
 
 Legend: B sequences, V vocabulary, N blocks of the vocabulary with K entries each.
 """
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
     from vllm.v1.sample.metadata import SamplingMetadata
 
 BLOCK = 256
-"""Entries whose weights are summed at once. Accumulating over the whole vocabulary cost half of a draw."""
+"""Entries whose weights are summed at once. Accumulating over the whole vocabulary took half of the sampling time."""
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverts the cumulative distribution of softmax(logits) at `uniform` in [0, 1).
+    """Invert the cumulative distribution of softmax(logits) at `uniform` in [0, 1).
 
     Returns the tokens (B, int64) and their log-probabilities (B, float32). A token of probability 0 is never drawn.
     """
@@ -36,7 +38,7 @@ def draw(logits_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     block_B1 = torch.searchsorted(cumulative_BN, threshold_B1, right=True)
     rest_B1 = threshold_B1 - (cumulative_BN - blocks_BN).gather(1, block_B1)
     within_BK = weights_BNK.take_along_dim(block_B1.unsqueeze(-1), dim=1).squeeze(1).cumsum(dim=-1)
-    # What was accumulated over blocks and within one may differ in the last digit.
+    # The sums over blocks and within a block may differ in the last digit.
     entry_B1 = torch.searchsorted(within_BK, _below(rest_B1.clamp_min(0), within_BK[:, -1:]), right=True)
     tokens_B1 = block_B1 * BLOCK + entry_B1
     logprobs_B1 = logits_BV.gather(1, tokens_B1) - peak_B1 - total_B1.log()
@@ -44,13 +46,15 @@ def draw(logits_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _below(threshold: Tensor, total: Tensor) -> Tensor:
-    """Rounding must not push a threshold onto the total, behind the last entry that has any weight."""
+    """Clip a threshold that rounding moved onto the total, past the last entry with a positive weight."""
     return torch.minimum(threshold, torch.nextafter(total, torch.zeros_like(total)))
 
 
 class LeanSampler(Sampler):
-    """vLLM's sampler with a short way for what rollouts ask: a seed each, a temperature, the drawn token's
-    log-probability. Anything else in the batch (greedy, top-p, label probabilities) takes vLLM's way."""
+    """vLLM's sampler with a fast path for rollouts: per-sequence seed, temperature, the drawn token's log-probability.
+
+    Other batches (greedy, top-p, label probabilities) use vLLM's implementation.
+    """
 
     def forward(self, logits: torch.Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
         asked = sampling_metadata
@@ -64,7 +68,7 @@ class LeanSampler(Sampler):
         )
         if not lean:
             return super().forward(logits, sampling_metadata, *args, **kwargs)
-        # The engine's requests carry no penalties, masks or processors: VllmEngine sets none.
+        # The engine's requests have no penalties, masks or processors: VllmEngine sets none.
         temperature_B = asked.temperature
         logits_BV = logits.float() if bool((temperature_B == 1).all()) else logits.float() / temperature_B.unsqueeze(1)
         uniform_B = torch.cat([torch.rand(1, generator=asked.generators[i]) for i in range(logits.shape[0])])

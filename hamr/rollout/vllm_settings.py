@@ -1,4 +1,4 @@
-"""What vLLM is told: the environment of an engine's process, the engine's arguments, how to sample one request."""
+"""vLLM settings: environment of an engine's process, engine arguments, and sampling parameters of a request."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 CPU_BLOCK = 32
 CPU_TOKENS_PER_STEP = 2048
-"""Prompt tokens that one step may take in; a prompt that does not fit waits for the next."""
+"""Maximum prompt tokens per step; a prompt that does not fit waits for the next step."""
 
 
 def engine_env(engine: EngineConfig) -> dict[str, str]:
-    """Environment variables of a process that is to hold an engine."""
+    """Return the environment variables of a process that runs an engine."""
     env = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
@@ -51,8 +51,11 @@ def engine_args(
     nccl: bool = False,
     sleeps: bool = False,
 ) -> dict[str, Any]:
-    """vLLM's EngineArgs. Log-probabilities are those of the distribution that was sampled from (after temperature
-    and top-p), which at temperature 1 are the model's own."""
+    """Return vLLM's EngineArgs.
+
+    Log-probabilities are those of the distribution that was sampled from (after temperature and top-p). At temperature
+    1 they are the model's own.
+    """
     args: dict[str, Any] = {
         "model": model_path,
         "dtype": dtype,
@@ -63,7 +66,7 @@ def engine_args(
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": "hamr.rollout.vllm_worker.WorkerExtension",
-        # Between two keys a model may turn in circles too: one way to write white space.
+        # A model can also loop between two keys, so allow only one form of white space.
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
@@ -73,7 +76,7 @@ def engine_args(
         args["gpu_memory_utilization"] = engine.gpu_memory_utilization
         args["tensor_parallel_size"] = engine.tensor_parallel_size
         if engine.tensor_parallel_size > 1:
-            # In a placement group vLLM would choose Ray and refuse the group: an engine's GPUs are one bundle of it.
+            # In a placement group vLLM would choose Ray and reject the group: an engine's GPUs are one bundle of it.
             args["distributed_executor_backend"] = "mp"
         if nccl:
             args["weight_transfer_config"] = {"backend": "nccl"}
@@ -81,12 +84,12 @@ def engine_args(
             args["enable_sleep_mode"] = True
         return args
     if engine.block_size % CPU_BLOCK:
-        raise BadInput("engine.block_size", engine.block_size, f"CPU attention takes multiples of {CPU_BLOCK}; use one")
+        raise BadInput("engine.block_size", engine.block_size, f"must be a multiple of {CPU_BLOCK} on a CPU")
     return args | {
         "enforce_eager": True,
         "kv_cache_memory_bytes": engine.kv_cache_mb << 20,
-        # A prompt that is prefilled in pieces makes vLLM rewind its request's random generator, which CPU generators
-        # cannot do: one seeded request cut in two would end the engine. Whole prompts only, so a step must hold one.
+        # With chunked prefill vLLM rewinds the request's random generator, which CPU generators do not support: one
+        # seeded request cut in two would end the engine. So a step must hold a whole prompt.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(CPU_TOKENS_PER_STEP, max_context),
     }
@@ -110,12 +113,12 @@ def sampling_params(
         max_tokens=sampling.max_new_tokens,
         seed=seed,
         stop=list(stop),
-        # A rollout's text is what was said, the string that it stopped at included.
+        # A rollout's text includes the string that it stopped at.
         include_stop_str_in_output=logprobs and bool(stop),
-        # 0: the sampled token alone. The flat form spares one object per token.
+        # 0 returns the sampled token only. The flat form avoids one object per token.
         logprobs=0 if logprobs else None,
         flat_logprobs=logprobs,
-        # Text is decoded once at the end, unless something has to be looked for on the way.
+        # Detokenize once at the end, unless the text must be searched during generation.
         detokenize=bool(stop or mark),
         output_kind=RequestOutputKind.CUMULATIVE if mark else RequestOutputKind.FINAL_ONLY,
         structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),

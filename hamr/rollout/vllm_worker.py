@@ -1,4 +1,4 @@
-"""What hamr adds to vLLM's own worker, in whichever process that worker lives (`worker_extension_cls`)."""
+"""Extension of vLLM's own worker (`worker_extension_cls`), in the worker's process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from hamr.rollout.vllm_reload import InPlaceReload, drop_idle_packing
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker."""
+    """Mixin of vLLM's worker."""
 
     def load_weight_file(self, path: str) -> bool:
-        """Replaces every weight by the file's; True where that went in place, False where vLLM made its layers anew.
-        The file must hold `lm_head.weight` even where it is tied to the embeddings: the CPU backend keeps a repacked
+        """Replace every weight by the file's. Return True if done in place, False if vLLM rebuilt its layers.
+
+        The file must contain `lm_head.weight` even if it is tied to the embeddings. The CPU backend keeps a repacked
         copy of the head, which would silently stay at the old version.
         """
         from safetensors import safe_open
@@ -29,7 +30,7 @@ class WorkerExtension:
         return in_place is not None
 
     def speed_up_cpu(self) -> None:
-        """A sampler and kernels that cost a CPU less than those that vLLM chooses there."""
+        """Install the sampler and kernels that are faster on a CPU than vLLM's defaults."""
         from hamr.rollout.vllm_kernels import use_fused_kernels
         from hamr.rollout.vllm_sampler import LeanSampler
 

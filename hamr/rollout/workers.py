@@ -1,8 +1,8 @@
-"""Rollout workers: one vLLM engine in each Ray actor, every response handed over the moment it ends.
+"""Rollout workers: one vLLM engine per Ray actor; each response is returned as soon as it ends.
 
-The samples of one prompt stay on one worker, where they share its prefill; a prompt goes to the worker with the least
-unfinished work. A worker that dies is replaced, brought to the newest weights, and given again exactly those keys
-that had not arrived.
+The samples of one prompt stay on one worker, where they share its prefill. A prompt goes to the worker with the least
+unfinished work. A worker that dies is replaced, gets the newest weights, and repeats exactly the keys that had not
+arrived.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 MAX_REPLACEMENTS = 3
-"""Replacements that one `generate` may make in a row without a single response in between."""
+"""Maximum consecutive replacements in one `generate` without a response in between."""
 CONCURRENT_CALLS = 1000
 
 
 class RolloutWorker:
-    """The actor: an engine and its transport, nothing else."""
+    """Actor of one engine: transport only."""
 
     def __init__(self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int) -> None:
         collect_rarely()
@@ -73,7 +73,7 @@ class RolloutWorker:
 
 @dataclass(kw_only=True, eq=False)
 class _Slot:
-    """A worker's place: the actor in it may change, `life` counts them. `load` is unfinished responses."""
+    """Slot of a worker. The actor in it may be replaced; `life` counts the actors. `load` is unfinished responses."""
 
     seed: int
     actor: ActorHandle
@@ -98,9 +98,9 @@ class RolloutWorkers:
     async def start(
         cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Reservation | None = None
     ) -> RolloutWorkers:
-        """Starts `config.workers` actors and waits until their engines stand. Worker i goes into bundle i of `place`.
+        """Start `config.workers` actors and wait until their engines are ready. Worker i uses bundle i of `place`.
 
-        Raises CapacityError if the cluster cannot hold them, EngineDied if one does not come up.
+        Raises CapacityError if the cluster cannot hold them, EngineDied if one does not start.
         """
         import ray
 
@@ -131,9 +131,9 @@ class RolloutWorkers:
     # --- generation ---
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
-        """Yields every key's response exactly once, in the order in which they end.
+        """Yield every key's response exactly once, in the order in which they end.
 
-        Raises EngineDied after `deadline_s` without any response, or when replacements keep dying.
+        Raises EngineDied after `deadline_s` without any response, or if replacements keep dying.
         """
         arrived: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
         waiting = {key for request in requests for key in request.keys}
@@ -160,7 +160,7 @@ class RolloutWorkers:
             return EngineDied(message)
 
     def _assign(self, requests: Sequence[GenerationRequest]) -> list[tuple[_Slot, list[GenerationRequest]]]:
-        """Each request to the least-loaded worker, counting what this call adds."""
+        """Assign each request to the least-loaded worker, counting the requests of this call."""
         shares: dict[int, list[GenerationRequest]] = {}
         for request in requests:
             index = min(range(len(self._slots)), key=lambda i: self._slots[i].load)
@@ -171,7 +171,7 @@ class RolloutWorkers:
     async def _serve(
         self, slot: _Slot, requests: list[GenerationRequest], arrived: asyncio.Queue[Rollout | BaseException]
     ) -> None:
-        """Streams one worker's share into `arrived`; if the worker dies, the rest of it goes to its replacement."""
+        """Stream one worker's share into `arrived`. If the worker dies, its replacement gets the rest."""
         from ray.exceptions import RayActorError, RayTaskError
 
         pending = {key for request in requests for key in request.keys}
@@ -192,7 +192,7 @@ class RolloutWorkers:
                     if deaths > MAX_REPLACEMENTS:
                         raise EngineDied(f"a rollout worker died {deaths} times in a row: {error}") from error
                     await self._replace(slot, life)
-        except RayTaskError as error:  # the worker's own exception, without Ray's trace of it
+        except RayTaskError as error:  # the worker's own exception, without Ray's traceback
             arrived.put_nowait(error.cause)
         except Exception as error:
             arrived.put_nowait(error)
@@ -202,9 +202,9 @@ class RolloutWorkers:
     # --- weights ---
 
     async def load_weights(self, path: Path, version: int) -> None:
-        """Brings every engine to the weights in `path` (one safetensors) as policy `version`.
+        """Load the weights in `path` (one safetensors) into every engine as policy `version`.
 
-        The file must stay until the next call: a worker that is replaced later starts from it.
+        The file must exist until the next call, because a worker that is replaced later starts from it.
         """
         self._newest, self.version = path, version
         await asyncio.gather(*(self._load(slot, path, version) for slot in self._slots))
@@ -219,28 +219,28 @@ class RolloutWorkers:
             await self._replace(slot, life)
 
     async def commit_version(self, version: int) -> None:
-        """Names the weights that every engine has just received over NCCL, and drops the old ones' KV cache."""
+        """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache."""
         await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
         self.version = version
 
     async def sleep(self) -> None:
-        """All engines give their GPUs' memory away until `wake_up`."""
+        """Release the GPU memory of all engines until `wake_up`."""
         await asyncio.gather(*(self._in_time(s.actor.sleep.remote(), "fall asleep") for s in self._slots))
 
     async def wake_up(self) -> None:
         await asyncio.gather(*(self._in_time(s.actor.wake_up.remote(), "wake up") for s in self._slots))
 
-    # --- life and death ---
+    # --- lifecycle ---
 
     async def _replace(self, slot: _Slot, life: int) -> None:
-        """A fresh actor on the newest weights in the place of the one that was seen dead in its `life`."""
+        """Replace the actor that died in its `life` by a new one with the newest weights."""
         import ray
 
         async with slot.lock:
             if slot.life != life:
                 return
             if self.config.transfer == "nccl" and self.version:
-                # Its replacement would start from version 0, outside of the trainer's NCCL group.
+                # The replacement would start from version 0, outside of the trainer's NCCL group.
                 raise EngineDied("a rollout worker died under transfer=nccl; resume the run from its checkpoint")
             # An actor whose engine thread died still holds its memory.
             ray.kill(slot.actor)
@@ -258,7 +258,7 @@ class RolloutWorkers:
             raise EngineDied(f"a rollout worker did not {doing} in {self.config.deadline_s:g} s") from error
 
     async def pids(self) -> list[int]:
-        """Process ids of the workers, in order."""
+        """Return the process ids of the workers, in order."""
         from ray.exceptions import RayActorError
 
         try:
@@ -268,7 +268,7 @@ class RolloutWorkers:
 
     @property
     def handles(self) -> list[ActorHandle]:
-        """The actors, for the client that drives a transfer over NCCL."""
+        """Return the actors, for the client that drives a transfer over NCCL."""
         return [slot.actor for slot in self._slots]
 
     def shutdown(self) -> None:
@@ -280,7 +280,7 @@ class RolloutWorkers:
 
 
 def _rest(requests: Iterable[GenerationRequest], pending: set[SampleKey]) -> list[GenerationRequest]:
-    """`requests` cut down to the keys in `pending`, seeds beside them."""
+    """Return `requests` restricted to the keys in `pending`, with their seeds."""
     rest = []
     for request in requests:
         kept = [(key, seed) for key, seed in zip(request.keys, request.seeds, strict=True) if key in pending]

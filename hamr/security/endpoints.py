@@ -1,17 +1,18 @@
-"""Which hosts hamr sends customers' dialogues and keys to. Standard library only.
+"""Allow-list of hosts that hamr sends customers' dialogues and keys to. Standard library only.
 
-The list is the site's, not the experiment's: the variable HAMR_ALLOWED_HOSTS, read where the connection is made, so
-that no configuration file that came from somewhere else can lengthen it. Its entries, with commas between them:
+The list belongs to the site, not to the experiment. It is the variable HAMR_ALLOWED_HOSTS, read where the connection is
+made, so that a foreign configuration file cannot extend it. Its entries, separated by commas:
 
     loopback        this machine
     public          addresses that are routed on the internet
-    private         those of local networks (10/8, 172.16/12, 192.168/16, fc00::/7 and what else is not routed)
+    private         those of local networks (10/8, 172.16/12, 192.168/16, fc00::/7 and other unrouted ones)
     10.1.0.0/16     a network, or one address
     judge.example   a host by its name, and `*.example` every host below a name
 
-Unset, it is `loopback,public`: a server on this machine is what a test and a first try use, and whoever can make a run
-connect to it can already run code here. Private networks hold services that trust whoever reaches them, and link-local
-addresses the cloud's own, which hand out credentials: the former have to be listed, and the latter as a network.
+The default is `loopback,public`. Tests and first runs use a server on this machine, and anyone who can make a run
+connect to it can already run code here. Private networks contain services that trust every client on the network, so
+they have to be listed. Link-local addresses include the cloud's metadata service, which returns credentials, so they
+have to be listed as a network.
 """
 
 from __future__ import annotations
@@ -34,16 +35,19 @@ Resolve = Callable[[str], Sequence[str]]
 def check_url(
     where: str, url: str, *, environ: Mapping[str, str] | None = None, resolve: Resolve | None = None
 ) -> None:
-    """Raises BadInput unless every address that the URL's host has is allowed.
+    """Raise BadInput unless every address of the URL's host is allowed.
 
-    `where` names the setting. `resolve`: names to addresses; without it a host given by its name is not looked at,
-    which is right where the connection will be made from another machine. That a name keeps its addresses is not
-    checked.
+    Does not check that a name keeps its addresses.
+
+    Args:
+        where: Name of the setting.
+        resolve: Resolves names to addresses. Without it a host given by name is not checked, which is right if another
+            machine will make the connection.
     """
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise BadInput(where, url, f"is no URL ({error})") from None
+        raise BadInput(where, url, f"is not a URL ({error})") from None
     if parts.username is not None or parts.password is not None:
         raise BadInput(
             where, "(a URL with a login)", "put no name or password into a URL; keys come from the environment"
@@ -68,13 +72,13 @@ def check_url(
 
 
 def allowed_hosts(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The entries in force."""
+    """Return the entries of the allow-list."""
     given = (os.environ if environ is None else environ).get(VARIABLE, DEFAULT)
     return tuple(entry for entry in (part.strip().lower() for part in given.split(",")) if entry)
 
 
 def kind_of(address: Address) -> str:
-    """loopback, link-local, reserved, public or private. An IPv6 address that stands for an IPv4 one is that one.
+    """Classify an address: loopback, link-local, reserved, public or private. An IPv4-mapped IPv6 address is IPv4.
 
     >>> kind_of(ipaddress.ip_address("::ffff:10.0.0.1")), kind_of(ipaddress.ip_address("169.254.169.254"))
     ('private', 'link-local')
@@ -92,7 +96,7 @@ def kind_of(address: Address) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host as it is written, by name or address, is this machine. No name is looked up."""
+    """Return whether a host, given by name or address, is this machine. Does not resolve names."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -102,7 +106,7 @@ def is_loopback(host: str) -> bool:
 
 
 def look_up(host: str) -> list[str]:
-    """Every address of a host, as the system resolves it. Raises OSError."""
+    """Resolve a host to all of its addresses. Raises OSError."""
     return sorted({str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)})
 
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: whether one still runs, and the end of all that descend from this one."""
+"""Processes of this machine: check whether one still runs, and kill all descendants of this one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 KILLED_S = 1.0
-"""Longest wait for killed processes to end. One that the kernel holds, e.g. in a write to a dead disk, ends later."""
+"""Longest wait for killed processes to end. One that is blocked in the kernel, e.g. in a write to a dead disk, ends
+later."""
 
 
 def start_time(pid: int) -> str | None:
-    """When the process started, in clock ticks since boot, or None where it has ended.
+    """Return when the process started, in clock ticks since boot, or None if it has ended.
 
-    Told apart by this, a recycled pid does not pass for the one that was meant. A zombie has ended: in a container
-    whose first process reaps nobody it is listed for ever. Where there is no /proc, the empty string: the pid alone
-    has to do.
+    The start time distinguishes a process from a later one with the same pid. A zombie counts as ended: in a container
+    whose first process does not reap children, it stays listed indefinitely. Without /proc the result is the empty
+    string, and only the pid can be compared.
     """
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -28,7 +29,7 @@ def start_time(pid: int) -> str | None:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
-    except PermissionError:  # it exists, and is somebody else's
+    except PermissionError:  # it exists, and belongs to another user
         pass
     return ""
 
@@ -38,15 +39,15 @@ def alive(pid: int) -> bool:
 
 
 def kill_descendants() -> None:
-    """Kill the children of this process and theirs by SIGKILL, and wait until they have ended.
+    """Kill the descendants of this process by SIGKILL and wait until they have ended.
 
-    Python's resource trackers stay. They end with the processes that they watch, and first remove what these have left
-    in shared memory.
+    Python's resource trackers stay. They end with the processes that they watch, after removing the shared memory that
+    these have left.
     """
     import psutil
 
     me = psutil.Process()
-    for _ in range(3):  # a child that was just being started is found by the next look
+    for _ in range(3):  # the next iteration finds a child that was just being started
         found = [process for process in me.children(recursive=True) if not _is_resource_tracker(process)]
         if not found:
             return

@@ -1,7 +1,7 @@
-"""Keeps secrets out of everything that is written: files of the run folder, W&B, messages. Standard library only.
+"""Redaction of secrets in all output: files of the run folder, W&B, messages. Standard library only.
 
-Two nets. By name: a key such as `api_key` or `HF_TOKEN` loses its value. By value: whatever a secret-looking
-environment variable holds is blotted out wherever it turns up, whatever the key is called.
+Secrets are found in two ways. By name: the value of a key such as `api_key` or `HF_TOKEN` is redacted. By value: the
+values of secret-looking environment variables are redacted wherever they occur, whatever the key.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 REDACTED = "[redacted]"
 
 _MIN_SECRET = 6
-"""Shorter values of environment variables (`1`, `true`) are no secrets, and blotting them out would wreck text."""
+"""Minimum length of a secret. Shorter values of environment variables (`1`, `true`) are not secrets, and redacting them
+would damage text."""
 
 _FOLDERS = ("PWD", "OLDPWD")
-"""Every shell's own: the folder one is in, and no password."""
+"""Variables of every shell whose name looks secret but which hold the working directory."""
 
 _ALWAYS = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials"}
 _ALWAYS |= {"authorization", "apikey", "cookie", "bearer"}
@@ -31,10 +32,10 @@ _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@"
 
 @cache
 def looks_secret(key: str) -> bool:
-    """Whether a key names a secret.
+    """Return whether a key names a secret.
 
-    `api_key`, `HF_TOKEN`, `db.password` do; `api_key_env` (the name of a variable), `max_new_tokens`,
-    `eos_token` and `affinity_key` do not.
+    `api_key`, `HF_TOKEN`, `db.password` do; `api_key_env` (the name of a variable), `max_new_tokens`, `eos_token` and
+    `affinity_key` do not.
     """
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", key)
     words = [w.lower() for w in words]
@@ -47,7 +48,7 @@ def looks_secret(key: str) -> bool:
 
 
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Values of the environment's secret-looking variables, longest first (one may contain another)."""
+    """Return the values of secret-looking environment variables, longest first (one may contain another)."""
     env = os.environ if environ is None else environ
     found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k) and k not in _FOLDERS}
     return tuple(sorted(found, key=len, reverse=True))
@@ -55,8 +56,9 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 @cache
 def spellings(secret: str) -> tuple[str, ...]:
-    """A secret as it stands in a text, in a page of HTML, in a string of JSON, and in JSON that is a string of JSON;
-    longest first. One without quotes, backslashes and the like is spelled one way only.
+    """Return the spellings of a secret in plain text, HTML, JSON, and JSON inside a JSON string; longest first.
+
+    A secret without quotes, backslashes and the like has only one spelling.
 
     >>> spellings("sk-0123"), spellings("a&b")
     (('sk-0123',), ('a&amp;b', 'a&b'))
@@ -70,7 +72,7 @@ def spellings(secret: str) -> tuple[str, ...]:
 
 
 def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """`text` without the values of secret environment variables and without logins inside URLs."""
+    """Redact the values of secret environment variables and the logins inside URLs."""
     for value in secret_values(environ):
         for spelling in spellings(value):
             text = text.replace(spelling, REDACTED)
@@ -78,8 +80,11 @@ def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
-    """`text`, which is JSON, without the values of secret environment variables in its strings: its keys and numbers
-    stay, and it stays JSON. Logins in URLs stay, too, for a customer's words and a policy's are recorded as said."""
+    """Redact the values of secret environment variables in the strings of a JSON text.
+
+    Keys and numbers are not changed, and the text stays valid JSON. Logins in URLs stay too, because the words of
+    customers and policies are recorded verbatim.
+    """
     forms = [form for secret in secret_values(environ) for form in spellings(secret)]
     if not any(form in text for form in forms):
         return text
@@ -98,7 +103,7 @@ def _redact_value(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def redact(value: Any, environ: Mapping[str, str] | None = None) -> Any:
-    """A copy of a JSON-like value without secrets; numbers, booleans and None under `*token` keys stay.
+    """Return a copy of a JSON-like value without secrets. Numbers, booleans and None under `*token` keys stay.
 
     >>> redact({"api_key": "sk-1", "steps": 3, "api_key_env": "OPENAI_API_KEY"}, environ={})
     {'api_key': '[redacted]', 'steps': 3, 'api_key_env': 'OPENAI_API_KEY'}

@@ -1,6 +1,6 @@
-"""What a person sees of a run: its phases, the last steps and the learning curve, live in the terminal.
+"""Live terminal display of a run: its phases, the last steps and the learning curve.
 
-Where the output is no terminal (a log file, CI), the same news comes as plain lines.
+If the output is not a terminal (a log file, CI), the same information is printed as plain lines.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rich.table import Table
 from rich.text import Text
 
 SILENCE_S = 25.0
-"""Longest silence of a running phase without a terminal."""
+"""Longest time without output in a running phase if there is no terminal."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ROWS = 6
 _CURVE = 60
 _THROUGHPUT = ("rollout/tokens", "sft/computed_tokens", "sft/tokens")
-"""What tokens per second count, the first that a step has."""
+"""Metrics for tokens per second; the first one present in a step is used."""
 
 
 def sparkline(values: list[float], width: int = _CURVE) -> str:
-    """The values as a row of blocks, lowest to highest; averaged into `width` buckets if there are more.
+    """Return the values as a row of blocks, lowest to highest, averaged into `width` buckets if there are more.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'
@@ -50,7 +50,7 @@ def sparkline(values: list[float], width: int = _CURVE) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Format a duration as `4.2 s`, `3 min 05 s` or `2 h 07 min`."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -65,14 +65,14 @@ class _Phase:
     started: float
     seconds: float | None = None
     inner: float = 0.0
-    """Seconds spent in phases inside this one."""
+    """Seconds spent in nested phases."""
     state: Literal["running", "done", "failed"] = "running"
     step: int = 0
     total: int = 0
     first: tuple[int, float] | None = None
-    """Step and time of the first step seen: steps done before a resume don't count into the pace."""
+    """Step and time of the first step seen. Steps done before a resume do not count into the pace."""
     part: tuple[int, int, str, float] | None = None
-    """Done, total, unit and start of what the current step (or a phase without steps) works through."""
+    """Done, total, unit and start of the work of the current step (or of a phase without steps)."""
 
 
 @dataclass
@@ -83,10 +83,10 @@ class _Row:
 
 
 class Console:
-    """Progress of one run. Use as a context manager, or call `close()` at the end.
+    """Progress display of one run. Use as a context manager, or call `close()` at the end.
 
-    `enabled=False` shows nothing (`logging.console: false`), but still times the phases. `seconds` has the wall
-    time of every phase that ended, for `summary.json`: a phase inside another counts there, not in the outer one.
+    `enabled=False` shows nothing (`logging.console: false`) but still times the phases. `seconds` is the wall time of
+    every finished phase, for `summary.json`. Time in a nested phase counts there, not in the outer one.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Console:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Times what is inside. An exception marks the phase as failed and goes on."""
+        """Time the body as a phase. An exception marks the phase as failed and propagates."""
         phase = _Phase(name=name, started=self._clock())
         self._phases.append(phase)
         self._line(f"{name} ...")
@@ -137,7 +137,7 @@ class Console:
             self._line(f"{name}: {phase.state} in {duration(phase.seconds)}")
 
     def step(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
-        """Step `step` of `total` of the running phase has ended (steps count from 1)."""
+        """Show that step `step` of `total` of the running phase has ended (steps count from 1)."""
         phase = self._running()
         if phase is not None:
             phase.step, phase.total, phase.part = step, total, None
@@ -151,14 +151,14 @@ class Console:
         self._line(f"{row.phase} step {step}/{total}: {', '.join(cells)}{left}")
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Show that the running phase, or its current step, has worked through `done` of `total` units."""
+        """Show that the running phase, or its current step, has processed `done` of `total` units."""
         phase = self._running()
         if phase is not None:
             began = phase.part[3] if phase.part and phase.part[0] <= done else self._clock()
             phase.part = (done, total, unit, began)
 
     def pulse(self) -> None:
-        """Without a terminal, print how far the running phase is if nothing was printed for `SILENCE_S` seconds."""
+        """Without a terminal, print the phase's progress if nothing was printed for `SILENCE_S` seconds."""
         phase = self._running()
         if phase is None or self._clock() - self._spoken < SILENCE_S:
             return
@@ -178,9 +178,9 @@ class Console:
             self.pulse()
 
     def evaluation(self, name: str, metrics: Mapping[str, float]) -> None:
-        """Held-out figures of a stage; keys may carry their `eval/<stage>/` prefix."""
+        """Show held-out metrics of a stage. Keys may have their `eval/<stage>/` prefix."""
         short = {k.split("/", 2)[2] if k.startswith("eval/") else k: v for k, v in metrics.items()}
-        # The components of the reward have their place in the report; a failure that did not happen is no news.
+        # Reward components are in the report, and a failure rate of zero is not shown.
         dull = {k for k, v in short.items() if (k.startswith("reward/") and k != "reward/total") or k == "n"}
         dull |= {"failed_frac"} if not short.get("failed_frac") else set()
         shown = {k: v for k, v in short.items() if k not in dull}
@@ -190,20 +190,20 @@ class Console:
         self.note(f"held out, {name}: {figures}")
 
     def note(self, text: str) -> None:
-        """A line that stays above the live display."""
+        """Print a line above the live display."""
         if self._live:
             self._live.console.print(Text(text))
         else:
             self._line(text)
 
     def show(self, table: RenderableType) -> None:
-        """A table that stays above the live display."""
+        """Print a table above the live display."""
         if self._enabled:
             self._out.print(table)
 
     @property
     def current(self) -> str:
-        """Name of the innermost phase that runs; empty between phases."""
+        """Name of the innermost running phase; empty between phases."""
         phase = self._running()
         return phase.name if phase else ""
 
@@ -229,7 +229,7 @@ class Console:
         return next((p for p in reversed(self._phases) if p.state == "running"), None)
 
     def _eta(self, phase: _Phase) -> float | None:
-        """Seconds left at the pace so far; None until two steps are known."""
+        """Return the seconds left at the pace so far, or None until two steps are known."""
         if phase.first is None or phase.step <= phase.first[0]:
             return None
         first_step, first_time = phase.first
@@ -276,7 +276,7 @@ class Console:
 
 
 def _cells(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Column and text of what a step's line shows; empty text where the step has no such figure."""
+    """Return column and text of a step's line; the text is empty if the step lacks the metric."""
 
     def text(key: str, form: str) -> str:
         return format(metrics[key], form) if key in metrics else ""

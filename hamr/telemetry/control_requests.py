@@ -1,12 +1,12 @@
-"""Requests to a running job, and its answers, as files in the run folder.
+"""Requests to a running job, and their answers, as files in the run folder.
 
-A run guards its Ray with a token that only its own processes know, and a cluster may take connections from one Python
-version alone. A file needs neither: whoever may write into the run folder may ask, the run itself acts, and nothing
-secret is ever written down.
+A run protects its Ray with a token that only its own processes know, and a cluster may accept connections from one
+Python version only. A file needs neither: any user with write access to the run folder can send a request, the run
+itself executes it, and no secret is written.
 
-requests/<id>.ask.json      waits to be taken; whoever asked may still withdraw it
-requests/<id>.taken.json    is being worked on
-requests/<id>.answer.json   the answer
+    requests/<id>.ask.json      waits to be taken; the sender can still withdraw it
+    requests/<id>.taken.json    is being worked on
+    requests/<id>.answer.json   the answer
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ControlRequest:
 
 
 class Mailbox:
-    """Both ends of it: `ask` from any process, `take` and `answer` in the run."""
+    """Both ends of the exchange: `ask` from any process, `take` and `answer` in the run."""
 
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder / "requests"
@@ -43,9 +43,12 @@ class Mailbox:
     def ask(
         self, body: Mapping[str, Any], *, timeout_s: float, alive: Callable[[], bool] = lambda: True
     ) -> dict[str, Any]:
-        """The run's answer. Raises HamrError when there is none in `timeout_s`, or the run is no longer `alive`.
+        """Send a request and return the run's answer.
 
-        A request that nobody has taken by then is withdrawn; one that was taken may still be carried out.
+        A request that was not taken in time is withdrawn; one that was taken may still be carried out.
+
+        Raises:
+            HamrError: There is no answer within `timeout_s`, or the run is no longer `alive`.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
@@ -58,9 +61,7 @@ class Mailbox:
                 if late or not alive():
                     withdrawn = _unlink(asked)
                     why = f"did not answer within {timeout_s:g} s" if late else "has ended"
-                    what = (
-                        "nothing was changed" if withdrawn else "it had begun to act; `hamr status` shows how it stands"
-                    )
+                    what = "nothing was changed" if withdrawn else "it had begun to act; see `hamr status`"
                     raise HamrError(f"the run {why}; {what}")
                 time.sleep(POLL_S)
             return json.loads(answer.read_text(encoding="utf-8"))
@@ -69,14 +70,14 @@ class Mailbox:
             _unlink(answer)
 
     def take(self) -> ControlRequest | None:
-        """The oldest request that waits, now taken; None if none does. One that cannot be read is dropped."""
+        """Take and return the oldest waiting request, or None. Drops requests that cannot be read."""
         for path in sorted(self.folder.glob("*.ask.json")):
             name = path.name.removesuffix(".ask.json")
             taken = self.folder / f"{name}.taken.json"
             try:
                 path.rename(taken)
                 body = json.loads(taken.read_text(encoding="utf-8"))
-            except (FileNotFoundError, ValueError):  # withdrawn just now, or no JSON
+            except (FileNotFoundError, ValueError):  # withdrawn just now, or not JSON
                 _unlink(taken)
                 continue
             return ControlRequest(id=name, body=body if isinstance(body, dict) else {})
@@ -87,7 +88,7 @@ class Mailbox:
         _unlink(self.folder / f"{request.id}.taken.json")
 
     def clear(self) -> None:
-        """Drops what a former life of the run left: nobody waits for it."""
+        """Remove the requests of an earlier process of the run."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

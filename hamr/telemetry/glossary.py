@@ -1,7 +1,7 @@
-"""What every metric means: the one place that names them, for W&B, `metrics.jsonl` and the documentation.
+"""Glossary of all metrics, for W&B, `metrics.jsonl` and the documentation.
 
-A name is `area/subject/stat`. `<...>` in a pattern stands for one word; `<stat>` for mean, std, min,
-max, sum or a percentile, `<percentile>` for p10 and the like.
+A name is `area/subject/stat`. `<...>` in a pattern stands for one word, `<stat>` for mean, std, min, max, sum or a
+percentile, `<percentile>` for p10 and the like.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORDS = {"stat": r"mean|std|min|max|sum|p\d+", "percentile": r"p\d+"}
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One line of the glossary. `good`: up, down, zero (the nearer the better) or watch (no way is good as such)."""
+    """Entry of the glossary. `good`: up, down, zero (closer is better) or watch (neither direction is better)."""
 
     pattern: str
     meaning: str
@@ -41,114 +41,127 @@ def _metric(pattern: str, meaning: str, unit: str, good: Good) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    # Rewards: over the responses of a step that could be scored; failures are counted, never averaged in.
+    # Rewards: over the scored responses of a step; failures are counted but excluded from averages.
     _metric("reward/total/mean", "Mean total reward: the learning curve", "reward", "up"),
     _metric("reward/total/min", "Lowest total reward of the step", "reward", "up"),
     _metric("reward/total/max", "Highest total reward of the step", "reward", "up"),
     _metric(
         "reward/total/std",
-        "Spread (population) of the total reward; near 0 there is nothing to learn",
+        "Population standard deviation of the total reward; near 0 there is no learning signal",
         "reward",
         "watch",
     ),
     _metric("reward/total/<percentile>", "Percentile of the total reward (p10, p50, p90)", "reward", "up"),
     _metric("reward/<component>/mean", "Mean value of one component before its weight", "reward", "up"),
-    _metric("reward/<component>/std", "Spread (population) of one component", "reward", "watch"),
+    _metric("reward/<component>/std", "Population standard deviation of one component", "reward", "watch"),
     _metric(
         "reward/failed_frac", "Share of responses whose total is a failure; they carry no advantage", "share", "down"
     ),
-    _metric("reward/outcome/<kind>", "Share of responses whose total ended as this kind of outcome", "share", "watch"),
+    _metric("reward/outcome/<kind>", "Share of responses whose total has this kind of outcome", "share", "watch"),
     # Progress
-    _metric("progress/step", "Step that has ended; only where there is no column for it (Prometheus)", "step", "watch"),
-    _metric("progress/left_s", "Time that the rest of the stage takes at the pace of its last steps", "s", "watch"),
+    _metric("progress/step", "Last finished step; only for sinks without a step column (Prometheus)", "step", "watch"),
+    _metric("progress/left_s", "Estimated remaining time of the stage at the pace of its last steps", "s", "watch"),
     # Router
     _metric("router/requests", "Responses scored since the last reading, evaluations included", "count", "watch"),
-    _metric("router/escalated_frac", "Share of the replies in the cascade that went on to the judge", "share", "down"),
     _metric(
-        "router/band/<band>_frac", "Share of the replies in the cascade whose S_R lay in this band", "share", "watch"
+        "router/escalated_frac", "Share of replies in the cascade that were escalated to the judge", "share", "down"
     ),
+    _metric("router/band/<band>_frac", "Share of replies in the cascade whose S_R is in this band", "share", "watch"),
     _metric(
         "router/type_mismatch_frac",
-        "Share of responses that took the wrong kind of action: 0, no scorer asked",
+        "Share of responses with the wrong kind of action (reward 0, no scorer asked)",
         "share",
         "down",
     ),
     _metric("router/tool_match_frac", "Share of responses judged by exact match of a tool call", "share", "watch"),
-    _metric("router/verbatim_frac", "Share of responses in the very words of a reference", "share", "watch"),
-    _metric("router/malformed_frac", "Share of responses that were no action", "share", "down"),
-    _metric("router/reranker_calls", "Questions put to rerankers", "count", "watch"),
-    _metric("router/judge_calls", "Questions put to judges", "count", "down"),
-    _metric("router/side_calls", "Questions put to judges for side rewards", "count", "watch"),
-    _metric("router/reasks", "Questions put to a judge again because its answer could not be read", "count", "zero"),
-    _metric("router/vetoed_frac", "Share of responses that a veto kept from the costlier judges", "share", "down"),
-    _metric("router/cache_hit_frac", "Share of questions answered from memory", "share", "up"),
-    _metric("router/fallbacks", "Replies that the reranker scored alone because the judge was away", "count", "zero"),
+    _metric("router/verbatim_frac", "Share of responses that repeat a reference verbatim", "share", "watch"),
+    _metric("router/malformed_frac", "Share of responses that are not an action", "share", "down"),
+    _metric("router/reranker_calls", "Questions sent to rerankers", "count", "watch"),
+    _metric("router/judge_calls", "Questions sent to judges", "count", "down"),
+    _metric("router/side_calls", "Questions sent to judges for side rewards", "count", "watch"),
+    _metric("router/reasks", "Questions repeated because the judge's answer was unparsable", "count", "zero"),
+    _metric("router/vetoed_frac", "Share of responses that a veto excluded from the costlier judges", "share", "down"),
+    _metric("router/cache_hit_frac", "Share of questions answered from the cache", "share", "up"),
+    _metric(
+        "router/fallbacks", "Replies scored by the reranker alone because the judge was unavailable", "count", "zero"
+    ),
     _metric(
         "router/fallback_frac",
-        "Share of responses that the reranker scored alone, the judge being away",
+        "Share of responses scored by the reranker alone because the judge was unavailable",
         "share",
         "zero",
     ),
     _metric(
-        "router/prefix_hit_frac/<pool>", "Share of the pool's prompt tokens that were in a prefix cache", "share", "up"
+        "router/prefix_hit_frac/<pool>", "Share of the pool's prompt tokens found in a prefix cache", "share", "up"
     ),
-    _metric("router/failures/<kind>", "Components that ended in this kind of failure", "count", "zero"),
-    _metric("router/queue_s/<pool>/<stat>", "Time a question waited before a replica took it", "s", "down"),
+    _metric("router/failures/<kind>", "Components with this kind of failure", "count", "zero"),
+    _metric("router/queue_s/<pool>/<stat>", "Time a question waited for a replica", "s", "down"),
     _metric("router/service_s/<pool>/<stat>", "Time a replica took to answer", "s", "down"),
     _metric("router/seconds/<stat>", "Time from a response's end to its reward", "s", "down"),
-    _metric("router/tokens/<pool>", "Prompt and output tokens that the pool worked through", "tokens", "down"),
-    _metric("router/cost/<pool>", "What the pool's answers cost, in its own price", "cost", "down"),
-    _metric(
-        "router/rescored", "Responses asked about again after the router restarted, since the start", "count", "zero"
-    ),
-    _metric("router/unrouted", "Responses for which the router gave no record, since the start", "count", "zero"),
-    _metric("pool/<pool>/replicas", "Replicas that the pool is to have", "count", "watch"),
-    _metric("pool/<pool>/running", "Replicas that run", "count", "watch"),
-    _metric("pool/<pool>/scaled", "How often `hamr scale` has resized the pool since the start", "count", "watch"),
-    _metric("pool/<pool>/waiting", "Questions without an answer yet when the pool was last looked at", "count", "down"),
-    _metric("pool/<pool>/p50_s", "Median time of the last answers, in line and at work", "s", "down"),
+    _metric("router/tokens/<pool>", "Prompt and output tokens processed by the pool", "tokens", "down"),
+    _metric("router/cost/<pool>", "Cost of the pool's answers, at its own price", "cost", "down"),
+    _metric("router/rescored", "Responses rescored after a restart of the router, since the start", "count", "zero"),
+    _metric("router/unrouted", "Responses without a record from the router, since the start", "count", "zero"),
+    _metric("pool/<pool>/replicas", "Target number of replicas of the pool", "count", "watch"),
+    _metric("pool/<pool>/running", "Running replicas", "count", "watch"),
+    _metric("pool/<pool>/scaled", "Number of resizes by `hamr scale` since the start", "count", "watch"),
+    _metric("pool/<pool>/waiting", "Questions without an answer at the last reading", "count", "down"),
+    _metric("pool/<pool>/p50_s", "Median latency of the last answers, queueing included", "s", "down"),
     _metric("pool/<pool>/p99_s", "99th percentile of the same", "s", "down"),
-    _metric("pool/<pool>/asked", "Questions put to the pool since the start", "count", "watch"),
-    _metric("pool/<pool>/scored", "Questions that the pool answered with a score since the start", "count", "watch"),
-    _metric("pool/<pool>/retried", "Further attempts on another replica since the start", "count", "zero"),
-    _metric("pool/<pool>/timeout", "Questions that met their deadline since the start", "count", "zero"),
-    _metric("pool/<pool>/unparsable", "Answers without a verdict that can be read since the start", "count", "zero"),
-    _metric("pool/<pool>/unavailable", "Questions that no replica could take since the start", "count", "zero"),
-    _metric("pool/<pool>/refused", "Questions put to nobody since the start: the breaker was open", "count", "zero"),
-    _metric("pool/<pool>/breaker", "State of the breaker: 0 closed, 0.5 half open, 1 open", "", "zero"),
-    _metric("pool/<pool>/breaker_openings", "How often the breaker opened since the start", "count", "zero"),
-    _metric("pool/<pool>/hedged", "Questions put to a second replica too since the start", "count", "watch"),
-    _metric("pool/<pool>/hedge_won", "Of these, answered by the second one first", "count", "watch"),
-    _metric("pool/<pool>/hedge_cost", "What the losers of these races cost, at the winners' price", "cost", "down"),
-    _metric("pool/<pool>/hedge_after_s", "How long a request may take now before it is hedged", "s", "watch"),
+    _metric("pool/<pool>/asked", "Questions sent to the pool since the start", "count", "watch"),
+    _metric("pool/<pool>/scored", "Questions answered with a score since the start", "count", "watch"),
+    _metric("pool/<pool>/retried", "Retries on another replica since the start", "count", "zero"),
+    _metric("pool/<pool>/timeout", "Questions that exceeded their deadline since the start", "count", "zero"),
+    _metric("pool/<pool>/unparsable", "Answers with an unparsable verdict since the start", "count", "zero"),
+    _metric("pool/<pool>/unavailable", "Questions that no replica could accept since the start", "count", "zero"),
+    _metric("pool/<pool>/refused", "Questions refused by the open circuit breaker since the start", "count", "zero"),
+    _metric("pool/<pool>/breaker", "State of the circuit breaker: 0 closed, 0.5 half open, 1 open", "", "zero"),
+    _metric("pool/<pool>/breaker_openings", "Times the circuit breaker opened since the start", "count", "zero"),
+    _metric("pool/<pool>/hedged", "Questions also sent to a second replica since the start", "count", "watch"),
+    _metric("pool/<pool>/hedge_won", "Hedged questions that the second replica answered first", "count", "watch"),
+    _metric(
+        "pool/<pool>/hedge_cost",
+        "Cost of the slower replicas' answers, at the price of the faster ones",
+        "cost",
+        "down",
+    ),
+    _metric("pool/<pool>/hedge_after_s", "Current time after which a request is hedged", "s", "watch"),
     _metric(
         "pool/<pool>/prefix_hit_frac", "Share of prompt tokens found in a prefix cache since the start", "share", "up"
     ),
-    # The cascade of a run that moves it (adaptive, budget)
-    _metric("cascade/tau_a", "Lower end of the trust interval that the step was scored by", "score", "watch"),
-    _metric("cascade/tau_b", "Upper end of the trust interval that the step was scored by", "score", "watch"),
-    _metric("cascade/moved", "How far its ends go after the step, the farther of the two", "score", "watch"),
+    # The cascade of a run that adapts it (adaptive, budget)
+    _metric("cascade/tau_a", "Lower end of the trust interval used in the step", "score", "watch"),
+    _metric("cascade/tau_b", "Upper end of the trust interval used in the step", "score", "watch"),
+    _metric("cascade/moved", "Larger of the two changes of the interval's ends after the step", "score", "watch"),
     _metric(
-        "cascade/judge_frac", "Share of the window's replies that this interval sends to the judge", "share", "watch"
+        "cascade/judge_frac",
+        "Share of the window's replies that this interval escalates to the judge",
+        "share",
+        "watch",
     ),
-    _metric("cascade/loss", "Its gap to the judge inside, or 1 - rho with the judge, over the window", "", "down"),
-    _metric("cascade/window", "Replies that count when it moves", "count", "watch"),
+    _metric(
+        "cascade/loss", "Gap to the judge inside the interval, or 1 - rho with the judge, over the window", "", "down"
+    ),
+    _metric("cascade/window", "Replies used to adapt the interval", "count", "watch"),
     # Audits of the fast pass, over the last 2,000 replies and 400 audits
     _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
-    _metric("audit/failed", "Audits of the step that it did not", "count", "zero"),
+    _metric("audit/failed", "Audits of the step that the judge did not answer", "count", "zero"),
     _metric(
         "audit/gap", "Estimated mean distance of the cascade's score from the judge's, all replies", "score", "down"
     ),
     _metric(
-        "audit/inside_gap", "Mean S_R - S_J of the audited replies; above 0 the reranker is kinder", "score", "zero"
+        "audit/inside_gap",
+        "Mean S_R - S_J of the audited replies; above 0 the reranker is more lenient",
+        "score",
+        "zero",
     ),
     _metric(
-        "audit/disagree_frac", "Share of the audited whose S_J lies on the other side of one half", "share", "down"
+        "audit/disagree_frac", "Share of audited replies with S_R and S_J on different sides of 0.5", "share", "down"
     ),
-    _metric("audit/drift", "How far the inside gap has moved, in standard errors", "se", "zero"),
+    _metric("audit/drift", "Change of the inside gap, in standard errors", "se", "zero"),
     # Signs of reward hacking
     _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
-    _metric("watch/duplicate_frac", "Share of the responses that a sibling has said word for word", "share", "watch"),
+    _metric("watch/duplicate_frac", "Share of responses that a sibling repeats verbatim", "share", "watch"),
     _metric("watch/top_reply_frac", "Share of the most frequent reply among all replies", "share", "watch"),
     _metric("watch/distinct_replies", "Different replies of a step", "count", "watch"),
     _metric(
@@ -157,18 +170,18 @@ METRICS: tuple[Metric, ...] = (
         "count",
         "watch",
     ),
-    _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
-    _metric("scorers/fooled_frac", "Contexts in which a wrong reply of the policy wins", "share", "zero"),
+    _metric("watch/scorer_gap", "Mean |S_R - S_J| of replies with both scores", "score", "down"),
+    _metric("scorers/fooled_frac", "Share of contexts in which a wrong reply of the policy wins", "share", "zero"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
-    _metric("alarm/<name>", "1 where a figure is beyond its limit in `logging.alarms`, 0 within it", "flag", "zero"),
-    # Truth, by rule and never part of the reward: only where the data name their acts
+    _metric("alarm/<name>", "1 if a metric exceeds its limit in `logging.alarms`, else 0", "flag", "zero"),
+    # Truth, by rule and never part of the reward; only if the data name their acts
     _metric(
         "truth/exact_act",
         "Share of the step's responses with the due act and the right facts, replies included",
         "share",
         "up",
     ),
-    _metric("truth/exact_by_act/<act>", "The same of the responses where this act is due", "share", "up"),
+    _metric("truth/exact_by_act/<act>", "exact_act of the responses for which this act is due", "share", "up"),
     _metric(
         "truth/drop",
         "How far exact_act, over the last steps, is below its best earlier value while the reward is above what it was "
@@ -177,7 +190,7 @@ METRICS: tuple[Metric, ...] = (
         "zero",
     ),
     # Policy
-    _metric("policy/loss", "Loss that was minimised", "nats", "watch"),
+    _metric("policy/loss", "Training loss", "nats", "watch"),
     _metric(
         "policy/entropy",
         "Mean entropy of the next-token distribution; a collapse to 0 ends exploration",
@@ -186,14 +199,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric(
         "policy/kl_to_reference",
-        "Estimated KL to the reference policy, the one that RL started from (algorithm.kl: coef or measure)",
+        "Estimated KL to the reference policy, which RL started from (algorithm.kl: coef or measure)",
         "nats",
         "zero",
     ),
-    _metric("policy/advantage/<stat>", "Advantages of the responses that the step learns from", "", "watch"),
+    _metric("policy/advantage/<stat>", "Advantages of the responses in the training batch", "", "watch"),
     _metric(
         "policy/update_ratio",
-        "Norm of the step's change over the norm of the weights, of four matrices; 1e-3 is usual, 1e-2 large",
+        "Norm of the update over the norm of the weights, of four matrices; 1e-3 is usual, 1e-2 large",
         "ratio",
         "watch",
     ),
@@ -202,19 +215,19 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric(
         "policy/ratio",
-        "Mean probability ratio of the updated to the former policy; 1 at the first update",
+        "Mean probability ratio of the updated to the previous policy; 1 at the first update",
         "ratio",
         "watch",
     ),
-    _metric("policy/clipped", "Share of tokens whose gain was clipped", "share", "watch"),
+    _metric("policy/clipped", "Share of tokens with a clipped objective", "share", "watch"),
     _metric(
         "policy/importance_weight",
         "Mean truncated importance weight of trainer over engine; 1 is agreement",
         "ratio",
         "watch",
     ),
-    _metric("policy/importance_clipped", "Share of tokens whose importance weight met its cap", "share", "down"),
-    _metric("policy/tokens", "Completion tokens that carried loss", "tokens", "watch"),
+    _metric("policy/importance_clipped", "Share of tokens whose importance weight was truncated", "share", "down"),
+    _metric("policy/tokens", "Completion tokens in the loss", "tokens", "watch"),
     _metric("policy/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("policy/learning_rate", "Learning rate of the step", "rate", "watch"),
     _metric(
@@ -223,15 +236,22 @@ METRICS: tuple[Metric, ...] = (
     # Groups, dropped ones included: a response is right if its consistency reward is above algorithm.right_above
     _metric("groups/all_wrong_frac", "Share of groups without a right response", "share", "down"),
     _metric("groups/all_right_frac", "Share of groups with right responses only", "share", "up"),
-    _metric("groups/mixed_frac", "Share of groups with both: those that give an advantage", "share", "watch"),
-    _metric("groups/<outcome>_by_act/<act>", "The same shares of the groups where this act is due", "share", "watch"),
-    _metric("groups/kept_reward/<stat>", "Total reward in the groups that the step learns from", "reward", "watch"),
+    _metric(
+        "groups/mixed_frac",
+        "Share of groups with both right and wrong responses, which give an advantage",
+        "share",
+        "watch",
+    ),
+    _metric(
+        "groups/<outcome>_by_act/<act>", "The same shares among the groups for which this act is due", "share", "watch"
+    ),
+    _metric("groups/kept_reward/<stat>", "Total reward in the groups of the training batch", "reward", "watch"),
     # Supervised fine-tuning
     _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),
     _metric("sft/learning_rate", "Learning rate of the step", "rate", "watch"),
-    _metric("sft/tokens", "Reference tokens that carried loss", "tokens", "watch"),
-    _metric("sft/update_ratio", "Norm of the step's change over the norm of the weights", "ratio", "watch"),
+    _metric("sft/tokens", "Reference tokens in the loss", "tokens", "watch"),
+    _metric("sft/update_ratio", "Norm of the update over the norm of the weights", "ratio", "watch"),
     _metric("sft/computed_tokens", "Prompt and target tokens of the batch", "tokens", "watch"),
     _metric("sft/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"),
     # Rollout
@@ -249,12 +269,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("rollout/tokens", "Tokens generated in the step", "tokens", "watch"),
     _metric("rollout/tokens_per_s", "Generated tokens per second of rollout", "tokens/s", "up"),
-    _metric("rollout/truncated_frac", "Share of responses cut off at max_new_tokens", "share", "down"),
-    _metric("rollout/policy_age/max", "Most optimiser steps by which a token's policy was behind", "steps", "zero"),
+    _metric("rollout/truncated_frac", "Share of responses truncated at max_new_tokens", "share", "down"),
+    _metric("rollout/policy_age/max", "Largest policy lag of a token, in optimiser steps", "steps", "zero"),
     _metric("rollout/response_tokens/<stat>", "Length of a response", "tokens", "watch"),
     _metric("rollout/prompts", "Prompts of the step, those of dropped groups included", "count", "watch"),
     _metric("rollout/responses", "Responses generated in the step, dropped groups included", "count", "watch"),
-    _metric("rollout/responses_per_s", "Responses of the step for each second of the whole step", "1/s", "up"),
+    _metric("rollout/responses_per_s", "Responses of the step per second of the whole step", "1/s", "up"),
     _metric("rollout/groups_dropped", "Groups dropped because all their rewards were equal", "count", "down"),
     _metric("rollout/rounds", "Rounds of generation until the batch was full", "count", "down"),
     _metric(
@@ -267,9 +287,9 @@ METRICS: tuple[Metric, ...] = (
     # Time
     _metric("timing/step/total", "Wall time of the whole step", "s", "down"),
     _metric("timing/step/rollout_score", "Generating and scoring, which overlap", "s", "down"),
-    _metric("timing/step/paused", "Waiting for scorers that were away, part of rollout_score", "s", "zero"),
+    _metric("timing/step/paused", "Waiting for unavailable scorers, part of rollout_score", "s", "zero"),
     _metric("timing/step/train", "Forward, backward and optimiser", "s", "down"),
-    _metric("timing/step/sync", "Bringing the new weights to the rollout engines", "s", "down"),
+    _metric("timing/step/sync", "Transferring the new weights to the rollout engines", "s", "down"),
     _metric("timing/step/<phase>", "Wall time of another phase of the step", "s", "down"),
     _metric("timing/train/forward_backward", "Forward and backward passes", "s", "down"),
     _metric("timing/train/optimizer", "Optimiser step", "s", "down"),
@@ -281,7 +301,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/validation/<set>/loss", "Mean negative log-likelihood of held-out tokens with loss", "nats", "down"),
     _metric(
         "eval/validation/<set>/<part>",
-        "The same of one part of the target: rationale, action, environment, next_action",
+        "The same for one part of the target: rationale, action, environment, next_action",
         "nats",
         "down",
     ),
@@ -292,10 +312,10 @@ METRICS: tuple[Metric, ...] = (
         "share",
         "up",
     ),
-    _metric("eval/<stage>/exact_by_act/<act>", "The same of the decisions where this act is due", "share", "up"),
+    _metric("eval/<stage>/exact_by_act/<act>", "exact_act of the decisions for which this act is due", "share", "up"),
     _metric(
         "eval/<stage>/action_accuracy",
-        "Share of held-out decisions with the right kind of action; where a reply is due, any reply counts",
+        "Share of held-out decisions with the right kind of action; if a reply is due, any reply counts",
         "share",
         "up",
     ),
@@ -305,19 +325,24 @@ METRICS: tuple[Metric, ...] = (
         "share",
         "up",
     ),
-    _metric("eval/<stage>/format_error_rate", "Share of held-out responses that are no action", "share", "down"),
+    _metric("eval/<stage>/format_error_rate", "Share of held-out responses that are not an action", "share", "down"),
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
-    _metric("eval/<stage>/n", "Held-out decisions that were evaluated", "count", "watch"),
+    _metric("eval/<stage>/n", "Evaluated held-out decisions", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
-    # Whole dialogues with the policy, per stage (experiment.sage); scores are out of 100, means of the scenarios
-    _metric("eval/<stage>/sage/logic", "Labels, path and action, on the judges' word", "points", "up"),
-    _metric("eval/<stage>/sage/truth", "The same at last turns, by the customers' own cases", "points", "up"),
-    _metric("eval/<stage>/sage/unreadable", "Assessed turns whose JSON cannot be read", "%", "down"),
-    _metric("eval/<stage>/sage/format_error", "Assessed turns with any breach of the contract", "%", "down"),
-    _metric("eval/<stage>/sage/chat_length", "Words of a reply to the customer", "words", "watch"),
+    # Whole dialogues with the policy, per stage (experiment.sage); scores are out of 100, means over scenarios
+    _metric("eval/<stage>/sage/logic", "Labels, path and action, as rated by the judges", "points", "up"),
+    _metric(
+        "eval/<stage>/sage/truth",
+        "Labels, path and action at last turns, by the ground truth of the cases",
+        "points",
+        "up",
+    ),
+    _metric("eval/<stage>/sage/unreadable", "Assessed turns with unparsable JSON", "%", "down"),
+    _metric("eval/<stage>/sage/format_error", "Assessed turns that violate the output format", "%", "down"),
+    _metric("eval/<stage>/sage/chat_length", "Words per reply to the customer", "words", "watch"),
     _metric("eval/<stage>/sage/dialogues", "Dialogues with simulated customers", "count", "watch"),
-    _metric("eval/<stage>/sage/failed_frac", "Share of them that a pool broke off", "share", "down"),
-    _metric("eval/<stage>/sage/<figure>", "Another score of SAGE, as in sage/<stage>/metrics.json", "points", "up"),
+    _metric("eval/<stage>/sage/failed_frac", "Share of dialogues aborted by a failure of a pool", "share", "down"),
+    _metric("eval/<stage>/sage/<figure>", "Other SAGE score, as in sage/<stage>/metrics.json", "points", "up"),
     _metric(
         "eval/<stage>/by_format/<format>/<figure>",
         "Held-out figures of the prompts that ask for one order of thought and answer; answer_tokens and answer_s go "
@@ -331,12 +356,12 @@ METRICS: tuple[Metric, ...] = (
 
 
 class UnknownMetric(HamrError):
-    """A metric that the glossary does not explain."""
+    """A metric that is not in the glossary."""
 
 
 @cache
 def lookup(name: str) -> Metric | None:
-    """The glossary's entry for a name, or None. Earlier, more special patterns win."""
+    """Return the glossary's entry for a name, or None. Earlier, more specific patterns take precedence."""
     return next((m for m, regex in _compiled_patterns() if regex.fullmatch(name)), None)
 
 
@@ -346,7 +371,7 @@ def _compiled_patterns() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
 
 
 def pattern_regex(pattern: str) -> re.Pattern[str]:
-    """What names of a pattern look like, a group for each of its placeholders."""
+    """Compile a pattern to a regular expression with one group per placeholder."""
     parts = re.split(r"<(\w+)>", pattern)  # text, placeholder, text, ...
     return re.compile("".join(f"({_WORDS.get(p, _WORD)})" if i % 2 else re.escape(p) for i, p in enumerate(parts)))
 
@@ -355,16 +380,16 @@ _warned: set[str] = set()
 
 
 def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
-    """Holds names against the glossary.
+    """Check names against the glossary.
 
-    Strict (tests; the default if `HAMR_STRICT_METRICS=1`) raises UnknownMetric; otherwise an unknown name is
-    recorded all the same and warned about once in the life of the process.
+    In strict mode (tests; the default if `HAMR_STRICT_METRICS=1`) an unknown name raises UnknownMetric. Otherwise it is
+    recorded, with one warning per process.
     """
     strict = os.environ.get(STRICT_ENV) == "1" if strict is None else strict
     unknown = [n for n in names if lookup(n) is None and (strict or n not in _warned)]
     if not unknown:
         return
-    message = f"metrics that hamr/telemetry/glossary.py does not explain: {', '.join(sorted(unknown))}"
+    message = f"metrics that are not in hamr/telemetry/glossary.py: {', '.join(sorted(unknown))}"
     if strict:
         raise UnknownMetric(message)
     _warned.update(unknown)
@@ -372,7 +397,7 @@ def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
 
 
 def markdown() -> str:
-    """The glossary as a table."""
+    """Return the glossary as a Markdown table."""
     lines = ["| metric | meaning | unit | better |", "|---|---|---|---|"]
     for m in METRICS:
         meaning = m.meaning.replace("|", "\\|")
@@ -381,11 +406,11 @@ def markdown() -> str:
 
 
 def page() -> str:
-    """docs/metrics.md, whole; a test keeps the file equal to it."""
+    """Return the content of docs/metrics.md. A test checks that the file equals it."""
     return (
         "# Metrics\n\n"
-        "The same names stand in `metrics.jsonl`, in W&B and in the report. A word in `<>` stands for one of many: a\n"
-        "component of the reward, a pool, a stage. Written from `hamr/telemetry/glossary.py`; change it there.\n"
+        "The same names are used in `metrics.jsonl`, in W&B and in the report. A word in `<>` is a placeholder,\n"
+        "e.g. for a reward component, a pool or a stage. Generated from `hamr/telemetry/glossary.py`; edit it there.\n"
         "Back to the [README](../README.md).\n\n"
         f"{markdown()}"
     )

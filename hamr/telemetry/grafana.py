@@ -1,4 +1,4 @@
-"""The Grafana dashboard, from the same names as everything else.
+"""Grafana dashboard, generated from the glossary's metric names.
 
 python -m hamr.telemetry.grafana > launch/grafana.json
 """
@@ -17,33 +17,32 @@ PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Responses without a reward", ("reward/failed_frac", "reward/outcome/judge_timeout")),
     ("Escalated to the judge", ("router/escalated_frac", "router/cache_hit_frac", "router/fallback_frac")),
     ("Step", ("progress/step",)),
-    ("Seconds to the stage's estimated end", ("progress/left_s",)),
-    ("Responses a second", ("rollout/responses_per_s",)),
-    ("Replicas of the pools, and how many are wanted", ("pool/judge/running", "pool/judge/replicas")),
+    ("Estimated seconds left in the stage", ("progress/left_s",)),
+    ("Responses per second", ("rollout/responses_per_s",)),
+    ("Pool replicas, running and target", ("pool/judge/running", "pool/judge/replicas")),
     ("Resizes by hamr scale", ("pool/judge/scaled",)),
-    ("Questions that wait", ("pool/judge/waiting",)),
-    ("Seconds to an answer, p50 and p99", ("pool/judge/p50_s", "pool/judge/p99_s")),
-    ("Queue of the pools", ("router/queue_s/judge/mean",)),
-    ("Service of the pools", ("router/service_s/judge/mean",)),
-    ("Reward, seconds from a response's end", ("router/seconds/p90",)),
+    ("Waiting questions", ("pool/judge/waiting",)),
+    ("Answer latency in seconds, p50 and p99", ("pool/judge/p50_s", "pool/judge/p99_s")),
+    ("Queueing time of the pools", ("router/queue_s/judge/mean",)),
+    ("Service time of the pools", ("router/service_s/judge/mean",)),
+    ("Seconds from a response's end to its reward", ("router/seconds/p90",)),
     ("Breakers (1: open)", ("pool/judge/breaker",)),
-    ("Questions that failed", ("pool/judge/timeout", "pool/judge/unavailable", "pool/judge/unparsable")),
-    ("Seconds of a step", ("timing/step/rollout_score", "timing/step/train", "timing/step/sync", "timing/step/total")),
+    ("Failed questions", ("pool/judge/timeout", "pool/judge/unavailable", "pool/judge/unparsable")),
+    ("Seconds per step", ("timing/step/rollout_score", "timing/step/train", "timing/step/sync", "timing/step/total")),
     ("Loss and gradient", ("policy/loss", "policy/grad_norm")),
     ("Entropy and KL", ("policy/entropy", "policy/approx_kl")),
-    ("Trainer and engine apart", ("rollout/logprob_diff/mean",)),
+    ("Log-probability difference of trainer and engine", ("rollout/logprob_diff/mean",)),
     ("Response length", ("rollout/response_tokens/mean", "rollout/truncated_frac")),
     ("Alarms", ("alarm/length_correlation",)),
     ("Held-out reward", ("eval/rl/reward/total",)),
 )
-"""Title and one name of metrics.jsonl for every gauge that it shows. A gauge with labels is shown with all their
-values: the component, pool or stage that is named stands for all."""
+"""Title and metrics of each panel. A metric with labels is shown for all their values, not only the named one."""
 
 WIDTH, HEIGHT, COLUMNS = 12, 8, 2
 
 
 def dashboard() -> dict[str, Any]:
-    """What Grafana imports; its Prometheus is asked for when it is imported."""
+    """Return the dashboard for Grafana's import, which asks for the Prometheus data source."""
     chosen = [_variable("run", "ray_hamr_timing_step_total"), _variable("stage", "ray_hamr_timing_step_total")]
     return {
         "uid": "hamr",
@@ -89,9 +88,9 @@ def _target(ref: str, name: str) -> dict[str, Any]:
     known = reading(name)
     assert known is not None, name
     gauge, values = known
-    # A statistic is what was chosen; every component, pool or kind is shown.
+    # Only the chosen statistic is shown, but every component, pool or kind.
     fixed = "".join(f', {label}="{value}"' for label, value in values.items() if label in ("stat", "percentile"))
-    # An evaluation has a stage of its own, which the choice of one leaves out.
+    # An evaluation has its own stage, which a selection of one stage would hide.
     stage = "" if name.startswith("eval/") else ', stage=~"$stage"'
     legend = [label for label in gauge.labels if label not in (*COMMON, "stat", "percentile")]
     return {

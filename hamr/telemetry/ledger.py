@@ -1,4 +1,4 @@
-"""The reward ledger: an append-only SQLite file with one row per scored response, exactly once."""
+"""Reward ledger: an append-only SQLite file with exactly one row per scored response."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ CREATE VIEW IF NOT EXISTS components AS
 
 
 class Ledger:
-    """Append-only and keyed by (run, step, prompt, sample, attempt): a record that comes twice counts once.
+    """Append-only ledger with key (run, step, prompt, sample, attempt). A record that is added twice counts once.
 
-    Others may read while it is written (SQLite's WAL). `add` is one transaction: a process killed in the
-    middle of it leaves all of its records or none. It is safe to call from several threads.
+    Other processes can read during writes (SQLite's WAL). `add` is one transaction: a process that is killed during it
+    leaves all of its records or none. It is thread-safe.
 
-    Open with `readonly=True` to look at a run, running or not.
+    Open with `readonly=True` to read a run, active or not.
     """
 
     def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
@@ -61,11 +61,12 @@ class Ledger:
             self._db.close()
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
                 raise
-            raise RunFolderError("ledger", str(self.path), "no ledger: a run writes one, and SQLite reads it") from None
+            raise RunFolderError("ledger", str(self.path), "not a ledger; give the ledger.sqlite of a run") from None
 
     def _open(self, readonly: bool) -> None:
         if not readonly:
-            # NORMAL flushes at checkpoints only: a killed process loses nothing, a power cut at most the last steps.
+            # NORMAL flushes at checkpoints only: a killed process loses nothing, a power failure at most the last
+            # steps.
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_SCHEMA)
@@ -73,13 +74,13 @@ class Ledger:
                 self._db.execute(f"PRAGMA user_version={_VERSION}")
         if self._version() != _VERSION:
             self._db.close()
-            raise HamrError(f"{self.path}: a ledger of another version of hamr, or no ledger at all")
+            raise HamrError(f"{self.path}: not a ledger, or written by another version of hamr")
 
     def _version(self) -> int:
         return self._db.execute("PRAGMA user_version").fetchone()[0]
 
     def add(self, records: Iterable[RewardRecord]) -> int:
-        """Appends what is new, all or none; returns how many rows that were. HamrError when the disk is full."""
+        """Add new records, all or none. Return the number of new rows. Raises HamrError if the disk is full."""
         rows = [_row(r) for r in records]
         if not rows:
             return 0
@@ -91,7 +92,7 @@ class Ledger:
                 self._db.executemany(f"INSERT OR IGNORE INTO records VALUES ({marks})", rows)
                 self._db.execute("COMMIT")
             except BaseException as e:
-                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                if self._db.in_transaction:  # SQLite has rolled back by itself if the disk is full
                     self._db.execute("ROLLBACK")
                 if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     raise HamrError(f"{self.path}: no space left on the disk; free some, then resume the run") from e
@@ -99,9 +100,10 @@ class Ledger:
             return self._db.total_changes - before
 
     def discard_after(self, run: str, step: int) -> int:
-        """Takes back what `run` and its evaluations (`run/eval-...`) recorded after `step`: a run that goes on from a
-        checkpoint of that step repeats those steps, and the policy that answered there is gone. Returns how many rows
-        that were."""
+        """Delete the records after `step` of `run` and its evaluations (`run/eval-...`). Return the number of rows.
+
+        A run that resumes from a checkpoint of that step repeats the later steps with a new policy.
+        """
         mine = "(run = ? OR substr(run, 1, ?) = ?)"
         within = f"{run}/"
         with self._lock, self._db:
@@ -111,7 +113,7 @@ class Ledger:
     def rows(
         self, *, run: str | None = None, step: int | None = None, since: int | None = None
     ) -> Iterator[RewardRecord]:
-        """Records in the order of their arrival; of one run, one step, or from step `since` on, if given."""
+        """Yield records in the order of insertion, optionally of one run, of one step, or from step `since` on."""
         wanted = [("run = ?", run), ("step = ?", step), ("step >= ?", since)]
         used = [(clause, value) for clause, value in wanted if value is not None]
         where = " WHERE " + " AND ".join(c for c, _ in used) if used else ""
@@ -123,7 +125,7 @@ class Ledger:
         return self._db.execute("SELECT COUNT(*) FROM records").fetchone()[0]
 
     def query(self, sql: str, *parameters: object) -> list[tuple]:
-        """A read-only question in SQL, over the table `records` and the view `components`."""
+        """Run a read-only SQL query over the table `records` and the view `components`."""
         return self._db.execute(sql, parameters).fetchall()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How much memory a run takes over all its processes, and its peak."""
+"""Memory of all processes of a run, and its peak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 def tree_memory_gib() -> float:
-    """Proportional set size of this process and all its descendants, in GiB: shared pages are counted once.
+    """Return the proportional set size of this process and all its descendants, in GiB; shared pages count once.
 
     A local Ray's processes are descendants of the process that started it. Processes that end meanwhile count 0.
     """
@@ -26,7 +26,7 @@ def tree_memory_gib() -> float:
 
 
 class MemoryWatch:
-    """Samples `tree_memory_gib` every `interval_s` seconds in a thread; `peak` is the most that it saw."""
+    """Samples `tree_memory_gib` every `interval_s` seconds in a thread; `peak` is the maximum."""
 
     def __init__(self, interval_s: float = 5.0) -> None:
         self.peak = 0.0

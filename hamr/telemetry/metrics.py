@@ -1,4 +1,4 @@
-"""Figures of a step: reduced once from raw values, named by the glossary, written as one JSON object a line."""
+"""Metrics of a step: reduced once from raw values, named by the glossary, written as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CASCADED = (*CASCADE_BANDS, "skipped")
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The q-th percentile (0..100), linear between neighbours. Raises ValueError on no values.
+    """Return the q-th percentile (0..100), linear between neighbours. Raises ValueError if there are no values.
 
     >>> percentile([1.0, 2.0, 3.0, 5.0], 50)
     2.5
     """
     if not values:
-        raise ValueError("percentile of no values")
+        raise ValueError("percentile needs at least one value")
     ordered = sorted(values)
     at = (len(ordered) - 1) * q / 100
     low = math.floor(at)
@@ -45,7 +45,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def std(values: Sequence[float]) -> float:
-    """Population standard deviation; 0 for a single value."""
+    """Return the population standard deviation; 0 for a single value."""
     centre = mean(values)
     return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / len(values))
 
@@ -60,9 +60,9 @@ _STATS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def reduce_stats(name: str, values: Iterable[float], stats: Sequence[str] = ("mean", "max")) -> dict[str, float]:
-    """`{name}/{stat}` over raw values; a percentile is called `p90`. Nothing for no values.
+    """Return `{name}/{stat}` over raw values; a percentile is called `p90`. Empty if there are no values.
 
-    Call it once, where the raw values are: a mean of the means of unequal batches is the mean of nothing.
+    Call it once on the raw values: a mean of means of unequal batches would be wrong.
     """
     raw = list(values)
     if not raw:
@@ -72,9 +72,9 @@ def reduce_stats(name: str, values: Iterable[float], stats: Sequence[str] = ("me
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """`counts[i]` values fell into [edges[i], edges[i+1]); the last bin has its right edge too.
+    """Histogram. `counts[i]` values are in [edges[i], edges[i+1]); the last bin includes its right edge.
 
-    Values outside the edges are put into the outermost bins, so that nothing vanishes.
+    Values outside the edges count in the outermost bins.
     """
 
     edges: tuple[float, ...]
@@ -84,7 +84,10 @@ class Histogram:
     def of(
         cls, values: Iterable[float], *, bins: int = 20, low: float | None = None, high: float | None = None
     ) -> Histogram:
-        """Equal bins between low and high (the extremes of the values if not given). No values: all counts 0."""
+        """Build a histogram with equal bins between low and high (by default the extremes of the values).
+
+        Without values, all counts are 0.
+        """
         raw = [v for v in values if math.isfinite(v)]
         low = min(raw, default=0.0) if low is None else low
         high = max(raw, default=1.0) if high is None else high
@@ -100,14 +103,14 @@ class Histogram:
 
 
 def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
-    """Total rewards of the responses that could be scored."""
+    """Return the total rewards of the scored responses."""
     return [r.total.value for r in records if not isinstance(r.total, Failure)]
 
 
 def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """reward/* of a step. Failures are left out of every mean and counted in `reward/failed_frac`.
+    """Return reward/* of a step. Failures are excluded from every mean and counted in `reward/failed_frac`.
 
-    Where all responses failed, there is no mean: only the shares are given. No records, no metrics.
+    If all responses failed, only the shares are returned. No records, no metrics.
     """
     if not records:
         return {}
@@ -128,9 +131,9 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
 
 def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """router/* of a step, as far as its records tell: where replies lay, who went to the judge, what it cost.
+    """Return router/* of a step, as far as its records tell: bands, escalation to the judge, cost.
 
-    Shares of bands and escalation are over the replies in the cascade; a share of nothing is left out.
+    Shares of bands and escalation are over the replies in the cascade; a share without replies is omitted.
     """
     if not records:
         return {}
@@ -158,7 +161,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
 
 def is_escalated(record: RewardRecord) -> bool:
-    """Whether the cascade put this reply to the judge, for whichever of its references."""
+    """Return whether the cascade sent this reply to the judge, for any of its references."""
     asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
     return record.band in CASCADED and asked
 
@@ -167,8 +170,10 @@ def is_escalated(record: RewardRecord) -> bool:
 
 
 class JsonlWriter:
-    """Appends one JSON object a line, without secrets of the environment, and flushes it. What a killed process left
-    torn at the end is cut off."""
+    """Writer of one JSON object per line, flushed, without secrets of the environment.
+
+    An incomplete last line of a killed process is removed.
+    """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -184,10 +189,10 @@ class JsonlWriter:
 
 
 class MetricsWriter:
-    """metrics.jsonl: {"step", "stage", "time", <metrics>}; `time` in seconds since the epoch.
+    """Writer of metrics.jsonl: {"step", "stage", "time", <metrics>}; `time` in seconds since the epoch.
 
-    A metric that is not finite is written as null, which is what JSON has for it. A resumed run writes the
-    steps after its checkpoint again: readers take the last line of a (stage, step), as `read_metrics` does.
+    A non-finite metric is written as null. A resumed run writes the steps after its checkpoint again; readers use the
+    last line of a (stage, step), as `read_metrics` does.
     """
 
     def __init__(self, path: Path | str, *, strict: bool | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -196,7 +201,7 @@ class MetricsWriter:
         self._clock = clock
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        """Raises UnknownMetric in strict mode for a name that the glossary does not have."""
+        """Write one row. In strict mode, raises UnknownMetric for a name that is not in the glossary."""
         check_names(values, strict=self._strict)
         numbers = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._out.write({"step": step, "stage": stage, "time": self._clock(), **numbers})
@@ -206,8 +211,10 @@ class MetricsWriter:
 
 
 def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Objects of a file that may still be written: a torn last line is left out. No file, no objects. Raises
-    RunFolderError for any other line that is no object."""
+    """Yield the objects of a file that may still be written, without an incomplete last line.
+
+    A missing file has no objects. Raises RunFolderError for any other line that is not an object.
+    """
     path = Path(path)
     if not path.exists():
         return
@@ -227,9 +234,9 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
+    """Return the rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
 
-    Where a name was written twice for one step (a run that was resumed), the last value stands.
+    If a name was written twice for one step (by a resumed run), the last value counts.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in read_jsonl(path):

@@ -1,4 +1,4 @@
-"""MLflow: configuration as parameters, the figures of metrics.jsonl as metrics."""
+"""MLflow sink: configuration as parameters, metrics of metrics.jsonl as metrics."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from hamr.security.redaction import redact
 from hamr.telemetry.sinks import FiguresOnly, shown_as
 
 LONGEST_VALUE = 500
-"""Characters of a parameter that every MLflow store takes."""
+"""Maximum length of a parameter in characters that every MLflow store accepts."""
 
 
 def check_mlflow() -> None:
-    """Raises BadInput where the library is not installed."""
+    """Raise BadInput if the library is not installed."""
     if find_spec("mlflow") is None:
         raise BadInput("logging.sinks", "mlflow", "is not installed; pip install 'hamr[mlflow]'")
 
 
 class MlflowSink(FiguresOnly):
-    """One MLflow run beside a run folder. Its id stands in `mlflow/id`, so that a resumed run goes on with it. Where
-    it is kept MLFLOW_TRACKING_URI says; unset, under `<run folder>/mlflow`."""
+    """One MLflow run per run folder. Its id is in `mlflow/id`, so that a resumed run continues it.
+
+    MLFLOW_TRACKING_URI sets the store; the default is `<run folder>/mlflow`.
+    """
 
     def __init__(self, folder: Path, *, experiment: str, name: str, config: Mapping[str, Any]) -> None:
         check_mlflow()
@@ -53,7 +55,8 @@ class MlflowSink(FiguresOnly):
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """
+    """Flatten nested configuration to (dotted key, value) pairs.
+
     >>> flat({"a": {"b": 1}, "c": None})
     [('a.b', 1), ('c', None)]
     """

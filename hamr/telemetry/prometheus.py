@@ -1,6 +1,6 @@
-"""Names of the glossary as Prometheus has them: one gauge a pattern, its placeholders as labels.
+"""Prometheus names of the glossary's metrics: one gauge per pattern, with its placeholders as labels.
 
-`router/queue_s/<pool>/<stat>` becomes `hamr_router_queue_s` with the labels pool and stat; Ray puts `ray_` before it.
+`router/queue_s/<pool>/<stat>` becomes `hamr_router_queue_s` with the labels pool and stat. Ray adds the prefix `ray_`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Gauge:
 
 @cache
 def gauge_of(metric: Metric) -> Gauge:
-    """A placeholder within a word leaves the rest of the word: `router/band/<band>_frac` is hamr_router_band_frac."""
+    """Return a pattern's gauge. For a placeholder within a word the rest of the word stays.
+
+    Example: `router/band/<band>_frac` becomes hamr_router_band_frac.
+    """
     labels = _labels(metric)
     words = re.sub(r"<\w+>", "", metric.pattern)
     name = "_".join(part for part in re.split(r"[^A-Za-z0-9]+", words) if part)
@@ -33,7 +36,7 @@ def gauge_of(metric: Metric) -> Gauge:
 
 
 def reading(name: str) -> tuple[Gauge, Mapping[str, str]] | None:
-    """The gauge of a metric's name and the values of its placeholders; None for a name that the glossary has not."""
+    """Return the gauge of a metric and the values of its placeholders; None if the glossary lacks the name."""
     metric = lookup(name)
     if metric is None:
         return None
@@ -43,6 +46,6 @@ def reading(name: str) -> tuple[Gauge, Mapping[str, str]] | None:
 
 
 def _labels(metric: Metric) -> tuple[str, ...]:
-    """Names of the placeholders; `stage`, which every gauge has already, is that of an evaluation."""
+    """Return the names of the placeholders. An evaluation's `stage` is the common label of every gauge."""
     found = re.findall(r"<(\w+)>", metric.pattern)
     return tuple("evaluation" if label == "stage" else label for label in found)

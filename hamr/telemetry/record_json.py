@@ -1,8 +1,8 @@
-"""RewardRecord to JSON and back, without loss.
+"""Lossless conversion of RewardRecord to and from JSON.
 
-Floats survive exactly (Python writes the shortest text that reads back as the same double). NaN and
-infinities are refused: a score that is not a number has to be a typed failure, not a value. Tool
-parameters are JSON-like by contract, so a tuple inside them comes back as a list.
+Floats are exact (Python writes the shortest text that reads back as the same double). NaN and infinities are rejected:
+a score that is not a number has to be a typed failure. Tool parameters are JSON-like by contract, so a tuple inside
+them is read back as a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hamr.types import (
 
 
 def failure_kinds() -> dict[str, type[Failure]]:
-    """Every kind of failure that the vocabulary knows, by its `kind`."""
+    """Return every kind of failure by its `kind`."""
 
     def walk(cls: type[Failure]) -> Iterator[type[Failure]]:
         yield cls
@@ -53,7 +53,7 @@ def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
-    """Raises HamrError for a kind that this version of hamr does not know."""
+    """Convert an outcome from JSON. Raises HamrError for a kind that this version of hamr does not know."""
     kind = data["kind"]
     if kind == Scored.kind:
         return Scored(value=data["value"])
@@ -66,7 +66,7 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
 
 
 def total_from_dict(data: Mapping[str, Any]) -> Total:
-    """Raises HamrError for what no total can be: only a component can be absent."""
+    """Convert a total from JSON. Raises HamrError for a kind that only a component can have."""
     outcome = outcome_from_dict(data)
     if isinstance(outcome, Absent):
         raise HamrError(f"a total of kind {outcome.kind!r}; only a component can be absent")
@@ -74,7 +74,7 @@ def total_from_dict(data: Mapping[str, Any]) -> Total:
 
 
 def action_to_dict(action: Action | None) -> dict[str, Any] | None:
-    """The form that the sample format uses: {"action": "reply", ...} or {"action": "call_tool", ...}."""
+    """Convert an action to the sample format: {"action": "reply", ...} or {"action": "call_tool", ...}."""
     if action is None:
         return None
     if isinstance(action, Reply):
@@ -135,8 +135,8 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         response_tokens=data["response_tokens"],
         versions=tuple(VersionSpan(**v) for v in data["versions"]),
         seconds=data["seconds"],
-        # Older ledgers lack judged side rewards, audits, fallbacks, cascades that move, log-probabilities, or where the
-        # answer ended.
+        # Older ledgers lack judged side rewards, audits, fallbacks, adaptive cascades, log-probabilities, or the
+        # answer's end.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
         fallback=data.get("fallback"),
@@ -160,11 +160,11 @@ def _judgement(data: Mapping[str, Any]) -> Judgement:
 
 
 def record_to_json(record: RewardRecord) -> str:
-    """One line of ASCII JSON. Raises HamrError, naming the response, if a number in it is not finite."""
+    """Return one line of ASCII JSON. Raises HamrError with the response's key if a number is not finite."""
     try:
         return json.dumps(record_to_dict(record), allow_nan=False, separators=(",", ":"))
     except ValueError as e:
-        raise HamrError(f"the record of {record.key} holds a number that is not finite: {e}") from e
+        raise HamrError(f"the record of {record.key} contains a number that is not finite: {e}") from e
 
 
 def record_from_json(text: str) -> RewardRecord:

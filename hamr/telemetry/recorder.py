@@ -1,4 +1,4 @@
-"""One recorder for everything that watches a run: files, ledger, W&B and the terminal."""
+"""Recorder of a run for all outputs: files, ledger, W&B and the terminal."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 class RunRecorder:
     """Implements `protocols.Recorder` over a run folder.
 
-    `records` of a step go into the ledger at once; their reward/* and router/* figures wait for the step's
-    `metrics`, so that metrics.jsonl has one object a step. Say `begin(stage, total)` before each stage.
+    The `records` of a step are written to the ledger immediately. Their reward/* and router/* metrics wait for the
+    step's `metrics`, so that metrics.jsonl has one object per step. Call `begin(stage, total)` before each stage.
 
-    `truth`: the rule for exact acts, where the data allow one.
-    `wandb`: where figures, histograms and sampled responses go beside the folder; W&B, or several such as one.
-    `prompts` (by id) lets the sampled responses show what the customer said and which reference was closest;
-    `sample_rows` of them are kept a step. Figures beyond `limits` raise alarms; `audit_frac` is the configured share of
-    audited replies.
+    Args:
+        truth: Rule for exact acts, if the data allow one.
+        wandb: Sink for metrics, histograms and sampled responses in addition to the folder: W&B, or several combined.
+        prompts: Samples by id; sampled responses then show the customer's message and the closest reference.
+        sample_rows: Number of sampled responses per step.
+        limits: Limits beyond which metrics raise alarms.
+        audit_frac: Configured share of audited replies.
     """
 
     def __init__(
@@ -74,21 +76,21 @@ class RunRecorder:
         self._truth, self._truths = truth, TruthWindow()
 
     def begin(self, stage: str, total: int) -> None:
-        """What follows belongs to `stage` (sft, rl), which has `total` steps."""
+        """Start stage `stage` (sft, rl) with `total` steps."""
         self.stage, self._total = stage, total
         self._pending.clear()
         self._seconds.clear()
 
     def rewind(self, run: str, step: int) -> None:
-        """The run goes on after `step`: what was recorded of later steps is taken back from the ledger."""
+        """Remove the ledger's records of later steps from a run that resumes after `step`."""
         self._ledger.discard_after(run, step)
 
     def add(self, values: Mapping[str, float]) -> None:
-        """Figures that stand beside those of every step from now on; a later value of the same name counts."""
+        """Add metrics to every following step. A later value of the same name replaces the earlier one."""
         self._standing.update(values)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """The step has ended. Steps count from 1 for the eye, whatever they are called here."""
+        """Record that a step has ended. The display counts steps from 1."""
         merged = {**self._standing, **self._pending.pop(step, {}), **values}
         if "timing/step/total" in merged:
             self._seconds.append(merged["timing/step/total"])
@@ -105,7 +107,7 @@ class RunRecorder:
                 self._console.note(line)
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
-        """Every response of the step, dropped groups included; call once a step, so that means are of the whole."""
+        """Record every response of the step, dropped groups included. Call once per step, so that means cover all."""
         self._ledger.add(records)
         audits = self._audits.add(records) if self._audits else {}
         self._pending[step] = {
@@ -120,7 +122,7 @@ class RunRecorder:
         self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
 
     def _exact_acts(self, records: Sequence[RewardRecord]) -> dict[str, float]:
-        """truth/* of a step; nothing where there is no rule."""
+        """Return truth/* of a step; empty without a rule."""
         known = [(r, self._prompts[r.key.prompt]) for r in records if r.key.prompt in self._prompts]
         if self._truth is None or not known:
             return {}
@@ -141,7 +143,7 @@ class RunRecorder:
     def evaluation(
         self, name: str, step: int, values: Mapping[str, float], records: Sequence[RewardRecord] = ()
     ) -> None:
-        """Held-out figures (`eval/<stage>/*`) and the records behind them, apart from those of training.
+        """Record held-out metrics (`eval/<stage>/*`) and their records, separate from those of training.
 
         The row of metrics.jsonl has `eval-<name>` as its stage.
         """
@@ -171,9 +173,9 @@ class RunRecorder:
 def pick_samples(
     records: Sequence[RewardRecord], prompts: Mapping[str, ServiceSample], n: int, *, seed: int
 ) -> list[dict[str, Any]]:
-    """Up to n responses with their reward breakdown: the best, the worst, a failure if any, the rest at random.
+    """Return up to n responses with their reward breakdown: best, worst, a failure if any, the rest at random.
 
-    The draw depends on the seed alone; the rows keep the order of the records.
+    The draw depends on the seed only; the rows keep the order of the records.
     """
     if len(records) <= n:
         chosen = set(range(len(records)))
@@ -189,7 +191,7 @@ def pick_samples(
 
 
 def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, Any]:
-    """One response and what made its reward, flat, with JSON values only; null where scoring failed."""
+    """Return one response and its reward as a flat row of JSON values; null if scoring failed."""
     row: dict[str, Any] = {"prompt": record.key.prompt, "sample": record.key.sample}
     if sample is not None:
         said = [t for t in sample.history if t.role != "agent"]
@@ -211,19 +213,19 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
 
 
 def show_response(record: RewardRecord) -> str:
-    """What a response did; its raw text where it was no action."""
+    """Return a response's action as text; its raw text if it has none."""
     return record.response if record.action is None else show_action(record.action)
 
 
 def show_action(action: Action) -> str:
-    """An action as a person reads it: the words said, or `tool(name=value)`."""
+    """Format an action: the text of a reply, or `tool(name=value)`."""
     if isinstance(action, ToolCall):
         return f"{action.name}({', '.join(f'{k}={json.dumps(v)}' for k, v in action.parameters.items())})"
     return action.content
 
 
 def _closest(record: RewardRecord) -> int:
-    """Index of the reference that scored best; the first if none was asked about."""
+    """Return the index of the best-scoring reference; the first if none was scored."""
     asked = [(s.s_j if s.s_j is not None else s.s_r, s.reference) for s in record.reference_scores]
     known = [(score, -index) for score, index in asked if score is not None]
     return -max(known)[1] if known else 0

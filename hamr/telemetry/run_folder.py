@@ -1,4 +1,4 @@
-"""The folder of a run: where everything that a run leaves behind stands, and who may write there.
+"""Run folder: layout of a run's output, and its lock.
 
 config.yaml  metrics.jsonl  ledger.sqlite  samples.jsonl  summary.json  report.html
 plots/*.png  checkpoints/step_<n>/  wandb/  run.lock
@@ -26,11 +26,11 @@ _LOCK = "run.lock"
 
 
 class RunFolder:
-    """One run's folder, held by one process at a time.
+    """Folder of one run, owned by one process at a time.
 
-    `create` and `resume` take the lock; `open` only reads (a report, a status) and takes none. Leave with
-    `close()` or as a context manager; a process that dies without it leaves a stale lock, which the next
-    one takes over.
+    `create` and `resume` take the lock; `open` only reads (a report, a status) and takes none. Release it with
+    `close()` or as a context manager. A process that dies without it leaves a stale lock, which the next one takes
+    over.
     """
 
     def __init__(self, path: Path, *, locked: bool) -> None:
@@ -39,9 +39,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, config_yaml: str) -> RunFolder:
-        """A fresh folder with `config.yaml` (secrets out) in it.
+        """Create a run folder with `config.yaml`, without secrets.
 
-        Raises RunFolderError if the folder has anything in it, is in use, or cannot be made.
+        Raises RunFolderError if the folder is not empty, is in use, or cannot be created.
         """
         path = Path(path).absolute()
         cls.refuse_if_used(path)
@@ -50,7 +50,7 @@ class RunFolder:
             _take_lock(path)
             folder = cls(path, locked=True)
             try:
-                # Once more under the lock: another run may have come and gone since the first look.
+                # Check again under the lock: another run may have created and left files since the first check.
                 cls.refuse_if_used(path)
                 folder.plots.mkdir()
                 folder.checkpoints.mkdir()
@@ -60,13 +60,13 @@ class RunFolder:
                 raise
         except OSError as e:
             raise RunFolderError(
-                "experiment.run_dir", str(path), f"cannot be made ({e.strerror}); give a folder that can be written"
+                "experiment.run_dir", str(path), f"cannot be created ({e.strerror}); give a writable folder"
             ) from e
         return folder
 
     @staticmethod
     def refuse_if_used(path: Path | str) -> None:
-        """Raises RunFolderError if a new run cannot have this folder; makes nothing, so it can be asked early."""
+        """Raise RunFolderError if a new run cannot use this folder. Creates nothing, so it can be called early."""
         path = Path(path).absolute()
         if path.exists() and not path.is_dir():
             raise RunFolderError("experiment.run_dir", str(path), "is a file; give a folder")
@@ -74,12 +74,12 @@ class RunFolder:
             raise RunFolderError(
                 "experiment.run_dir",
                 str(path),
-                f"exists and is not empty; give another folder, or go on with that run by resume={path}",
+                f"exists and is not empty; give another folder, or resume that run with resume={path}",
             )
 
     @classmethod
     def resume(cls, path: Path | str) -> RunFolder:
-        """The folder of an earlier run, to write on. Raises RunFolderError if it is none or in use."""
+        """Open the folder of an earlier run for writing. Raises RunFolderError if it is not one or is in use."""
         folder = cls.open(path)
         try:
             _take_lock(folder.path)
@@ -87,15 +87,15 @@ class RunFolder:
             folder.plots.mkdir(exist_ok=True)
             folder.checkpoints.mkdir(exist_ok=True)
         except OSError as e:
-            raise RunFolderError("resume", str(path), f"cannot be written ({e.strerror}); check who owns it") from e
+            raise RunFolderError("resume", str(path), f"is not writable ({e.strerror}); check its owner") from e
         return folder
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """The folder of an earlier run, to read. Raises RunFolderError if it is none."""
+        """Open the folder of an earlier run for reading. Raises RunFolderError if it is not one."""
         path = Path(path).absolute()
         if not (path / "config.yaml").is_file():
-            remedy = "has no config.yaml, so it is no run folder; give the folder that the run printed"
+            remedy = "has no config.yaml, so it is not a run folder; give the folder that the run printed"
             raise RunFolderError("resume", str(path), remedy if path.exists() else "no such folder; check the path")
         return cls(path, locked=False)
 
@@ -136,7 +136,7 @@ class RunFolder:
         return self.path / "wandb"
 
     def close(self) -> None:
-        """Gives the lock back; a second call does nothing."""
+        """Release the lock. Later calls do nothing."""
         if self._locked:
             self._locked = False
             with _lock_file(self.path) as f:
@@ -151,7 +151,7 @@ class RunFolder:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Writes aside and renames, so that a reader sees the old file or the new one, never half of it."""
+    """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
     aside = path.with_name(f".{path.name}.tmp")
     with aside.open("w", encoding="utf-8") as f:
         f.write(text)
@@ -161,14 +161,14 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The raw values of a run folder's config.yaml. Raises RunFolderError for one that is damaged."""
+    """Return the raw values of a run folder's config.yaml. Raises RunFolderError if it is damaged."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())[:120]
         raise RunFolderError("config", str(path), f"damaged, not YAML ({said}); give another run folder") from None
     if not isinstance(raw, dict):
-        raise RunFolderError("config", str(path), "damaged, holds no configuration; give another run folder")
+        raise RunFolderError("config", str(path), "damaged, contains no configuration; give another run folder")
     return raw
 
 
@@ -177,8 +177,8 @@ def _redacted_yaml(text: str) -> str:
 
 
 # --- the lock ----------------------------------------------------------------------------------
-# The file names its owner. A kernel lock guards only the few microseconds in which it is read and
-# rewritten: held for the whole run, it would be inherited by forked children and outlive the run.
+# The file names its owner. A kernel lock guards only the few microseconds in which it is read and rewritten: held for
+# the whole run, it would be inherited by forked children and outlive the run.
 
 
 def _me() -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _lock_file(folder: Path) -> Iterator[int]:
 
 
 def _owner(fd: int) -> dict[str, Any] | None:
-    """Who is named in the file, or None if nobody is (also for a torn write: its author is dead)."""
+    """Return the owner named in the file, or None if there is none (also for an incomplete write by a dead process)."""
     os.lseek(fd, 0, os.SEEK_SET)
     try:
         return json.loads(os.read(fd, 4096))

@@ -1,4 +1,4 @@
-"""Where a run's figures go beside its own files: W&B, TensorBoard, MLflow, Prometheus, behind one logger."""
+"""Metric sinks in addition to the run's own files: W&B, TensorBoard, MLflow, Prometheus, behind one logger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Gets what goes into metrics.jsonl, under the same names. What it cannot show it leaves out."""
+    """Receives the content of metrics.jsonl, under the same names. A sink ignores what it cannot show."""
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
 
@@ -24,7 +24,7 @@ class Sink(Protocol):
 
 
 class FiguresOnly:
-    """A sink for numbers: records and sampled responses stay in the run folder."""
+    """Base of sinks for metrics only; records and sampled responses stay in the run folder."""
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
         del step, records
@@ -34,7 +34,7 @@ class FiguresOnly:
 
 
 class Sinks:
-    """Several as one. One that raises is left alone from then on: it costs a run that record and nothing else."""
+    """Several sinks as one. A sink that raises gets no further calls, so its error costs the run only that sink."""
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:
         self._sinks = dict(sinks)
@@ -58,11 +58,11 @@ class Sinks:
                 call(sink)
             except Exception as error:
                 del self._sinks[name]
-                log.warning("%s gets nothing more of this run (%s: %s)", name, type(error).__name__, error)
+                log.warning("sink %s disabled for the rest of this run (%s: %s)", name, type(error).__name__, error)
 
 
 def shown_as(stage: str, name: str) -> str:
-    """A name for sinks that know no stages. RL's figures keep theirs, and so do evaluations', which say their stage.
+    """Return a metric's name for sinks without stages. RL metrics and evaluations keep theirs.
 
     >>> shown_as("rl", "timing/train/optimizer"), shown_as("sft", "sft/loss"), shown_as("sft", "timing/train/optimizer")
     ('timing/train/optimizer', 'sft/loss', 'sft/timing/train/optimizer')

@@ -1,4 +1,4 @@
-"""summary.json: what was trained, how good it was before and after, how long it took, on what."""
+"""summary.json: stages trained, held-out metrics before and after, durations, hardware."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STAGES = ("base", "sft", "rl")
 
 
 class StageSummary(TypedDict, total=False):
-    """Held-out figures of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
+    """Held-out metrics of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
 
-    `tool_exact_match` is None where the split has no tool decisions; `by_act` is the accuracy per kind of
-    decision, where any reply counts if one is due. `exact_act` has the facts in it and tells replies apart;
-    `exact_by_act` has it per act, with `n` and its interval (`low`, `high`).
+    `tool_exact_match` is None if the split has no tool decisions. `by_act` is the accuracy per kind of decision; if a
+    reply is due, any reply counts. `exact_act` also checks the facts and distinguishes replies. `exact_by_act` is the
+    same per act, with `n` and its interval (`low`, `high`).
     """
 
     n: int
@@ -35,10 +35,10 @@ class StageSummary(TypedDict, total=False):
 
 
 class ScorerSummary(TypedDict, total=False):
-    """Does a scorer carry signal? AUC per set of labelled pairs (`held_out`, `labelled_pairs`), 0.5 is chance.
+    """Signal of a scorer: AUC per set of labelled pairs (`held_out`, `labelled_pairs`); 0.5 is chance.
 
-    `pairs` were asked, `failed` of them had no score. `raw_auc` is that of the model before any fine-tuning, asked
-    for its verdict at once; None where no fine-tuning was asked for.
+    `pairs` is the number of pairs asked, `failed` of which had no score. `raw_auc` is that of the model before any
+    fine-tuning, with a direct verdict; None if no fine-tuning was requested.
     """
 
     auc: dict[str, float]
@@ -50,9 +50,12 @@ class ScorerSummary(TypedDict, total=False):
 
 
 class Summary(TypedDict, total=False):
-    """Everything in summary.json. `dialogues`: SAGE's figures by stage, with their step. `scorer_gate`: role -> in how
-    many contexts a wrong reply beat the right ones before RL, and which. `timing`: seconds per phase of the run; memory
-    in GB over all processes."""
+    """Content of summary.json.
+
+    `dialogues`: SAGE's figures by stage, with their step. `scorer_gate`: per role, the number and list of contexts in
+    which a wrong reply beat the right ones before RL. `timing`: seconds per phase of the run. Memory is in GB over all
+    processes.
+    """
 
     name: str
     stages: dict[str, StageSummary]
@@ -69,19 +72,19 @@ class Summary(TypedDict, total=False):
 
 
 def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Path:
-    """Writes summary.json, whole or not at all, without secrets; numbers that are not finite become null."""
+    """Write summary.json atomically, without secrets. Non-finite numbers become null."""
     write_atomic(folder.summary, json.dumps(_finite(redact(summary)), indent=2) + "\n")
     return folder.summary
 
 
 def read_summary(folder: RunFolder) -> Summary:
-    """The summary, or an empty one where the run has not come to its end. Raises HamrError if it is damaged."""
+    """Return the summary, or an empty one if the run has not ended. Raises HamrError if it is damaged."""
     if not folder.summary.is_file():
         return {}
     try:
         return json.loads(folder.summary.read_text())
     except ValueError as e:
-        raise HamrError(f"{folder.summary}: is no JSON ({e}); was it edited?") from e
+        raise HamrError(f"{folder.summary}: is not JSON ({e}); was it edited?") from e
 
 
 def _finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""TensorBoard: the figures of metrics.jsonl as scalars, under `<run folder>/tensorboard`."""
+"""TensorBoard sink: the metrics of metrics.jsonl as scalars, under `<run folder>/tensorboard`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hamr.telemetry.sinks import FiguresOnly, shown_as
 
 
 def check_tensorboard() -> None:
-    """Raises BadInput where the library is not installed: torch's writer needs it."""
+    """Raise BadInput if the library, which torch's writer needs, is not installed."""
     if find_spec("tensorboard") is None:
         raise BadInput("logging.sinks", "tensorboard", "is not installed; pip install 'hamr[tensorboard]'")
 
 
 class TensorboardSink(FiguresOnly):
-    """A resumed run writes on in the same folder; TensorBoard joins the parts by step."""
+    """TensorBoard sink. A resumed run writes to the same folder; TensorBoard joins the parts by step."""
 
     def __init__(self, folder: Path) -> None:
         check_tensorboard()

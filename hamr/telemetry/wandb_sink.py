@@ -1,8 +1,8 @@
-"""Weights & Biases: the same keys as metrics.jsonl, reward histograms, a table of sampled responses.
+"""Weights & Biases sink: the keys of metrics.jsonl, reward histograms, a table of sampled responses.
 
-The only importer of wandb. What wandb gathers on its own (program, arguments, code, git, environment, host)
-is turned off, so that only what is handed to this class reaches its files or its server. A W&B that hangs or dies
-costs a run its W&B record and nothing else.
+This is the only importer of wandb. What wandb collects on its own (program, arguments, code, git, environment, host) is
+turned off, so that only the data passed to this class reaches its files or its server. If W&B hangs or dies, the run
+loses its W&B record and nothing else.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ Mode = Literal["offline", "online", "disabled"]
 log = logging.getLogger(__name__)
 
 CLOSE_S = {"offline": 60.0, "online": 600.0}
-"""Longest wait for W&B to write, or to send, what it still holds when the run ends."""
+"""Longest wait at the end of the run for W&B to write or send its remaining data."""
 WAITING_CALLS = 10_000
 MOST_ERRORS = 3
 
 
 def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
-    """Raises BadInput if `online` is asked for without a key in the environment. Call before Ray starts."""
+    """Raise BadInput if `online` is set without a key in the environment. Call before Ray starts."""
     env = os.environ if environ is None else environ
     if mode == "online" and not env.get("WANDB_API_KEY"):
         raise BadInput("logging.wandb.mode", mode, "needs a key; set WANDB_API_KEY in the environment, or mode=offline")
 
 
 class WandbSink:
-    """One W&B run beside a run folder; its id stands in `wandb/id`, so that a resumed run goes on with it.
+    """One W&B run per run folder; its id is in `wandb/id`, so that a resumed run continues it.
 
-    `folder` is the run folder; wandb writes under `folder/wandb/`. Offline runs are sent later by
-    `wandb sync <folder>/wandb/offline-run-*`. Disabled, every call does nothing and wandb is not imported.
+    `folder` is the run folder; wandb writes under `folder/wandb/`. Send offline runs later by `wandb sync
+    <folder>/wandb/offline-run-*`. In disabled mode, calls do nothing and wandb is not imported.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class WandbSink:
         self._run = wandb.init(
             dir=str(folder),
             id=self.id,
-            # Offline there is no server to ask; the id alone ties the parts together when they are synced.
+            # Offline, there is no server to query; the id alone joins the parts when they are synced.
             resume="allow" if mode == "online" else None,
             project=redact(project),
             entity=entity,
@@ -101,7 +101,8 @@ class WandbSink:
             config=redact(dict(config or {})),
             settings=settings,
         )
-        # Stages count their steps anew, and W&B's own counter must grow: so `step` is a column, not the counter.
+        # Each stage counts its steps from the start, but W&B's counter must grow: so `step` is a column, not the
+        # counter.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -110,7 +111,7 @@ class WandbSink:
             self._log({"step": step, "stage": stage, **values})
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
-        """Histogram of the step's total rewards; nothing if none could be scored."""
+        """Log a histogram of the step's total rewards; nothing if none could be scored."""
         rewards = total_rewards(records)
         if self._run and rewards:
             h = Histogram.of(rewards)
@@ -118,7 +119,7 @@ class WandbSink:
             self._log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A table of sampled responses; its columns are the keys of the rows in the order of appearance."""
+        """Log a table of sampled responses. Its columns are the rows' keys in the order of appearance."""
         if self._run and rows:
             columns = list(dict.fromkeys(k for row in rows for k in row))
             data = [[_cell(row.get(c)) for c in columns] for row in map(redact, rows)]
@@ -137,8 +138,10 @@ class WandbSink:
         self._courier.take(lambda: run.log(row))
 
     def close(self, *, failed: bool = False) -> None:
-        """Waits until W&B has what it was given, at most `CLOSE_S`. With `artifacts`, the ledger and the newest
-        checkpoint go first."""
+        """Wait until W&B has processed all data, at most `CLOSE_S`.
+
+        With `artifacts`, the ledger and the newest checkpoint are uploaded first.
+        """
         run, self._run = self._run, None
         if run:
             for kind, path in files_to_upload(self._kept) if self._kept else ():
@@ -148,7 +151,7 @@ class WandbSink:
 
 
 def files_to_upload(folder: Path) -> list[tuple[str, Path]]:
-    """(kind, path) of what a run folder has to keep: the ledger and the checkpoint of the highest step."""
+    """Return (kind, path) of a run folder's artifacts: the ledger and the checkpoint of the highest step."""
     steps = [p for p in (folder / "checkpoints").glob("step_*") if p.name.removeprefix("step_").isdigit()]
     newest = max(steps, key=lambda p: int(p.name.removeprefix("step_")), default=None)
     found = [("ledger", folder / "ledger.sqlite"), *([("checkpoint", newest)] if newest else [])]
@@ -156,8 +159,10 @@ def files_to_upload(folder: Path) -> list[tuple[str, Path]]:
 
 
 class _Courier:
-    """Makes calls in order in a thread of its own: who hands them over neither waits for them nor hears their errors.
-    After MOST_ERRORS errors in a row all further calls are dropped."""
+    """Executes calls in order in its own thread. Callers neither wait for them nor see their errors.
+
+    After MOST_ERRORS consecutive errors all further calls are dropped.
+    """
 
     def __init__(self) -> None:
         self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING_CALLS)
@@ -171,7 +176,7 @@ class _Courier:
         try:
             self._calls.put_nowait(call)
         except queue.Full:
-            self._give_up("it has not answered for long")
+            self._give_up("it has not responded for a long time")
 
     def close(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Full):
@@ -179,7 +184,7 @@ class _Courier:
         self._thread.join(1.0 if self._broken else timeout_s)
         if self._thread.is_alive():
             self._give_up(f"it did not finish in {timeout_s:g} s")
-            _end_service()  # else it would keep this process from ending
+            _end_service()  # otherwise it would keep this process from ending
 
     def _deliver(self) -> None:
         errors = 0
@@ -191,7 +196,7 @@ class _Courier:
                 errors = 0
             except Exception as error:
                 errors += 1
-                log.debug("W&B refused a call", exc_info=True)
+                log.debug("W&B call failed", exc_info=True)
                 if errors == MOST_ERRORS:
                     self._give_up(f"{type(error).__name__}: {error}")
 
@@ -199,11 +204,11 @@ class _Courier:
         if self._broken:
             return
         self._broken = True
-        log.warning("W&B gets nothing more of this run (%s); metrics.jsonl has everything", reason)
+        log.warning("W&B logging disabled for the rest of this run (%s); metrics.jsonl is complete", reason)
 
 
 def _end_service() -> None:
-    """Kills W&B's own process, a child of this one."""
+    """Kill W&B's own process, a child of this one."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             if child.name().startswith("wandb"):
@@ -211,7 +216,7 @@ def _end_service() -> None:
 
 
 def _cell(value: Any) -> Any:
-    # A W&B column has one type; numbers stay numbers, all else is text.
+    # A W&B column has one type: numbers stay numbers, all other values become text.
     return value if isinstance(value, int | float) or value is None else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Signs that a policy pleases its scorers rather than its customers, and the alarms that they raise."""
+"""Signs of reward hacking, and the alarms that they raise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from hamr.types import Failure, Reply, RewardRecord
 
 
 def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """`watch/*` of a step's records; a figure that has nothing to stand on is left out.
+    """Return `watch/*` of a step's records. A metric without enough data is omitted.
 
-    length_correlation: Pearson's, of total reward and response tokens. duplicate_frac: share of the responses that a
-    sibling has said word for word. top_reply_frac: share of the most frequent reply among the replies, of which
-    distinct_replies are different. scorer_gap: mean |S_R - S_J| where both are known, audits included. top_component:
-    the largest component's share of the sum of the contributions' variances.
+    - length_correlation: Pearson correlation of total reward and response tokens.
+    - duplicate_frac: share of responses that a sibling repeats verbatim.
+    - top_reply_frac: share of the most frequent reply among all replies.
+    - distinct_replies: number of different replies.
+    - scorer_gap: mean |S_R - S_J| if both are known, audits included.
+    - top_component: largest component's share of the sum of the contributions' variances.
     """
     metrics: dict[str, float] = {}
     replies = Counter(r.action.content for r in records if isinstance(r.action, Reply))
@@ -47,7 +49,7 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Correlation in [-1, 1]; None for fewer than three points or where one does not vary."""
+    """Return the correlation in [-1, 1]; None for fewer than three points or if one variable is constant."""
     if len(xs) < 3:
         return None
     x_mean, y_mean = fmean(xs), fmean(ys)
@@ -58,15 +60,17 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
 
 class TruthWindow:
-    """Watches reward and truth of a run together, each averaged over `size` steps."""
+    """Tracks reward and truth of a run together, each averaged over `size` steps."""
 
     def __init__(self, size: int = 12) -> None:
         self._size = size
         self._steps: list[tuple[float, float]] = []
 
     def add(self, reward: float, truth: float) -> float:
-        """Take a step's means. Return how far the truth's average is below the best earlier one with a lower reward,
-        or 0."""
+        """Add a step's means. Return the drop of the truth's average, or 0.
+
+        The drop is relative to the best earlier average at a lower reward.
+        """
         self._steps.append((reward, truth))
         rewards, truths = (
             [fmean(values[end - self._size : end]) for end in range(self._size, len(values) + 1)]
@@ -79,26 +83,28 @@ class TruthWindow:
 _SAYS = {
     "audit_drift": (
         "audit/drift",
-        "inside the trust interval the reranker has moved against the judge; calibrate anew",
+        "the reranker has drifted from the judge inside the trust interval; recalibrate",
     ),
-    "length_correlation": ("watch/length_correlation", "the reward goes with the length of the response"),
-    "duplicate_frac": ("watch/duplicate_frac", "siblings say the same thing word for word"),
+    "length_correlation": ("watch/length_correlation", "the reward correlates with the response length"),
+    "duplicate_frac": ("watch/duplicate_frac", "responses of a group are identical"),
     "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
-    "top_component": ("watch/top_component", "one component decides the reward"),
-    "top_reply_frac": ("watch/top_reply_frac", "one reply makes up most of what the policy says"),
-    "truth_drop": ("truth/drop", "the reward rises and exact acts fall: the scorers are being fooled"),
+    "top_component": ("watch/top_component", "one component dominates the reward"),
+    "top_reply_frac": ("watch/top_reply_frac", "one reply makes up most of the policy's replies"),
+    "truth_drop": ("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
 }
 
 
 def flags(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, float]:
-    """Name of each limit -> 1 where a step's figure passes it (in size, whatever its sign), else 0. A limit that is
-    off, or whose figure the step has not, has no flag."""
+    """Return a flag per limit: 1 if a step's metric exceeds it in absolute value, else 0.
+
+    A limit that is off, or whose metric the step lacks, has no flag.
+    """
     known = {name: (getattr(limits, name), metrics.get(metric)) for name, (metric, _) in _SAYS.items()}
     return {name: float(abs(v) > limit) for name, (limit, v) in known.items() if limit is not None and v is not None}
 
 
 def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, str]:
-    """Name of each limit that a step's figures pass -> a line that says so."""
+    """Return {limit: message} for each limit that a step's metrics exceed."""
     raised = {}
     for name, flag in flags(metrics, limits).items():
         metric, meaning = _SAYS[name]

@@ -1,4 +1,4 @@
-"""The trainer group: N Ray actors that form one DeepSpeed world, behind protocols.Trainer."""
+"""Trainer group: N Ray actors that form one DeepSpeed process group, behind protocols.Trainer."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from hamr.models.weights import NcclAddress
 
 GRACE_S = 5.0
-"""After one rank's error, how long to wait for the others': a rank that lost its peer complains of a closed
-connection, and the peer's death, which is the reason, may be reported a moment later."""
+"""Seconds to wait for other ranks' errors after the first. A rank that lost its peer reports a closed connection, and
+the peer's death, which is the cause, may be reported a moment later."""
 
 REMOVE_S = 10.0
-"""Longest wait for rank 0's host to remove a file; what stays is swept by the next run there."""
+"""Longest wait for rank 0's host to remove a file. The next run on that host removes remaining files."""
 REMOVE_STOPPED_S = 2.0
-"""The same, when a signal ends the run."""
+"""The same wait when a signal ends the run."""
 
 
 class TrainerRank:
-    """The actor: a rank of the world and its transport, nothing else."""
+    """Actor of one rank: transport only."""
 
     def __init__(self, rank: int, world: int) -> None:
         collect_rarely()
@@ -46,7 +46,7 @@ class TrainerRank:
         self.trainer: Any = None
 
     def meeting_point(self) -> tuple[str, int]:
-        """Where others can meet this rank: its host, at a port that is free now."""
+        """Return this rank's host and a free port."""
         import ray
 
         with socket.socket() as probe:
@@ -54,15 +54,17 @@ class TrainerRank:
             return ray.util.get_node_ip_address(), probe.getsockname()[1]
 
     def set_up(self, config: TrainerConfig, algorithm: AlgorithmConfig, model_path: Path, **settings: Any) -> int:
-        """Builds this rank's trainer; returns the process id."""
+        """Build this rank's trainer. Return the process id."""
         from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
 
         self.trainer = DeepSpeedTrainer(config, algorithm, model_path, rank=self.rank, world=self.world, **settings)
         return os.getpid()
 
     def share_weights(self, directory: Path, wanted: int) -> tuple[Path, str]:
-        """A file for this process's weights in this host's shared memory, and the node's id. What dead runs left there
-        is swept first."""
+        """Create a file for this process's weights in this host's shared memory. Return its path and the node's id.
+
+        Files of dead runs are removed first.
+        """
         import ray
 
         sweep_stale(directory)
@@ -72,7 +74,7 @@ class TrainerRank:
         return path, ray.get_runtime_context().get_node_id()
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Runs a method of the trainer. All ranks run it; rank 0 alone sends the result back."""
+        """Call a method of the trainer on this rank. Only rank 0 returns the result."""
         result = getattr(self.trainer, method)(*args, **kwargs)
         return result if self.rank == 0 else None
 
@@ -80,8 +82,8 @@ class TrainerRank:
 class TrainerGroup:
     """All ranks as one trainer (protocols.Trainer). Needs a running Ray.
 
-    Every wait ends after `config.deadline_s` at the latest. An error of a rank surfaces as itself; a rank that died
-    raises EngineDied, and so does every call after that: a world without one of its ranks cannot go on.
+    Every wait ends after `config.deadline_s` at the latest. An error of a rank is raised unchanged. If a rank dies,
+    this call and all later ones raise EngineDied, because a process group cannot continue without a rank.
     """
 
     def __init__(self, config: TrainerConfig, model: ModelConfig, actors: Sequence[ActorHandle]) -> None:
@@ -103,10 +105,11 @@ class TrainerGroup:
         temperature: float,
         place: Reservation | None = None,
     ) -> TrainerGroup:
-        """Starts `config.ranks` actors and waits until the model is loaded in all of them.
+        """Start `config.ranks` actors and wait until all have loaded the model.
 
-        `temperature` is that of the rollouts: the loss sees the distribution that was sampled from. Rank i goes into
-        bundle i of `place`.
+        Args:
+            temperature: Temperature of the rollouts, so that the loss uses the distribution that was sampled from.
+            place: Placement group; rank i is placed in bundle i.
         """
         import ray
 
@@ -138,56 +141,58 @@ class TrainerGroup:
     # --- protocols.Trainer ---
 
     async def train(self, batch: TrainBatch) -> Metrics:
-        """The optimiser steps of one batch; metrics of the whole world (see DeepSpeedTrainer.train)."""
+        """Run the optimiser steps of one batch. Return metrics over all ranks (see DeepSpeedTrainer.train)."""
         import ray
 
         return await self._all("train", ray.put(batch))
 
     async def save(self, folder: Path) -> None:
-        """`folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
+        """Write `folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
         await self._all("save", Path(folder).absolute())
 
     async def save_policy(self, folder: Path) -> None:
-        """`folder/policy` alone: enough for a stage to start from with a fresh optimiser."""
+        """Write `folder/policy` only, which suffices to start a stage with a fresh optimiser."""
         await self._all("save_policy", Path(folder).absolute())
 
     async def load(self, folder: Path) -> None:
-        """Goes on exactly where `save` was called; right after `start` or `reset`."""
+        """Restore exactly the state of `save`. Call right after `start` or `reset`."""
         await self._all("load", Path(folder).absolute())
 
     # --- beyond the protocol ---
 
     async def release_memory(self) -> None:
-        """Every rank gives its GPU what its allocator keeps for later."""
+        """Release the GPU memory that each rank's allocator caches."""
         await self._all("release_memory")
 
     async def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
-        """log p of every completion token, by group, sequence and token."""
+        """Return log p of every completion token, by group, sequence and token."""
         import ray
 
         return await self._all("logprobs", ray.put(list(groups)), temperature=temperature)
 
     async def write_weights(self, path: Path) -> None:
-        """Every weight in the engines' type as one safetensors file, the tied head included."""
+        """Write every weight in the engines' dtype to one safetensors file, the tied head included."""
         await self._all("write_weights", Path(path).absolute(), self._model.dtype)
 
     async def share_weights(self, directory: Path, wanted: int) -> Path:
-        """A file for `write_weights` in the shared memory of rank 0's host. Raises BadInput where less than `wanted`
-        bytes are free there."""
+        """Create a file for `write_weights` in the shared memory of rank 0's host.
+
+        Raises BadInput if less than `wanted` bytes are free there.
+        """
         self._shared = await self._first("share_weights", directory, wanted)
         return self._shared[0]
 
     async def remove_weights(self) -> None:
-        """Removes that file from rank 0's host, whether the rank still lives or not."""
+        """Remove that file from rank 0's host, also if the rank is dead."""
         if self._shared is not None:
             (path, node), self._shared = self._shared, None
             limit = REMOVE_S if signals.pending_signal() is None else REMOVE_STOPPED_S
             await asyncio.to_thread(ask_nodes, [node], limit, _unlink, path)
 
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
-        """A new stage from the model in `model_path`, in the same processes.
+        """Start a new stage from the model in `model_path`, in the same processes.
 
-        Raises ValueError if `config` asks for another number of ranks or another backend.
+        Raises ValueError if `config` changes the number of ranks or the backend.
         """
         for key in ("ranks", "backend"):
             old, new = getattr(self.config, key), getattr(config, key)
@@ -197,19 +202,19 @@ class TrainerGroup:
         self.config = config
 
     async def meeting_point(self) -> tuple[str, int]:
-        """Host of rank 0 and a port that is free there now."""
+        """Return rank 0's host and a free port on it."""
         return await self._first("meeting_point")
 
     async def open_transfer(self, address: NcclAddress, client: Any) -> None:
-        """Joins the rollout engines for broadcasts over NCCL."""
+        """Connect to the rollout engines for broadcasts over NCCL."""
         await self._all("open_transfer", address, client)
 
     async def send_weights(self) -> None:
-        """One broadcast of all weights to the engines."""
+        """Broadcast all weights to the engines."""
         await self._all("send_weights")
 
     async def shutdown(self) -> None:
-        """Ends the actors; those already dead are no error. Safe to call twice."""
+        """End the actors. Ignores actors that are dead already; safe to call twice."""
         import ray
 
         while self._actors:
@@ -221,11 +226,11 @@ class TrainerGroup:
         return _rank_0s(await self._wait([a.call.remote(method, *args, **kwargs) for a in self._actors]))
 
     async def _first(self, method: str, *args: Any) -> Any:
-        """A method of the actor that is rank 0, not of its trainer."""
+        """Call a method of rank 0's actor, not of its trainer."""
         return _rank_0s(await self._wait([getattr(a, method).remote(*args) for a in self._actors[:1]]))
 
     async def _wait(self, refs: Sequence[Any]) -> list[Any]:
-        """One result per rank, or the error that explains the others."""
+        """Return one result per rank, or raise the error that explains the others."""
         if not refs:
             return []
         tasks = [asyncio.ensure_future(_result(ref)) for ref in refs]
@@ -265,7 +270,7 @@ async def _result(ref: Any) -> Any:
 
 
 def _explaining(errors: dict[int, BaseException]) -> BaseException:
-    """Of several ranks' errors the one to show: a death, then an error of ours, then the lowest rank's."""
+    """Select the error to raise: a rank's death, then an error of hamr's, then the lowest rank's."""
     from ray.exceptions import RayActorError, RayTaskError
 
     dead = [rank for rank, e in errors.items() if isinstance(e, RayActorError)]
@@ -278,7 +283,7 @@ def _explaining(errors: dict[int, BaseException]) -> BaseException:
 
 
 def trainer_env(config: TrainerConfig) -> dict[str, str]:
-    """Environment of a trainer's process: its own thread count, waiting threads that sleep, nothing from the net."""
+    """Return the environment of a trainer's process: own thread count, sleeping idle threads, no network downloads."""
     env = {
         "OMP_NUM_THREADS": str(config.threads),
         **WAITING_ENV,

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or absent: written aside, flushed, renamed; the newest whole one counts.
+"""Atomic checkpoints: written to a temporary folder, flushed, then renamed. The newest complete one counts.
 
-checkpoints/step_<n>/state.json     what the job needs beside the weights, and a manifest of the files
-checkpoints/step_<n>/...            whatever the `write` callback put there
+checkpoints/step_<n>/state.json     the job's state apart from the weights, and a manifest of the files
+checkpoints/step_<n>/...            files written by the `write` callback
 checkpoints/.step_<n>.tmp           being written, or left by a killed process
-checkpoints/.step_<n>.replaced      the former step_<n> while it is being replaced
+checkpoints/.step_<n>.replaced      the previous step_<n> while it is being replaced
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 _STATE = "state.json"
 _HASHED_BYTES = 4 << 20
-"""Larger files are checked by size only: a gigabyte of optimiser state takes seconds to hash at every look."""
+"""Larger files are checked by size only, since hashing a gigabyte of optimiser state takes seconds."""
 
 Write = Callable[[Path], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A whole checkpoint. `state` is what was given to `save`."""
+    """A complete checkpoint. `state` is the value passed to `save`."""
 
     step: int
     path: Path
@@ -42,18 +42,22 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run, the newest `keep` whole ones of them (at least 2)."""
+    """Checkpoints of one run. Keeps the newest `keep` complete ones (at least 2)."""
 
     def __init__(self, folder: Path | str, keep: int = 2) -> None:
-        assert keep >= 2, "with one checkpoint, a bad disk leaves none"
+        assert keep >= 2, "keep must be at least 2: a single checkpoint can be lost to a bad disk"
         self.folder = Path(folder)
         self.keep = keep
 
     async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
-        """Lets `write` fill a folder and makes it the checkpoint of `step`; older ones go.
+        """Write the checkpoint of `step` and remove older ones.
 
-        At every moment, whatever was whole before stays whole until its successor is. A failing `write`
-        leaves nothing behind; a full disk raises one HamrError that says so. `state` must be JSON.
+        A complete checkpoint stays complete until its successor is. A failing `write` leaves no files. A full disk
+        raises one HamrError that names it.
+
+        Args:
+            write: Fills the folder that it gets.
+            state: Must be JSON.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._clean_up)
@@ -69,27 +73,27 @@ class Checkpoints:
             if full:
                 raise HamrError(
                     f"checkpoint of step {step}: no space left on the disk of {self.folder}; free some, or set "
-                    "experiment.run_dir to a larger disk, then go on with resume=<run folder>"
+                    "experiment.run_dir to a larger disk, then resume with resume=<run folder>"
                 ) from e
             raise
         await asyncio.to_thread(self._prune)
         return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint; what is incomplete or corrupt is skipped with a warning."""
+        """Return the newest complete checkpoint. Skips incomplete and corrupt ones with a warning."""
         return next(self._whole(), None)
 
     def all(self) -> list[Checkpoint]:
-        """Whole checkpoints, newest first."""
+        """Return complete checkpoints, newest first."""
         return list(self._whole())
 
     def newest_policy(self) -> Path | None:
-        """The newest whole model, though no run could go on from its checkpoint: a pipeline keeps models alone."""
+        """Return the newest complete model, which may lack the state to resume a run: a pipeline keeps models only."""
         newest = next(self._whole("policy/"), None)
         return newest.path / "policy" if newest else None
 
     def _whole(self, part: str = "") -> Iterator[Checkpoint]:
-        """`part`: what the names of the files begin with that have to be there."""
+        """Yield complete checkpoints. Only files whose names begin with `part` are required."""
         for step, path in sorted(self._candidates().items(), reverse=True):
             state, problem = _check(path, step, part)
             if problem:
@@ -98,7 +102,7 @@ class Checkpoints:
                 yield Checkpoint(step=step, path=path, state=state)
 
     def _candidates(self) -> dict[int, Path]:
-        """Folder per step. One that was being replaced when the process died stands in for its successor."""
+        """Return the folder per step. If a replacement was interrupted, the previous version counts."""
         found: dict[int, Path] = {}
         for pattern in (r"\.step_(\d+)\.replaced", r"step_(\d+)"):
             for path in self.folder.iterdir() if self.folder.is_dir() else ():
@@ -121,13 +125,13 @@ class Checkpoints:
         oldest_kept = whole[self.keep - 1].step
         for step, path in self._candidates().items():
             if step < oldest_kept:
-                # Renamed first: a folder half removed under its own name would look like a corrupt checkpoint.
+                # Rename first: a half-removed folder under its own name would look like a corrupt checkpoint.
                 gone = self.folder / f".step_{step}.gone"
                 path.rename(gone)
                 shutil.rmtree(gone)
 
     def _clean_up(self) -> None:
-        """Removes what a killed process left, and brings back a checkpoint whose replacement never came."""
+        """Remove the files of a killed process, and restore a checkpoint whose replacement was interrupted."""
         for path in list(self.folder.iterdir()):
             if re.fullmatch(r"\.step_\d+\.(tmp|gone)", path.name):
                 shutil.rmtree(path)
@@ -140,7 +144,7 @@ class Checkpoints:
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
-    """Writes state.json with the manifest, last, and flushes every file and folder to the disk."""
+    """Write state.json with the manifest, last, and flush every file and folder to the disk."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     manifest = {str(p.relative_to(folder)): _fingerprint(p) for p in files}
     body = {"step": step, "state": state, "files": manifest}
@@ -150,13 +154,13 @@ def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
 
 
 def _check(folder: Path, step: int, part: str = "") -> tuple[dict[str, Any], str]:
-    """The state of a checkpoint and what is wrong with it (nothing: an empty text). Only files below `part` count."""
+    """Return a checkpoint's state and its defect ("" if none). Only files below `part` count."""
     try:
         body = json.loads((folder / _STATE).read_text())
         if body.pop("sha256") != _digest(body):
             return {}, f"{_STATE} does not match its checksum"
     except FileNotFoundError:
-        return {}, f"it has no {_STATE}"
+        return {}, f"{_STATE} is missing"
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}, f"{_STATE} is damaged"
     if body["step"] != step:
@@ -180,7 +184,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _digest(body: Mapping[str, Any]) -> str:
-    """Checksum of a JSON value, equal before it is written and after it is read."""
+    """Return the checksum of a JSON value. It is equal before writing and after reading."""
     return _sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode())
 
 
@@ -197,7 +201,7 @@ def _fsync(path: Path) -> None:
 
 
 def _disk_is_full(error: BaseException, folder: Path) -> bool:
-    """Whether an error comes from a full disk: torch and safetensors raise their own types without an errno."""
+    """Return whether a full disk caused the error. torch and safetensors raise their own types without an errno."""
     seen: BaseException | None = error
     while seen is not None:
         if getattr(seen, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(seen):

@@ -1,4 +1,4 @@
-"""What one rank needs to go on exactly: DeepSpeed's own files, random states and how far the stage has come."""
+"""State of one rank for exact resumption: DeepSpeed's own files, random states and the stage's progress."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from hamr.errors import RunFolderError
 
 _TAG = "state"
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""torch reads it at every load, and it wins over what the caller says."""
+"""torch reads this variable at every load; it overrides the caller's argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserProgress:
-    """Optimiser steps of a stage: all, those skipped for a gradient norm that was not finite, and the latest of
-    those in a row."""
+    """Optimiser steps of a stage: all, those skipped for a non-finite gradient norm, and the latest skipped in a
+    row."""
 
     step: int = 0
     skipped: int = 0
     bad_in_a_row: int = 0
 
     def after(self, *, applied: bool) -> OptimiserProgress:
-        """
-        >>> Progress(step=3, skipped=1, bad_in_a_row=1).after(applied=False)
-        Progress(step=4, skipped=2, bad_in_a_row=2)
+        """Return the counts after one more step.
+
+        >>> OptimiserProgress(step=3, skipped=1, bad_in_a_row=1).after(applied=False)
+        OptimiserProgress(step=4, skipped=2, bad_in_a_row=2)
         """
         return OptimiserProgress(
             step=self.step + 1,
@@ -44,7 +45,7 @@ class OptimiserProgress:
 def save_state(
     engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int, progress: OptimiserProgress
 ) -> None:
-    """Optimiser and weights as DeepSpeed keeps them, and this rank's `rank_<r>.pt`. Collective."""
+    """Write DeepSpeed's optimiser and weights, and this rank's `rank_<r>.pt`. Collective."""
     engine.save_checkpoint(str(folder), tag=_TAG)
     own = {
         "ranks": world,
@@ -59,10 +60,13 @@ def save_state(
 
 @contextmanager
 def data_only(folder: Path) -> Iterator[None]:
-    """Inside, no `torch.load` of this process, whatever it asks for, makes anything but tensors, plain values and the
-    few classes of DeepSpeed's that its files name: it would unpickle them, and a pickle may run any code.
+    """Restrict every `torch.load` of this process to data while the body runs.
 
-    Raises RunFolderError where a file names another class.
+    Loads create only tensors, plain values and the few DeepSpeed classes that its files name. DeepSpeed would otherwise
+    unpickle its files, and a pickle can run any code.
+
+    Raises:
+        RunFolderError: A file names another class.
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -76,7 +80,7 @@ def data_only(folder: Path) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ != "UnpicklingError":
             raise
-        remedy = "its trainer state holds more than data, and is not loaded; give a folder that hamr wrote"
+        remedy = "its trainer state contains code, so it is not loaded; give a folder that hamr wrote"
         raise RunFolderError("resume", str(folder), remedy) from error
     finally:
         if before is None:
@@ -86,13 +90,13 @@ def data_only(folder: Path) -> Iterator[None]:
 
 
 def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int) -> OptimiserProgress:
-    """Puts back what `save_state` wrote. Collective.
+    """Restore the state that `save_state` wrote. Collective.
 
-    Raises RunFolderError, on every rank alike, if there is nothing or another kind of world wrote it.
+    Raises RunFolderError, on every rank, if there is no state or a different configuration of ranks wrote it.
     """
     first = folder / "rank_0.pt"
     if not first.is_file():
-        raise RunFolderError("resume", str(folder), "it holds no trainer state; give a folder that `save` wrote")
+        raise RunFolderError("resume", str(folder), "it contains no trainer state; give a folder that `save` wrote")
     written = torch.load(first, weights_only=True)
     for key, wanted in (("ranks", world), ("zero_stage", config.zero_stage)):
         if written[key] != wanted:

@@ -1,4 +1,4 @@
-"""A DeepSpeed engine around the policy: ZeRO 0 to 3, float32 master weights and gradient accumulation."""
+"""DeepSpeed engine of the policy: ZeRO 0 to 3, float32 master weights and gradient accumulation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hamr.trainer.policy_kernels import use_cpu_kernels
 from hamr.trainer.policy_model import PolicyModel, load_policy
 
 BUCKET_ELEMENTS = 50_000_000
-"""Gradients are reduced in buckets of so many numbers: large enough for a network, small beside the model."""
+"""Size of gradient buckets in elements: large enough for a network, small compared with the model."""
 
 
 def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -> None:
-    """Forms the process group of this stage of the process' life; once per process.
+    """Initialise the process group. Call once per process.
 
     DeepSpeed's shared-memory all-reduce is turned off: it is compiled at first use, waits by spinning (which starves
-    the other rank where ranks share cores) and leaves its buffers in /dev/shm when a rank is killed.
+    other ranks on shared cores) and leaves its buffers in /dev/shm when a rank is killed.
     """
     gpu = config.backend == "nccl"
-    # Ray shows a rank its own GPU only, as number 0.
+    # Each rank sees only its own GPU, as number 0.
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0" if gpu else str(rank))
     os.environ.setdefault("LOCAL_SIZE", str(world))
     import torch
@@ -50,8 +50,11 @@ def device_of(config: TrainerConfig) -> str:
 
 
 def autocast_only(config: TrainerConfig) -> bool:
-    """Stage 0 has no optimiser with float32 master weights around bfloat16 ones: the weights themselves stay float32
-    and the computation is cast."""
+    """Return whether bfloat16 is used by autocast only.
+
+    ZeRO stage 0 has no optimiser with float32 master weights for bfloat16 weights. The weights themselves stay float32
+    and the computation is autocast.
+    """
     return config.zero_stage == 0 and config.dtype == "bfloat16"
 
 
@@ -62,7 +65,7 @@ def weight_dtype(config: TrainerConfig) -> Any:
 
 
 def engine_config(config: TrainerConfig) -> dict[str, Any]:
-    """DeepSpeed's settings. The micro-batches of a step are counted by the trainer, not by DeepSpeed."""
+    """Return DeepSpeed's settings. The trainer, not DeepSpeed, counts the micro-batches of a step."""
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -86,7 +89,7 @@ def engine_config(config: TrainerConfig) -> dict[str, Any]:
 
 
 def load_model(path: Path, config: TrainerConfig, temperature: float, settings: dict[str, Any]) -> PolicyModel:
-    """The policy on its device; under ZeRO-3 each rank only ever holds its part of it."""
+    """Load the policy on its device. Under ZeRO-3 each rank only ever holds its own partition."""
     layout: Layout = config.attention
     arguments: dict[str, Any] = dict(
         dtype=weight_dtype(config),
@@ -99,7 +102,7 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
         return _on_device(load_policy(path, **arguments), device_of(config))
     from transformers.integrations import HfDeepSpeedConfig
 
-    # As long as this object lives, from_pretrained partitions what it loads.
+    # While this object exists, from_pretrained partitions what it loads.
     partition = HfDeepSpeedConfig(settings)
     model = load_policy(path, **arguments)
     del partition
@@ -119,7 +122,7 @@ RATE_SCALE = "rate_scale"
 
 
 def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any]) -> Any:
-    """The engine with a fused AdamW over what is trainable; vectors (norms, biases) are not decayed."""
+    """Build the engine with a fused AdamW over the trainable parameters. Vectors are not decayed."""
     import deepspeed
     import torch
 
@@ -148,7 +151,7 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
 
 
 def whole(parameters: list[Any], config: TrainerConfig) -> AbstractContextManager[Any]:
-    """Inside, every rank holds these parameters as a whole; collective under ZeRO-3."""
+    """Gather these parameters on every rank while the body runs. Collective under ZeRO-3."""
     if config.zero_stage < 3:
         return nullcontext()
     import deepspeed
@@ -157,5 +160,5 @@ def whole(parameters: list[Any], config: TrainerConfig) -> AbstractContextManage
 
 
 def dimensions(parameter: Any) -> int:
-    """Of the whole parameter, also where ZeRO-3 holds only a flat part of it."""
+    """Return the number of dimensions of the whole parameter, also if ZeRO-3 holds only a flat part of it."""
     return len(getattr(parameter, "ds_shape", parameter.shape))

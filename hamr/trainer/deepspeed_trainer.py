@@ -1,7 +1,7 @@
-"""One rank of the trainer: a batch in, optimiser steps and metrics out. Knows DeepSpeed, not Ray.
+"""One rank of the trainer: takes a batch, runs optimiser steps, returns metrics. Uses DeepSpeed, not Ray.
 
-The batch is cut into micro-batches by tokens and every loss is divided by what the WHOLE batch counts, over all ranks
-and micro-batches; so the step is the same however the batch was cut.
+The batch is cut into micro-batches by tokens. Every loss is divided by the count of the WHOLE batch, over all ranks and
+micro-batches, so the step does not depend on the cut.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from hamr.trainer.policy_model import PolicyModel
 from hamr.types import TrainBatch, TrainGroup
 
 WATCHED = 4
-"""Matrices by which the update is compared with the weights."""
+"""Number of matrices used to compare the update with the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """One micro-batch of this rank. The log-probabilities are fixed before the first optimiser step on it."""
+    """One micro-batch of this rank. Its log-probabilities are fixed before the first optimiser step on it."""
 
     batch: PolicyBatch
     proximal_N: Tensor | None = None
@@ -53,7 +53,7 @@ class _Work:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """This rank's share of one optimiser step, and what the whole step counts, over all ranks."""
+    """This rank's share of one optimiser step, and the counts of the whole step over all ranks."""
 
     work: tuple[_Work, ...]
     tokens: int
@@ -62,9 +62,9 @@ class _Step:
 
 
 class DeepSpeedTrainer:
-    """A rank of a DeepSpeed world. Every method is collective: all ranks call it with the same arguments.
+    """One rank of a DeepSpeed process group. Every method is collective: all ranks call it with the same arguments.
 
-    `progress` counts the optimiser steps of the present stage: the schedule goes by it.
+    `progress` counts the optimiser steps of the current stage and drives the schedule.
     """
 
     def __init__(
@@ -95,23 +95,23 @@ class DeepSpeedTrainer:
     # --- stages ---
 
     def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
-        """A new stage from the model in `model_path`: fresh optimiser, schedule, counters and random state.
+        """Start a new stage from the model in `model_path`: fresh optimiser, schedule, counters and random state.
 
-        That model becomes the reference policy where `algorithm.kl` asks for one.
+        That model becomes the reference policy if `algorithm.kl` needs one.
         """
         self._release()
         self.config, self.total_steps = config, total_steps
         self.device = backend.device_of(config)
         self.files = side_files(Path(model_path))
         self.progress = OptimiserProgress()
-        # The same on every rank, so that a fresh adapter is; then different, so that dropout is.
+        # Seed all ranks equally, so that a fresh adapter is the same; then differently, so that dropout differs.
         torch.manual_seed(self.seed)
         settings = backend.engine_config(config)
         self.reference = self._frozen_copy(Path(model_path))
         model = backend.load_model(Path(model_path), config, self.temperature, settings)
         self.engine = backend.build_engine(model, config, settings)
         self.engine.train()
-        hand_back_freed_memory()  # what loading took
+        hand_back_freed_memory()  # memory used by loading
         torch.manual_seed(self.seed + self.rank)
 
     @property
@@ -119,7 +119,7 @@ class DeepSpeedTrainer:
         return bool(self.algorithm.kl.coef or self.algorithm.kl.measure)
 
     def _frozen_copy(self, model_path: Path) -> PolicyModel | None:
-        """The reference policy, whole on every rank; behind an adapter the base model already is it."""
+        """Load the reference policy, whole on every rank. With an adapter, the base model is the reference."""
         if not self._measures_kl or self.config.lora is not None:
             return None
         plain = self.config.model_copy(update={"zero_stage": min(self.config.zero_stage, 2)})
@@ -127,8 +127,10 @@ class DeepSpeedTrainer:
         return model.eval().requires_grad_(False)
 
     def _release(self) -> None:
-        """Frees the former stage's memory before the next one takes its own; it stays with the process, whose next
-        stage would have to get it again page by page."""
+        """Free the previous stage's memory before the next one allocates.
+
+        The memory stays with the process; otherwise the next stage would have to request it again page by page.
+        """
         if self.engine is not None:
             self.engine.destroy()
         self.engine = self.reference = None
@@ -143,10 +145,14 @@ class DeepSpeedTrainer:
     # --- training ---
 
     def train(self, batch: TrainBatch) -> dict[str, float]:
-        """`epochs` x `minibatches` optimiser steps on a policy batch, one on a supervised batch.
+        """Run `epochs` x `minibatches` optimiser steps on a policy batch, or one on a supervised batch.
 
-        Returns metrics of the whole world under `policy/` or `sft/`. Raises ValueError for an empty batch and
-        TrainingDiverged after `max_bad_steps` steps in a row whose gradient norm was not finite.
+        Returns:
+            Metrics over all ranks under `policy/` or `sft/`.
+
+        Raises:
+            ValueError: The batch is empty.
+            TrainingDiverged: `max_bad_steps` consecutive steps had a non-finite gradient norm.
         """
         if not batch.groups:
             raise ValueError("a batch needs at least one group")
@@ -179,14 +185,14 @@ class DeepSpeedTrainer:
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     def _watched_weights(self) -> list[Tensor]:
-        """Copies of a few matrices spread over the depth."""
+        """Copy a few matrices spread over the depth."""
         matrices = [p for p in self.model.parameters() if p.requires_grad and backend.dimensions(p) > 1]
         chosen = matrices[:: max(1, len(matrices) // WATCHED)][:WATCHED]
         with backend.whole(chosen, self.config):
             return [p.detach().float().clone() for p in chosen]
 
     def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
-        """This rank's micro-batches of one optimiser step, with the log-probabilities that a loss compares with."""
+        """Return this rank's micro-batches of one optimiser step, with the log-probabilities that the loss needs."""
         work = []
         for batch in self._batches(groups):
             fixed = {}
@@ -211,12 +217,12 @@ class DeepSpeedTrainer:
             yield build_batch(groups, microbatch, self.model.layout, self.device)
 
     def _forward_backward(self, step: _Step, policy: bool) -> dict[str, float]:
-        """Gradients of the whole step; sums over this rank's tokens."""
+        """Compute the gradients of the whole step. Return sums over this rank's tokens."""
         sums: dict[str, Tensor] = {}
         for i, work in enumerate(step.work):
             self.engine.set_gradient_accumulation_boundary(i == len(step.work) - 1)
             terms = self._loss(work, step, policy)
-            # DeepSpeed averages over ranks; the loss is already divided by the whole batch's count.
+            # DeepSpeed averages over ranks, but the loss is already divided by the whole batch's count.
             self.engine.backward(terms.loss * self.world)
             for name, value in terms.sums.items():
                 sums[name] = sums.get(name, 0.0) + value.double()
@@ -246,7 +252,7 @@ class DeepSpeedTrainer:
         )
 
     def _normaliser(self, batch: PolicyBatch, step: _Step) -> Tensor | float:
-        """What each token's loss is divided by: tokens of the step, or its sequence's tokens x the step's sequences."""
+        """Return the divisor of token losses: the step's tokens, or the sequence's tokens x the step's sequences."""
         if not step.per_sequence:
             return float(max(step.tokens, 1))
         counted = torch.zeros(len(batch.lengths), device=batch.mask_N.device)
@@ -268,13 +274,13 @@ class DeepSpeedTrainer:
         return rate
 
     def _optimizer_step(self) -> float:
-        """One update, or none if the gradient norm is not finite. Returns the norm before clipping."""
+        """Apply one update, or none if the gradient norm is not finite. Return the norm before clipping."""
         norm = self._plain_step() if self.config.zero_stage == 0 else self._zero_step()
         self.progress = self.progress.after(applied=math.isfinite(norm))
         if self.progress.bad_in_a_row >= self.config.max_bad_steps:
             raise TrainingDiverged(
-                f"{self.progress.bad_in_a_row} optimiser steps in a row had a gradient norm that is not finite; lower "
-                f"trainer.learning_rate={self.config.learning_rate:g} or go on from an earlier checkpoint"
+                f"{self.progress.bad_in_a_row} consecutive optimiser steps had a non-finite gradient norm; lower "
+                f"trainer.learning_rate={self.config.learning_rate:g} or resume from an earlier checkpoint"
             )
         return norm
 
@@ -285,7 +291,7 @@ class DeepSpeedTrainer:
         return float(self.engine.get_global_grad_norm())
 
     def _plain_step(self) -> float:
-        """Without ZeRO, DeepSpeed would clip by a norm that is not finite and step: look first."""
+        """Check the norm first: without ZeRO, DeepSpeed would clip by a non-finite norm and step."""
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
         if math.isfinite(norm):
             self.engine.step()
@@ -303,7 +309,7 @@ class DeepSpeedTrainer:
         return dict(zip(names, values.tolist(), strict=True))
 
     def release_memory(self) -> None:
-        """Gives the GPU what this process's allocator keeps of it for later. A CPU is nobody's to give back."""
+        """Release the GPU memory that this process's allocator caches. Does nothing on a CPU."""
         if self.device == "cpu":
             return
         gc.collect()
@@ -312,7 +318,7 @@ class DeepSpeedTrainer:
     # --- log-probabilities ---
 
     def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
-        """log p of every completion token, by group, sequence and token; the same on every rank."""
+        """Return log p of every completion token, by group, sequence and token; the same on every rank."""
         self.model.head.temperature, usual = temperature, self.model.head.temperature
         found: list[tuple[int, int, tuple[float, ...]]] = []
         try:
@@ -357,12 +363,12 @@ class DeepSpeedTrainer:
     # --- weights and checkpoints ---
 
     def write_weights(self, path: Path, dtype: str | None = None) -> None:
-        """Every weight, the tied head included, adapters merged, as one safetensors file, over one that is there."""
+        """Write every weight to one safetensors file, the tied head included, adapters merged. Overwrites the file."""
         chosen = getattr(torch, dtype or self.config.dtype)
         overwrite_weight_file(self.model, Path(path), chosen, self.rank)
 
     def open_transfer(self, address: Any, client: Any) -> None:
-        """Joins the engines for a broadcast (NCCL). Blocks until every engine has joined."""
+        """Connect to the engines for a broadcast (NCCL). Blocks until every engine has joined."""
         from hamr.models.weights import NcclSender
 
         dtype = getattr(torch, self.config.dtype)
@@ -378,24 +384,24 @@ class DeepSpeedTrainer:
         self._sender.send()
 
     def save(self, folder: Path) -> None:
-        """`folder/policy`: the model as a Hugging Face folder; `folder/trainer`: what exact resumption needs."""
+        """Write the model to `folder/policy` (Hugging Face) and the state for exact resumption to `folder/trainer`."""
         folder = Path(folder)
         self.save_policy(folder)
         if self.reference is not None:
-            # A resumed run starts from another model than this stage did; its reference must not change with it.
+            # A resumed run starts from another model than this stage did, but its reference must stay the same.
             dtype = backend.weight_dtype(self.config)
             write_model_folder(self.reference, folder / "reference", dtype, self.rank, self.files)
         save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
 
     def save_policy(self, folder: Path) -> None:
-        """`folder/policy` alone: enough for a stage to start from."""
+        """Write `folder/policy` only, which suffices to start a stage."""
         dtype = getattr(torch, self.config.dtype)
         write_model_folder(self.model, Path(folder) / "policy", dtype, self.rank, self.files)
 
     def load(self, folder: Path) -> None:
-        """Goes on exactly where `save` was called. Call it right after construction or `reset`.
+        """Restore exactly the state of `save`. Call right after construction or `reset`.
 
-        Raises RunFolderError if there is no such state, or another number of ranks or ZeRO stage wrote it.
+        Raises RunFolderError if there is no state, or another number of ranks or ZeRO stage wrote it.
         """
         folder = Path(folder)
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
@@ -404,13 +410,13 @@ class DeepSpeedTrainer:
 
 
 def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
-    """Norm of the change over the norm of the weights."""
+    """Return the norm of the change over the norm of the weights."""
     change = math.fsum(float((new - old).square().sum()) for old, new in zip(before, after, strict=True))
     return math.sqrt(change / max(math.fsum(float(old.square().sum()) for old in before), 1e-30))
 
 
 def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:
-    """Means over the tokens of all steps together; loss and (finite) gradient norm are means over the steps."""
+    """Return means over the tokens of all steps; loss and (finite) gradient norm are means over the steps."""
     counted = max(sums.pop("tokens"), 1.0)
     means = {f"{area}/loss": sums.pop("loss") / len(norms)}
     means |= {f"{area}/{name}": value / counted for name, value in sums.items()}

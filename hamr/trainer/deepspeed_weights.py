@@ -1,4 +1,4 @@
-"""Whole weights out of a trainer, whatever ZeRO stage and adapter they live in."""
+"""Export of whole weights from a trainer, for any ZeRO stage and adapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hamr.trainer.policy_model import PolicyModel
 
 GATHER_BYTES = 1 << 30
-"""Under ZeRO-3 so much is gathered at a time; rank 0 alone keeps it."""
+"""Bytes gathered at a time under ZeRO-3. Only rank 0 keeps them."""
 
 _SAFETENSORS_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -25,7 +25,7 @@ _SIDE_FILES = ("config.json", "generation_config.json", "tokenizer*", "special_t
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """A parameter under the name that the plain model gives it, with the LoRA layer that changes it, if any."""
+    """Parameter under its name in the plain model, with the LoRA layer that modifies it, if any."""
 
     name: str
     parameter: nn.Parameter
@@ -33,7 +33,7 @@ class _Entry:
 
 
 def _entries(model: PolicyModel) -> list[_Entry]:
-    """Every name of the plain model, the tied head under its own name too; adapters are merged, not listed."""
+    """List every name of the plain model, the tied head under its own name too. Adapters are merged, not listed."""
     adapted = hasattr(model.causal_lm, "get_base_model")
     base = model.causal_lm.get_base_model() if adapted else model.causal_lm  # type: ignore[operator]
     found = []
@@ -50,15 +50,16 @@ def _entries(model: PolicyModel) -> list[_Entry]:
 
 
 def weight_metadata(model: PolicyModel, dtype: torch.dtype) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
-    """(name, dtype, shape) of what `full_weights` yields, without gathering anything."""
+    """Return (name, dtype, shape) of the tensors that `full_weights` yields, without gathering."""
     return [(e.name, dtype, tuple(getattr(e.parameter, "ds_shape", e.parameter.shape))) for e in _entries(model)]
 
 
 def full_weights(model: PolicyModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """(name, full tensor) of every weight in `dtype`, including `lm_head.weight` where it is tied to the embeddings:
-    an engine that keeps a repacked copy of its head would otherwise go on with the old one, without an error.
+    """Yield (name, full tensor) of every weight in `dtype`, including a tied `lm_head.weight`.
 
-    Collective under ZeRO-3: every rank must iterate to the end. A tensor is valid until the next one is asked for.
+    Without the tied head, an engine that keeps a repacked copy of it would use the old weights without an error.
+
+    Collective under ZeRO-3: every rank must iterate to the end. A tensor is valid until the next one is requested.
     """
     for chunk in _chunks(_entries(model)):
         with _gather([p for e in chunk for p in _needed_parameters(e)]), torch.no_grad():
@@ -98,8 +99,10 @@ def _gather(parameters: list[nn.Parameter]) -> Any:
 
 
 def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
-    """All weights as one safetensors file, written aside and renamed by rank 0, without the name of a tied head, as in
-    transformers' model folders. Collective under ZeRO-3."""
+    """Write all weights to one safetensors file, without the name of a tied head, as transformers does.
+
+    Rank 0 writes to a temporary file and renames it. Collective under ZeRO-3.
+    """
     from safetensors.torch import save_file
 
     tensors = _whole_weights(model, dtype, rank, alias=False)
@@ -114,16 +117,18 @@ def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: 
 
 
 def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
-    """As `write_weight_file`, but with a tied head under its own name too, and over the file that is there: in shared
-    memory its pages are taken again, where a new file takes new ones (0.1 s in place of up to 1.5 s for 325 MB). Nobody
-    may read it meanwhile."""
+    """Write all weights over the existing file, with a tied head under its own name too.
+
+    In shared memory this reuses the file's pages, while a new file allocates new ones (0.1 s instead of up to 1.5 s for
+    325 MB). The file must not be read during the write.
+    """
     tensors = _whole_weights(model, dtype, rank, alias=True)
     if rank == 0:
         write_safetensors(tensors, path)
 
 
 def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Contiguous CPU tensors in the safetensors format, over the file at `path` if there is one."""
+    """Write contiguous CPU tensors in the safetensors format, over an existing file at `path` if there is one."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
@@ -143,8 +148,10 @@ def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, *, alias: bool) -> dict[str, Tensor]:
-    """On rank 0 every weight by its name (a tied one by both, with `alias`), on the CPU; nothing on the others, which
-    only take part."""
+    """Return every weight by name on rank 0, on the CPU; nothing on other ranks, which only take part.
+
+    With `alias`, a tied weight is listed under both names.
+    """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     partitioned = any(hasattr(p, "ds_id") for p in model.parameters())
@@ -152,7 +159,7 @@ def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, *, alias: 
     for name, weight in full_weights(model, dtype):
         if rank != 0 or (name in tied and not alias):
             continue
-        # safetensors refuses two names for one memory; a gathered tensor is gone after its turn.
+        # safetensors rejects two names for the same memory; a gathered tensor is valid only during its iteration.
         copy = partitioned or weight.data_ptr() in seen
         seen.add(weight.data_ptr())
         tensors[name] = weight.cpu().contiguous().clone() if copy else weight.cpu().contiguous()
@@ -160,20 +167,20 @@ def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, *, alias: 
 
 
 def _tied_names(model: PolicyModel) -> set[str]:
-    """Names whose parameter has an earlier name."""
+    """Return names whose parameter has an earlier name."""
     first: dict[int, str] = {}
     return {e.name for e in _entries(model) if first.setdefault(id(e.parameter), e.name) != e.name}
 
 
 def side_files(folder: Path) -> Mapping[str, bytes]:
-    """Config and tokenizer files of a model folder, kept in memory: the folder may be gone when they are needed."""
+    """Read a model folder's config and tokenizer files into memory, since the folder may be removed later."""
     return {f.name: f.read_bytes() for pattern in _SIDE_FILES for f in sorted(folder.glob(pattern)) if f.is_file()}
 
 
 def write_model_folder(
     model: PolicyModel, folder: Path, dtype: torch.dtype, rank: int, files: Mapping[str, bytes]
 ) -> None:
-    """A Hugging Face folder: config, tokenizer, safetensors. Collective under ZeRO-3; rank 0 writes."""
+    """Write a Hugging Face folder: config, tokenizer, safetensors. Collective under ZeRO-3; rank 0 writes."""
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -186,7 +193,7 @@ def write_model_folder(
 
 
 def read_weight_file(model: PolicyModel, path: Path) -> None:
-    """Overwrites the weights of a model that is not partitioned (a reference policy) with a model folder's file."""
+    """Load a model folder's file into a model that is not partitioned (a reference policy)."""
     from safetensors.torch import load_file
 
     tensors = load_file(path)

@@ -1,13 +1,12 @@
-"""Attention over a packed row: what sequences have in common stands there once, and they attend to it.
+"""Attention over a packed row in which sequences share their common prefix.
 
-The row is cut into blocks. A block is a number of stretches of tokens, side by side, that all continue the same prefix
-(one or two stretches earlier in the row): each token attends to the prefix and causally within its own stretch. Prompts
-that begin alike are a block behind their common beginning, a group's completions a block behind its prompt. So each
-token sees exactly what it sees when its sequence stands alone, and log-probabilities and gradients are those of the
-plain padded batch.
+The row is divided into blocks. A block contains stretches of tokens that all continue the same prefix (one or two
+stretches earlier in the row). Each token attends to the prefix and causally within its own stretch. Prompts with a
+common beginning form a block after it, and a group's completions form a block after its prompt. So each token attends
+to exactly the tokens of its own sequence, and log-probabilities and gradients equal those of the plain padded batch.
 
-Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width, B stretches of a block,
-L the longest of them, P tokens of its prefix, S = P + L.
+Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width, B stretches of a block, L
+the longest of them, P tokens of its prefix, S = P + L.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from hamr.trainer.policy_blocks import Block
 from hamr.trainer.policy_tiles import TiledAttention, tiling
 
 NAME = "hamr_shared_prompt"
-"""Under this name the function is registered with transformers."""
+"""Name under which the function is registered with transformers."""
 
 DENSE_SCORES = 48 << 20
-"""On the CPU, up to so many scores of a row are kept as dense matrices: matmuls on bfloat16 tiles and one softmax take
-a third of the time of the flash kernel's backward pass. Above it memory matters more."""
+"""Maximum number of a row's scores that are kept as dense matrices on the CPU. Matmuls on bfloat16 tiles and one
+softmax take a third of the time of the flash kernel's backward pass. Above this limit memory matters more."""
 
 
 def shared_prompt_attention(
@@ -43,16 +42,16 @@ def shared_prompt_attention(
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
 
-    `hamr_blocks` tile the row in order, but for filling at its end (which attends to nothing), and travel through the
-    model's keyword arguments. Raises TypeError without them: a model that drops unknown arguments would otherwise
-    attend across customers.
+    `hamr_blocks` tile the row in order, except for padding at its end (which attends to nothing). They are passed
+    through the model's keyword arguments. Raises TypeError without them, because a model that drops unknown arguments
+    would attend across sequences.
     """
     if hamr_blocks is None:
         raise TypeError("the model's attention dropped `hamr_blocks`; set trainer.attention=padded for this model")
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
     device = query.device.type
     if torch.is_autocast_enabled(device):
-        # Rotary embeddings leave queries and keys in float32, values come out of a cast matmul.
+        # Rotary embeddings return queries and keys in float32; values come from an autocast matmul.
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
     tokens, heads = query.shape[2], query.shape[1]
     with torch.autocast(device, enabled=False):
@@ -66,7 +65,7 @@ def shared_prompt_attention(
 
 
 def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, scale: float) -> Tensor:
-    """One block through torch's own kernels -> [own tokens, H, D]."""
+    """Compute one block with torch's own kernels -> [own tokens, H, D]."""
     length, keys = b.size[1], b.size[1] + b.size[2]
 
     def with_prefix(x_TKD: Tensor) -> Tensor:
@@ -87,13 +86,13 @@ def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, sc
 
 
 def _pad(x_THD: Tensor, b: Block) -> Tensor:
-    """The block's own tokens -> [B, L, H, D]."""
+    """Pad the block's own tokens -> [B, L, H, D]."""
     own = x_THD[b.own] if b.pad is None else x_THD[b.own].index_select(0, b.pad)
     return own.unflatten(0, b.size[:2])
 
 
 def _unpad(x_BLHD: Tensor, b: Block) -> Tensor:
-    """The inverse of `_padded` -> [own tokens, H, D]."""
+    """Inverse of `_pad` -> [own tokens, H, D]."""
     flat = x_BLHD.flatten(0, 1)
     return flat if b.real is None else flat.index_select(0, b.real)
 

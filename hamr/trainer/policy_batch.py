@@ -1,10 +1,10 @@
-"""One micro-batch as tensors: which tokens go through the model, where log-probabilities are read, what they are for.
+"""Tensors of one micro-batch: input tokens, positions to read log-probabilities from, and their targets.
 
-A completion's last token is never an input: nothing is predicted from it. Its first token is predicted from the last
-token of the prompt, so in the shared layout one hidden state of the prompt serves all completions of the group.
+A completion's last token is never an input, because nothing is predicted from it. Its first token is predicted from the
+prompt's last token, so in the shared layout one hidden state of the prompt serves all completions of the group.
 
-Shape legend: B rows, T tokens of a row (B = 1 where sequences are packed), N completion tokens of the micro-batch,
-in the order of the pieces, their sequences, their tokens.
+Shape legend: B rows, T tokens of a row (B = 1 if sequences are packed), N completion tokens of the micro-batch, ordered
+by piece, sequence and token.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from hamr.trainer.policy_blocks import Block, block
 from hamr.types import TrainGroup, TrainSequence
 
 ALIKE = 0.6
-"""Stretches at least this long, as a share of the longest, are padded together."""
+"""Minimum length of a stretch, as a share of the longest, to be padded together with it."""
 
 FEW_ROWS = 64
-"""On a CPU a row is filled to a multiple of this: matrix kernels are compiled anew for every shape, some milliseconds
-each, a tenth of a short step."""
+"""On a CPU a row is padded to a multiple of this. Matrix kernels are compiled for every new shape, which takes some
+milliseconds each, a tenth of a short step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyBatch:
-    """`read_N` are positions in the flattened [B * T] row(s) whose hidden state predicts `targets_N`.
+    """Tensors of a micro-batch.
 
-    `owner_N` is the index of the sequence (in the micro-batch) that a token belongs to, `lengths` how many tokens each
-    has. `behaviour_N` holds the engine's log-probabilities, or None if any sequence lacks them. `mask_N` is all False
-    in the stand-in for an empty micro-batch.
+    `read_N` are positions in the flattened [B * T] row(s) whose hidden state predicts `targets_N`. `owner_N` is the
+    index of the token's sequence in the micro-batch, `lengths` the number of tokens of each sequence. `behaviour_N`
+    contains the engine's log-probabilities, or None if any sequence lacks them. `mask_N` is all False in the
+    placeholder for an empty micro-batch.
     """
 
     input_ids_BT: Tensor
@@ -56,11 +57,11 @@ _EMPTY = TrainGroup(prompt_ids=(0,), sequences=(TrainSequence(token_ids=(0,), ma
 def build_batch(
     groups: Sequence[TrainGroup], microbatch: Microbatch, layout: Layout, device: torch.device | str = "cpu"
 ) -> PolicyBatch:
-    """Tensors of the pieces of `groups` in `microbatch`.
+    """Build the tensors of the pieces of `groups` in `microbatch`.
 
-    An empty micro-batch becomes one masked token, since a rank without work must still take part in the collective
-    operations. Raises ValueError for an empty prompt or completion, or for log-probabilities or a mask of another
-    length than the tokens.
+    An empty micro-batch becomes one masked token, since a rank without work must still take part in collective
+    operations. Raises ValueError for an empty prompt or completion, or if log-probabilities or a mask differ in length
+    from the tokens.
     """
     chosen = [(groups[p.group].prompt_ids, [groups[p.group].sequences[i] for i in p.sequences]) for p in microbatch]
     if not chosen:
@@ -103,7 +104,7 @@ _Chosen = Sequence[tuple[tuple[int, ...], list[TrainSequence]]]
 
 @dataclass
 class _Row:
-    """One row in the making: tokens, their positions, and the blocks that say who attends to whom."""
+    """Row under construction: tokens, their positions, and the blocks that define the attention."""
 
     device: torch.device | str
     ids: list[int] = field(default_factory=list)
@@ -111,9 +112,9 @@ class _Row:
     blocks: list[Block] = field(default_factory=list)
 
     def add(self, prefix: Sequence[tuple[int, int]], stretches: Sequence[Sequence[int]]) -> list[int]:
-        """Appends stretches that continue `prefix`, in as many blocks as their lengths want; returns their starts.
+        """Append stretches that continue `prefix`, in as many blocks as their lengths need. Return their starts.
 
-        Stretches much shorter than others get a block of their own: a block is padded to its longest.
+        Much shorter stretches get a block of their own, because a block is padded to its longest stretch.
         """
         before = sum(end - begin for begin, end in prefix)
         starts = [0] * len(stretches)
@@ -146,10 +147,9 @@ class _Row:
 
 
 def _shared_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
-    """One row: what prompts have in common once, each prompt's rest once, its completions' inputs behind it.
+    """Build one row: the common beginning of prompts once, then each prompt's rest once, then its completions' inputs.
 
-    A completion that is alone behind its prompt is one stretch with it. `read_N` and all that goes with it keep the
-    given order.
+    A single completion forms one stretch with its prompt. `read_N` and related tensors keep the given order.
     """
     row = _Row(device)
     read: dict[int, list[int]] = {}
@@ -176,7 +176,7 @@ def _shared_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object
 
 
 def _packed_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
-    """One row: each sequence behind its own copy of the prompt."""
+    """Build one row in which each sequence has its own copy of the prompt."""
     row = _Row(device)
     both = [(len(prompt), prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
     starts = row.add((), [tokens for _, tokens in both])
@@ -186,7 +186,7 @@ def _packed_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object
 
 
 def _padded_rows(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
-    """One row per sequence, padded on the right: the plain oracle that every model can run."""
+    """Build one row per sequence, padded on the right. Reference layout that every model supports."""
     rows = [(prompt, prompt + s.token_ids[:-1]) for prompt, sequences in chosen for s in sequences]
     width = max(len(row) for _, row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.long)

@@ -13,8 +13,9 @@ from torch import Tensor
 class Block:
     """Stretches of `lengths` (all > 0), laid end to end from `start`, each continuing the token ranges `prefix`.
 
-    `pad` [B * L] reads the stretches into a padded block (padding repeats a token that exists: no real query attends
-    to it, since it comes later), `real` finds their tokens in it again; both None where there is nothing to pad.
+    `pad` [B * L] reads the stretches into a padded block. Padding repeats an existing token; no real query attends to
+    it, since it comes later. `real` finds the block's tokens in the padded block. Both are None if no padding is
+    needed.
     """
 
     prefix: tuple[tuple[int, int], ...]
@@ -29,12 +30,12 @@ class Block:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """(B, L, P)."""
+        """Sizes (B, L, P)."""
         return len(self.lengths), max(self.lengths), sum(end - begin for begin, end in self.prefix)
 
     @property
     def scores(self) -> int:
-        """Scores per head."""
+        """Number of scores per head."""
         count, longest, before = self.size
         return count * longest * (before + longest)
 
@@ -42,7 +43,7 @@ class Block:
 def block(
     prefix: Sequence[tuple[int, int]], start: int, lengths: Sequence[int], device: torch.device | str = "cpu"
 ) -> Block:
-    """A block with its index tensors.
+    """Build a block with its index tensors.
 
     >>> b = block([(0, 4)], 10, (2, 1))
     >>> b.pad.tolist(), b.real.tolist(), b.size

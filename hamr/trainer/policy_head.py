@@ -1,9 +1,9 @@
-"""Log-probabilities and entropies of chosen tokens, straight from hidden states.
+"""Log-probabilities and entropies of chosen tokens, computed from hidden states.
 
-The step from hidden state to vocabulary is a third of a small model's training cost when it is done plainly: logits
-in float32, a log-softmax of the same size, and both again in the backward pass. Here the matmul runs in the model's
-own type, float32 exists for a few rows at a time (they stay in the processor's cache), and the backward pass turns
-the kept logits into their own gradient in place.
+The output projection takes a third of a small model's training cost in the plain implementation: float32 logits, a
+log-softmax of the same size, and both again in the backward pass. Here the matmul runs in the model's own dtype. Only a
+few rows at a time are in float32, so they stay in the processor's cache. The backward pass turns the kept logits into
+their gradient in place.
 
 Shape legend: N rows (one per completion token), E hidden width, V vocabulary.
 """
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 KEEP_BYTES = 1 << 30
-"""Up to this size the logits of a micro-batch are kept for the backward pass; above it they are computed again."""
+"""Maximum bytes of a micro-batch's logits that are kept for the backward pass. Larger ones are recomputed."""
 
 _CACHED_FLOATS = 3 << 18
-"""Float32 values worked on at a time on a CPU: 3 MiB stay in the second-level cache."""
+"""Float32 values processed at a time on a CPU: 3 MiB fit in the second-level cache."""
 
 
 def token_logprobs(
     hidden_NE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, targets_N: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """log p(target) and the entropy of p per row, float32, nats; p = softmax(logits / temperature).
+    """Return log p(target) and the entropy of p per row, in float32 nats; p = softmax(logits / temperature).
 
-    Both are differentiable once (the backward pass reuses the kept logits' memory). N = 0 gives empty tensors that
-    are still tied to the graph.
+    Both are differentiable once (the backward pass reuses the kept logits' memory). N = 0 gives empty tensors that are
+    still connected to the graph.
 
     Example: two classes with logits 0 and ln 3 give p = (1/4, 3/4), log p(1) = -0.2877, entropy 0.5623.
     """
@@ -84,7 +84,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _blocks(n: int, vocabulary: int, item_bytes: int) -> list[slice]:
-    """Rows whose logits exist at the same time when they are not kept; one block as long as they fit."""
+    """Return the blocks of rows whose logits exist at the same time if not kept; a single block if all fit."""
     size = max(1, KEEP_BYTES // (vocabulary * item_bytes))
     return [slice(i, min(i + size, n)) for i in range(0, n, size)]
 
@@ -101,8 +101,10 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _read(
     logits: Tensor, targets: Tensor, temperature: float, logprobs: Tensor, entropies: Tensor, normalisers: Tensor
 ) -> None:
-    """Fill the outputs for a few rows. With m = max x and s = sum exp(x - m): log Z = m + log s and
-    H = log s - sum (x - m) exp(x - m) / s."""
+    """Fill the outputs for a few rows.
+
+    With m = max x and s = sum exp(x - m): log Z = m + log s and H = log s - sum (x - m) exp(x - m) / s.
+    """
     x = logits.to(torch.float32, copy=True)
     if temperature != 1.0:
         x.div_(temperature)
@@ -126,7 +128,7 @@ def _to_gradient(
     d_entropies: Tensor | None,
     entropies: Tensor,
 ) -> None:
-    """Replace a few rows of logits by the gradient with respect to them.
+    """Replace a few rows of logits by the gradient with respect to them, in place.
 
     d log p(t) / d x_j = [j = t] - p_j and d H / d x_j = -p_j (log p_j + H), both divided by the temperature.
     """

@@ -1,4 +1,4 @@
-"""A policy's linear layers, gated MLPs and norms on a CPU: the same functions with fewer passes over memory.
+"""CPU kernels for a policy's linear layers, gated MLPs and norms, with fewer passes over memory.
 
 Shape legend: T rows, I and O in and out features, E width of a norm.
 """
@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 ROWS = 512
-"""Rows whose share of a weight gradient is computed at a time. The two factors then stay in the second-level cache,
-which takes two thirds of the time of one large product (bfloat16, 1,000 to 4,000 rows)."""
+"""Rows per block of a weight gradient. The two factors of a block fit in the second-level cache, which takes two thirds
+of the time of one large product (bfloat16, 1,000 to 4,000 rows)."""
 
 
 def use_cpu_kernels(model: nn.Module) -> None:
-    """Replaces the forward functions of plain linear layers, gated MLPs and RMS norms that this module can do."""
+    """Replace the forward functions of the plain linear layers, gated MLPs and RMS norms that this module supports."""
     for module in model.modules():
         if _is_gated_mlp(module):
             module.forward = _GatedForward(module)  # type: ignore[method-assign]
@@ -28,7 +28,7 @@ def use_cpu_kernels(model: nn.Module) -> None:
 
 
 def _is_rms_norm(module: nn.Module) -> bool:
-    """A norm of transformers that scales by `weight` (some scale by 1 + weight): asked, not guessed from its name."""
+    """Return whether the module is a norm that scales by `weight` (not 1 + weight), checked by computing it."""
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if not type(module).__name__.endswith("RMSNorm") or eps is None or not isinstance(weight, Tensor):
         return False
@@ -40,7 +40,7 @@ def _is_rms_norm(module: nn.Module) -> bool:
 
 
 def _is_gated_mlp(module: nn.Module) -> bool:
-    """down(silu(gate(x)) * up(x)), all three plain linear layers; asked, like the norms."""
+    """Return whether the module computes down(silu(gate(x)) * up(x)) with plain linear layers, checked likewise."""
     layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
     act = getattr(module, "act_fn", None)
     if act is None or not all(type(layer) is nn.Linear for layer in layers):
@@ -98,8 +98,11 @@ class _GatedForward:
 
 
 class _GatedDown(torch.autograd.Function):
-    """Saves the two branches and computes their product again: two tensors of the inner width, where plain operations
-    save four. They are the larger part of what a layer keeps for its backward pass."""
+    """Saves the two branches and recomputes their product.
+
+    This keeps two tensors of the inner width, where plain operations keep four. They are most of the memory that a
+    layer keeps for its backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor, weight_OI: Tensor, bias: Tensor | None) -> Tensor:
@@ -124,8 +127,8 @@ class _GatedDown(torch.autograd.Function):
 
 
 def weight_gradient(grad_TO: Tensor, x_TI: Tensor) -> Tensor:
-    """grad^T x -> [O, I], summed over stretches of ROWS rows."""
-    # The product is fastest with its first factor in rows; turning that round pays where it is the narrow one.
+    """Compute grad^T x -> [O, I], summed over blocks of ROWS rows."""
+    # The product is fastest with its first factor in rows; transposing pays off if it is the narrow one.
     narrow = grad_TO.shape[1] < x_TI.shape[1]
     total: Tensor | None = None
     for grad, x in zip(grad_TO.split(ROWS), x_TI.split(ROWS), strict=True):
@@ -144,7 +147,7 @@ class _NormForward:
 
 
 def rms_norm(x: Tensor, weight_E: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean x^2 + eps) * weight over the last dimension, computed in float32, in the wider of the two types.
+    """Compute x / sqrt(mean x^2 + eps) * weight over the last dimension, in float32; returns the wider dtype.
 
     >>> rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), 0.0)
     tensor([[0.8485, 1.1314]])
@@ -153,8 +156,10 @@ def rms_norm(x: Tensor, weight_E: Tensor, eps: float) -> Tensor:
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Saves its input and one number per row, and runs on the kernels of other norms: what scales rows is a batch norm
-    whose channels are the rows; what goes backward is a layer norm whose mean was 0."""
+    """Saves its input and one number per row, and uses the kernels of other norms.
+
+    Scaling rows is a batch norm whose channels are the rows. The backward pass is a layer norm whose mean was 0.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_E: Tensor, eps: float) -> Tensor:
@@ -176,13 +181,13 @@ class _RmsNorm(torch.autograd.Function):
         d_x, _, _ = torch.ops.aten.native_layer_norm_backward(
             grad_TE, flat_TE, [width], torch.zeros_like(inverse_T1), inverse_T1, scale, None, [True, False, False]
         )
-        # A layer norm also takes the gradient's mean away, for the mean that it took from its input.
+        # A layer norm also subtracts the gradient's mean, for the mean that it subtracted from its input.
         mean_T1 = (grad_TE @ weight_E.to(grad_TE.dtype)).to(inverse_T.dtype)[:, None].mul_(inverse_T1).div_(width)
         d_x.add_(mean_T1.to(d_x.dtype))
         return d_x.to(ctx.given).view(grads[0].shape), d_weight.to(weight_E.dtype), None
 
 
 def _rows_scaled(x_TE: Tensor, factor_T: Tensor) -> Tensor:
-    """x factor, in one pass; factors may be float32 where x is not."""
+    """Compute x * factor in one pass. Factors may be float32 if x is not."""
     mean, variance = torch.zeros_like(factor_T), torch.ones_like(factor_T)
     return torch.native_batch_norm(x_TE[None], factor_T, None, mean, variance, False, 0.0, 0.0)[0][0]

@@ -1,4 +1,4 @@
-"""The policy as a module that turns a micro-batch into log-probabilities of the completion tokens."""
+"""Policy module that maps a micro-batch to log-probabilities of the completion tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class PolicyModel(nn.Module):
-    """A causal language model of transformers, its head taken apart so that logits exist only where a loss needs them.
+    """Causal language model of transformers with a separate head, so that logits exist only where a loss needs them.
 
-    `forward(batch)` gives (log-probabilities [N], entropies [N]) in float32, nats, at `temperature`. `layout` is the
-    one that the model can do, which may be another than the one that was asked for (a warning says so).
+    `forward(batch)` returns (log-probabilities [N], entropies [N]) in float32 nats at `temperature`. `layout` is the
+    layout in use. It differs from the requested one, with a warning, if the model does not support that.
     """
 
     def __init__(self, causal_lm: nn.Module, *, layout: Layout, temperature: float = 1.0) -> None:
@@ -45,7 +45,7 @@ class PolicyModel(nn.Module):
             use_cache=False,
             **kwargs,
         ).last_hidden_state
-        # On a CPU each new number of rows would have a kernel compiled for it.
+        # On a CPU, each new number of rows would compile a new kernel.
         count = len(batch.targets_N)
         more = -count % FEW_ROWS if hidden_BTE.device.type == "cpu" else 0
         read, targets = F.pad(batch.read_N, (0, more)), F.pad(batch.targets_N, (0, more))
@@ -54,13 +54,13 @@ class PolicyModel(nn.Module):
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """The base model behind a LoRA adapter: the reference policy at no further memory."""
+        """Disable the LoRA adapter while the body runs: the base model is the reference policy, at no extra memory."""
         with self.causal_lm.disable_adapter():  # type: ignore[operator]
             yield
 
 
 class _Head(nn.Module):
-    """Shares the language model's head; a module of its own, so that ZeRO-3 gathers its weight at the right time."""
+    """Shares the language model's head. It is a separate module so that ZeRO-3 gathers its weight at the right time."""
 
     def __init__(self, linear: nn.Linear, temperature: float) -> None:
         super().__init__()
@@ -85,10 +85,10 @@ def load_policy(
     lora: LoraConfig | None = None,
     gradient_checkpointing: bool = False,
 ) -> PolicyModel:
-    """The model in folder `path`, with a fresh LoRA adapter if one is asked for.
+    """Load the model in folder `path`, with a fresh LoRA adapter if requested.
 
-    Raises ConfigError for a model whose head is more than one linear layer: its logits could not be told apart from
-    plain ones, and would be wrong without a sign.
+    Raises ConfigError if the model's head is more than one linear layer, since its log-probabilities would be silently
+    wrong.
     """
     from transformers import AutoModelForCausalLM
 
@@ -108,12 +108,12 @@ def load_policy(
 
 
 def _base(causal_lm: nn.Module) -> Any:
-    """The transformers model, adapter or not (LoRA layers live inside it)."""
+    """Return the transformers model, with or without adapter (LoRA layers are inside it)."""
     return causal_lm.get_base_model() if hasattr(causal_lm, "get_base_model") else causal_lm  # type: ignore[operator]
 
 
 def _backbone(model: Any) -> nn.Module:
-    """The model without its head."""
+    """Return the model without its head."""
     return getattr(model, model.base_model_prefix)
 
 
@@ -125,12 +125,12 @@ def _check_head(model: Any, path: Path) -> None:
 
 
 def _use_attention(model: Any, layout: Layout) -> Layout:
-    """Registers and selects the attention of `layout`; falls back to `padded`, with one warning, where it cannot."""
+    """Register and select the attention of `layout`. Falls back to `padded`, with a warning, if unsupported."""
     if layout == "padded":
         return layout
     reason = _no_blocks(model)
     if reason:
-        log.warning("trainer.attention=%s is not possible (%s); using 'padded', which is slower", layout, reason)
+        log.warning("trainer.attention=%s is not supported (%s); using 'padded', which is slower", layout, reason)
         return "padded"
     from transformers import AttentionInterface
 
@@ -140,7 +140,7 @@ def _use_attention(model: Any, layout: Layout) -> Layout:
 
 
 def _no_blocks(model: Any) -> str | None:
-    """Why the model's attention cannot be replaced, or None."""
+    """Return the reason why the model's attention cannot be replaced, or None."""
     config = model.config
     if not getattr(model, "_supports_attention_backend", False):
         return f"{type(model).__name__} has its own attention"

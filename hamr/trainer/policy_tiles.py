@@ -1,9 +1,9 @@
-"""Attention over a packed row as a few large dense products: what a CPU does fast.
+"""Attention over a packed row as a few large dense products, which are fast on a CPU.
 
-A row has a block for every group, and an operation for each of them in each layer is dearer than what it computes. So
-blocks are laid side by side into tiles: stretches and prefixes are padded to the tile's longest, and three tables of
-row numbers (made once, used in every layer) say where queries and keys are read and where results belong. A key that
-many stretches attend to gets the sum of their gradients, in float32.
+A row has one block per group. One operation per block and layer has more overhead than computation, so blocks are
+combined into tiles. Stretches and prefixes are padded to the tile's longest. Three tables of row numbers, computed once
+and used in every layer, say where queries and keys are read and where results are written. A key that many stretches
+attend to gets the sum of their gradients, in float32.
 
 Shape legend: T tokens of the row, H query heads, K key/value heads, R = H / K, D head width; of a tile: n stretches, L
 tokens of the longest, P tokens of the longest prefix, S = P + L keys of a stretch.
@@ -22,17 +22,20 @@ from torch import Tensor
 from hamr.trainer.policy_blocks import Block
 
 MULTIPLE = 16
-"""Stretches and prefixes are padded to multiples of this: matrix kernels are compiled anew for every shape."""
+"""Stretches and prefixes are padded to multiples of this, because matrix kernels are compiled for every new shape."""
 
 TILE_COST = 16_384
-"""What one more tile costs, in scores per head: blocks are joined where that is more than the padding it takes."""
+"""Cost of one more tile, in scores per head. Blocks are joined if this exceeds the padding that joining adds."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tile:
-    """Row numbers of a tile. `queries` [K n R L] reads [H T] rows, `keys` [K n S] reads [K T] rows, `grads` is
-    `queries` for [T H] rows with one row of zeros behind them, for padding. `bias` [K n, R L, S] hides what a query
-    may not see. `outputs` and `inputs` are its places among the outputs and the keys of all tiles."""
+    """Row numbers of a tile.
+
+    `queries` [K n R L] reads [H T] rows, `keys` [K n S] reads [K T] rows, `grads` is `queries` for [T H] rows followed
+    by one row of zeros, for padding. `bias` [K n, R L, S] masks the keys that a query may not attend to. `outputs` and
+    `inputs` are the tile's places among the outputs and the keys of all tiles.
+    """
 
     queries: Tensor
     keys: Tensor
@@ -42,18 +45,21 @@ class Tile:
     inputs: slice
 
     def take_queries(self, x: Tensor, rows: Tensor) -> Tensor:
-        """[., D] -> [K n, R L, D]"""
+        """Gather query rows: [., D] -> [K n, R L, D]."""
         return x.index_select(0, rows).view(*self.bias.shape[:2], x.shape[-1])
 
     def take_keys(self, x: Tensor) -> Tensor:
-        """[K T, D] -> [K n, S, D]"""
+        """Gather key rows: [K T, D] -> [K n, S, D]."""
         return x.index_select(0, self.keys).view(self.bias.shape[0], self.bias.shape[2], x.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tiling:
-    """The tiles of a row. `found` [T H] says where among the tiles' outputs a token's is (the last place is a zero, for
-    the filling of a row); `shares` from `offsets` [K T] on are the places of a key among the tiles' keys."""
+    """Tiles of a row.
+
+    `found` [T H] is the place of a token's output among the tiles' outputs (the last place is a zero, for padding).
+    `shares` from `offsets` [K T] on are the places of a key among the tiles' keys.
+    """
 
     tiles: tuple[Tile, ...]
     found: Tensor
@@ -63,7 +69,7 @@ class Tiling:
 
 @lru_cache(maxsize=2)
 def tiling(blocks: tuple[Block, ...], tokens: int, heads: int, kv_heads: int, dtype: torch.dtype) -> Tiling:
-    """Tables for a row of `tokens` tokens. Every layer of a micro-batch asks for the same ones."""
+    """Return the tables for a row of `tokens` tokens. Every layer of a micro-batch uses the same ones."""
     repeat = heads // kv_heads
     head_K1R1 = torch.arange(heads).view(kv_heads, 1, repeat, 1)
     tiles, places, owners = [], [], []
@@ -104,8 +110,7 @@ def tiling(blocks: tuple[Block, ...], tokens: int, heads: int, kv_heads: int, dt
 
 
 def join(blocks: Sequence[Block]) -> list[tuple[Block, ...]]:
-    """Blocks that share a tile: in the order of their sizes, each joins the last tile if that costs less than one of
-    its own."""
+    """Group blocks into tiles: in order of size, each joins the last tile if that costs less than a new one."""
     tiles: list[tuple[Block, ...]] = []
     for b in sorted(blocks, key=lambda b: b.size[1:]):
         if tiles and _cost((*tiles[-1], b)) < _cost(tiles[-1]) + _cost((b,)):
@@ -121,14 +126,16 @@ def _cost(blocks: tuple[Block, ...]) -> int:
 
 
 def _size(blocks: tuple[Block, ...]) -> tuple[int, int, int]:
-    """(n, L, P) of the tile that holds `blocks`."""
+    """Return (n, L, P) of the tile that contains `blocks`."""
     longest, before = (max(b.size[i] for b in blocks) for i in (1, 2))
     return sum(b.size[0] for b in blocks), -(-longest // MULTIPLE) * MULTIPLE, -(-before // MULTIPLE) * MULTIPLE
 
 
 def _table(blocks: tuple[Block, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Own tokens [n, L] and which of them are real, keys [n, S] and which of them are, and who sees whom [n, L, S].
-    Padding repeats a token that exists."""
+    """Return own tokens [n, L], keys [n, S], the masks of real entries of each, and the visibility [n, L, S].
+
+    Padding repeats an existing token.
+    """
     n, longest, before = _size(blocks)
     own, own_real = torch.zeros(n, longest, dtype=torch.long), torch.zeros(n, longest, dtype=torch.bool)
     prefix, prefix_real = torch.zeros(n, before, dtype=torch.long), torch.zeros(n, before, dtype=torch.bool)
@@ -150,7 +157,7 @@ def _table(blocks: tuple[Block, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 
 
 class TiledAttention(torch.autograd.Function):
-    """softmax(scale q k^T + bias) v, tile by tile, the probabilities kept for the backward pass."""
+    """Computes softmax(scale q k^T + bias) v per tile; keeps the probabilities for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, plan: Tiling, scale: float) -> Tensor:
@@ -186,12 +193,12 @@ class TiledAttention(torch.autograd.Function):
 
 
 def _buffer(like: Tensor, rows: int) -> Tensor:
-    """Rows to be written, and a last one of zeros."""
+    """Return an uninitialised buffer of rows, followed by one row of zeros."""
     buffer = like.new_empty(rows, like.shape[-1])
     buffer[-1] = 0
     return buffer
 
 
 def _gather_shares(shares: Tensor, plan: Tiling) -> Tensor:
-    """Each key's sum of its shares [K T, D]."""
+    """Return each key's sum of its shares [K T, D]."""
     return torch.embedding_bag(shares, plan.shares, plan.offsets, False, 0)[0]

@@ -1,4 +1,4 @@
-"""Fine-tunes a small scorer: next-token loss on what it should say, and on nothing else."""
+"""Fine-tuning of a small scorer: next-token loss on its target answer only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerExample:
-    """A rendered question and what the scorer should say to it, as token ids.
+    """Rendered question and target answer, as token ids.
 
-    `target_ids` has `behind` tokens behind the verdict's, learnt as reasoning is. `verdict` maps label tokens to the
-    probability that each should get there (sums to 1): a partial agreement is {yes: 0.5, no: 0.5} to a scorer without a
-    third label. Examples of one `family` (those about one reference) begin alike, and what they begin with is computed
-    once. Reasoning that is not `sound` is heard but not learnt: the verdict has to be right all the same.
+    `target_ids` has `behind` tokens after the verdict's, which are learnt like reasoning. `verdict` maps label tokens
+    to their target probabilities (sum 1): for a scorer without a third label, partial agreement is {yes: 0.5, no: 0.5}.
+    Examples of one `family` (those about one reference) have a common beginning, which is computed once. Reasoning that
+    is not `sound` is in the input but not in the loss; the verdict is learnt all the same.
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,11 +48,11 @@ def finetune(
     seed: int,
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
 ) -> None:
-    """Trains a copy of `base` (its first `config.layers` layers) on `examples` and puts it at `out`.
+    """Train a copy of `base` (its first `config.layers` layers) on `examples` and write it to `out`.
 
     All weights are trained, or all but the embeddings, or an adapter that is merged at the end. Computation is in
-    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay. Written aside and
-    renamed, so that `out` is whole or absent.
+    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay. The write is atomic: `out` is
+    complete or absent.
     """
     import torch
 
@@ -110,8 +110,11 @@ def verdict_scores(
     threads: int,
     batch_size: int = 16,
 ) -> list[float]:
-    """What the model at `folder` says to each prompt, asked for its verdict at once: the mean of `values` (label token
-    to its worth) under the next token's probabilities, renormalised over the labels."""
+    """Return the direct verdict of the model at `folder` on each prompt.
+
+    The score is the mean of `values` (label token to value) under the next token's probabilities, renormalised over the
+    labels.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -132,9 +135,9 @@ def verdict_scores(
 
 
 def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> list[list[ScorerExample]]:
-    """Batches of about `size` in random order, every example once, families together.
+    """Return batches of about `size` in random order, every example once, families together.
 
-    A family is cut only where it alone is larger than a batch.
+    A family is split only if it alone is larger than a batch.
     """
     families = _by_family(examples)
     parts = [members[i : i + size] for members in families for i in range(0, len(members), size)]
@@ -149,9 +152,9 @@ def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> l
 
 
 def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
-    """Mean over examples of (mean cross-entropy of what is learnt around the verdict) + (cross-entropy at the verdict).
+    """Return the mean over examples of (mean cross-entropy around the verdict) + (cross-entropy at the verdict).
 
-    The verdict weighs as much as all the reasoning before it: it is one token, and it is the score.
+    The verdict weighs as much as all the reasoning before it, because the score is that one token.
     """
     import torch
 
@@ -161,7 +164,7 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
     groups = [_group(members) for members in _by_family(batch)]
     pieces = tuple(Piece(group=i, sequences=tuple(range(len(g.sequences)))) for i, g in enumerate(groups))
     laid_out = build_batch(groups, pieces, model.layout)
-    read: list[tuple[int, int, float]] = []  # completion token, what should stand there, its weight
+    read: list[tuple[int, int, float]] = []  # completion token, its target, its weight
     end = 0
     for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
         end += length
@@ -175,7 +178,7 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
 
 
 def _by_family(examples: Sequence[ScorerExample]) -> list[list[ScorerExample]]:
-    """Members of a family together, in the given order; without a family each is its own."""
+    """Group examples by family, in the given order. An example without a family forms its own."""
     families: dict[str, list[ScorerExample]] = {}
     for i, e in enumerate(examples):
         families.setdefault(e.family or f" {i}", []).append(e)
@@ -183,7 +186,7 @@ def _by_family(examples: Sequence[ScorerExample]) -> list[list[ScorerExample]]:
 
 
 def _group(members: Sequence[ScorerExample]) -> TrainGroup:
-    """A family as a prompt (what all its questions begin with) and completions (the rest, and what should be said)."""
+    """Return a family as a prompt (the common beginning of its questions) and completions (the rest and the answer)."""
     shortest = min(len(e.prompt_ids) for e in members)
     common = next((i for i in range(shortest) if len({e.prompt_ids[i] for e in members}) > 1), shortest)
     return TrainGroup(

@@ -1,4 +1,4 @@
-"""Files of a trainer's state: written through to the disk piece by piece."""
+"""State files of a trainer, flushed to the disk piece by piece."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 PIECE = 64 << 20
-"""Bytes between two visits to the disk."""
+"""Bytes between two flushes."""
 
 
 class WrittenThrough(io.RawIOBase):
-    """A file whose pieces are on the disk, and out of the page cache, while the next ones are being written.
+    """File that flushes each piece to the disk, and drops it from the page cache, while the next one is written.
 
-    A checkpoint has to be flushed before it counts. Flushed at its end, gigabytes of it first fill memory that nobody
-    reads: on a machine that gets fresh pages slowly that took three times as long.
+    A checkpoint must be flushed before it counts. Flushing only at the end lets gigabytes fill the page cache, which
+    took three times as long on a machine that allocates pages slowly.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -56,7 +56,7 @@ class WrittenThrough(io.RawIOBase):
 
 
 class StateFiles(TorchCheckpointEngine):
-    """How DeepSpeed writes its own files. What is read of them is bounded in `deepspeed_checkpoint`."""
+    """DeepSpeed's writer for its own files. `deepspeed_checkpoint` restricts what is read from them."""
 
     def save(self, state_dict: Any, path: str) -> None:
         with WrittenThrough(path) as file:

@@ -1,8 +1,9 @@
 """Weight transfer from the trainers to the rollout workers, behind protocols.WeightSync.
 
-`SharedMemorySync` passes one safetensors file through `/dev/shm`: trainers and engines of one host, any device.
-`NcclSync` broadcasts between hosts through vLLM's own transfer API. Both drop the engines' prefix cache, and both can
-compare what trainer and engine think of the same tokens afterwards: the one check that notices a stale weight.
+`SharedMemorySync` passes one safetensors file through `/dev/shm`, for trainers and engines on one host, on any device.
+`NcclSync` broadcasts between hosts through vLLM's own transfer API. Both reset the engines' prefix cache. Both can
+afterwards compare the log-probabilities of trainer and engine on the same tokens, the only check that detects a stale
+weight.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
 PROBE_PROMPT = 128
 PROBE_SAMPLES = 4
 PROBE_TOKENS = 8
-"""The comparison is of weights: a prompt of a few hundred more tokens would cost a second and show nothing more."""
+"""Tokens of the comparison. It compares weights, so a longer prompt would cost a second and show nothing more."""
 SHARED_MEMORY = "/dev/shm"
 
 
 class TracedTrainers(Protocol):
-    """Trainers that can say what they think of tokens: log-probabilities by group, sequence and token."""
+    """Trainers that can compute log-probabilities by group, sequence and token."""
 
     async def logprobs(self, groups: Sequence[TrainGroup]) -> Sequence[Sequence[Sequence[float]]]: ...
 
 
 class FileTrainers(TracedTrainers, Protocol):
-    """Trainers that can write their weights, every key included (`lm_head.weight` too), as one safetensors file, over
-    one that is already there. The file is theirs: named, and removed, on the host where they write it."""
+    """Trainers that write their weights, tied `lm_head.weight` included, over one safetensors file.
+
+    The trainers own the file: they name and remove it on the host where they write it.
+    """
 
     async def share_weights(self, directory: Path, wanted: int) -> Path: ...
 
@@ -54,11 +57,11 @@ class NcclTrainers(TracedTrainers, Protocol):
 
 
 class SharedMemorySync:
-    """One safetensors file through the shared memory of the trainers' host, written over at each sync.
+    """Weight transfer by one safetensors file in the shared memory of the trainers' host, overwritten at each sync.
 
-    It stays until `close`, since a worker that has to be replaced starts from it; a worker that read it just then is
-    brought to the new weights by the same sync. Files of runs that died are swept at the start. This process touches
-    none of them: it may be on another node.
+    The file exists until `close`, because a replaced worker starts from it. A worker that reads it during a write gets
+    the new weights by the same sync. Files of dead runs are removed at the start. This process does not access the
+    files, because it may be on another node.
     """
 
     def __init__(self, trainers: FileTrainers, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
@@ -66,12 +69,16 @@ class SharedMemorySync:
         self._path: Path | None = None
 
     async def open(self, wanted: int = 0) -> Path:
-        """Where the weights will pass. Raises BadInput where less than `wanted` bytes are free there."""
+        """Create the weight file and return its path. Raises BadInput if less than `wanted` bytes are free there."""
         self._path = await self._trainers.share_weights(self._directory, wanted)
         return self._path
 
     async def sync(self, version: int) -> Metrics:
-        """`timing/sync/write` and `timing/sync/load` in seconds, and `rollout/logprob_diff/*` if it is asked for."""
+        """Transfer the weights as policy `version`.
+
+        Returns:
+            `timing/sync/write` and `timing/sync/load` in seconds, and `rollout/logprob_diff/*` if enabled.
+        """
         path = self._path or await self.open()
         start = time.perf_counter()
         await self._trainers.write_weights(path)
@@ -84,12 +91,12 @@ class SharedMemorySync:
         }
 
     async def close(self) -> None:
-        """Removes what is left in shared memory. To be called when nobody writes any more."""
+        """Remove the file from shared memory. Call it after the last write."""
         await self._trainers.remove_weights()
 
 
 class NcclSync:
-    """A broadcast from trainer rank 0 to every engine. GPUs only; `open` joins both sides once."""
+    """Weight transfer by a broadcast from trainer rank 0 to all engines. GPUs only; `open` connects both sides once."""
 
     def __init__(self, trainers: NcclTrainers, rollout: RolloutWorkers) -> None:
         self._trainers, self._rollout = trainers, rollout
@@ -97,7 +104,7 @@ class NcclSync:
 
     async def open(self) -> None:
         tensor_parallel = self._rollout.config.engine.tensor_parallel_size
-        # Rank 0 listens, so the host and the port are its own: this process may be on another node.
+        # Rank 0 listens, so the host and the port are those of its node; this process may be on another node.
         meeting_point = await self._trainers.meeting_point()
         address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
         await self._trainers.open_transfer(address, RolloutClient(self._rollout.handles, tensor_parallel))
@@ -118,7 +125,7 @@ class NcclSync:
 
 
 class RolloutClient:
-    """What vLLM's sending side calls to drive the engines (its VLLMWeightSyncClient). Lives in trainer rank 0."""
+    """Client by which vLLM's sender drives the engines (its VLLMWeightSyncClient). Lives in trainer rank 0."""
 
     def __init__(self, handles: Sequence[Any], tensor_parallel_size: int) -> None:
         self._handles = list(handles)
@@ -145,10 +152,10 @@ class RolloutClient:
 
 
 async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: int) -> Metrics:
-    """`rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
+    """Return `rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
 
-    The prompt is the end of that of the last response that the workers handed out. Nothing where
-    `rollout.check_logprobs` is off or nothing was generated yet.
+    The prompt is the end of the last response's prompt. Returns nothing if `rollout.check_logprobs` is off or nothing
+    was generated yet.
     """
     if not rollout.config.check_logprobs or not rollout.last_prompt:
         return {}

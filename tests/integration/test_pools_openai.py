@@ -160,7 +160,7 @@ async def test_replies_that_are_none_are_failures(endpoint: Endpoint) -> None:
     garbage, empty = await ask(section(endpoint.url), "garbage", "empty")
     assert (garbage.score, empty.score) == (None, None)
     assert (garbage.failure, empty.failure) == ("unparsable", "unparsable")
-    assert "no chat completion" in garbage.detail
+    assert "not a chat completion" in garbage.detail
     null, good = await ask(section(endpoint.url), "null", "fine")
     assert (null.failure, good.failure) == ("unparsable", None), "one question's reply is its own"
 

@@ -114,7 +114,7 @@ async def test_a_cluster_that_is_not_there_is_one_clear_error() -> None:
         unheard.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unheard.getsockname()[1]}"
         with (
-            pytest.raises(BadInput, match=f"cluster.address: '{address}': nobody answers there"),
+            pytest.raises(BadInput, match=f"cluster.address: '{address}': connection failed"),
             ray_session(ClusterConfig(address=address)),
         ):
             pass

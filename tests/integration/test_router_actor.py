@@ -235,7 +235,7 @@ async def test_a_router_that_is_gone_for_good_is_a_failure_and_no_number(tiny: P
     await client.shutdown()
     record = await impatient.score(SAMPLE, reply(0))
     assert isinstance(record.total, Failure)
-    assert record.total.detail == "the router gave no record within 2 s"
+    assert record.total.detail == "the router returned no record within 2 s"
     assert (record.key.sample, record.components, record.band) == (0, (), "none")
 
 

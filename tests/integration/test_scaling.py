@@ -149,9 +149,9 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
         assert await finished(command(folder, "judge=2")) == 0, "the least of an autoscaled pool"
         assert before["judge"] < pids()["judge"] and len(pids()["judge"]) == 2
         for wanted, says in (
-            ("juge=2", "scale juge: 2: no such pool; there are (nearest first): judge, reranker"),
+            ("juge=2", "scale juge: 2: no such pool; available (nearest first): judge, reranker"),
             ("judge=4", "beyond the bounds of pools.judge.autoscaling, 1 to 3"),
-            ("judge=0", "the run needs it: rewards.consistency would have nobody to ask"),
+            ("judge=0", "the run needs it: rewards.consistency would have no scorer"),
             ("reranker=500", "the cluster has room for"),
         ):
             refused = await finished(command(folder, wanted))

@@ -68,10 +68,10 @@ def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_
         (
             "another-token-that-is-wrong-0123456789",
             (),
-            "does not take the token that is in force here; export RAY_AUTH",
+            "rejects the token of this process; export RAY_AUTH",
         ),
         (TOKEN, ("pools.judge.replicas=500",), "pools.judge.replicas: 500: 500 x 0.5 CPU"),
-        (TOKEN, ("pools.judge.engine.num_cpus=8",), "pools.judge.engine.num_cpus: 8.0: no node has so much CPU free"),
+        (TOKEN, ("pools.judge.engine.num_cpus=8",), "pools.judge.engine.num_cpus: 8.0: no node has that much CPU free"),
     ],
     ids=["token", "sum", "unit"],
 )
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_one_line(
 def test_a_run_that_joins_with_a_wrong_token_is_refused_in_one_line(there: Head, tmp_path: Path) -> None:
     refused = hamr("train", "experiment=smoke", f"cluster.address={there.address}", cwd=tmp_path, token=TOKEN[::-1])
     assert refused.returncode == 2, refused.stdout + refused.stderr
-    assert "does not take the token that is in force here" in refused.stderr
+    assert "rejects the token of this process" in refused.stderr
     assert refused.stderr.count("\n") == 1, "Ray says nothing beside it"
     assert not any(tmp_path.iterdir()), "nothing was begun"
 

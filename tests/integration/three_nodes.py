@@ -100,7 +100,7 @@ async def main(cluster: Cluster) -> None:
     try:
         await _through_thick_and_thin(cluster)
         lost = CONFIG.model_copy(update={"pools": {}, "rollout": CONFIG.rollout.model_copy(update={"workers": 50})})
-        with pytest.raises(CapacityError, match=r"rollout\.transfer: 'shared_memory': no place for 51 actors"):
+        with pytest.raises(CapacityError, match=r"rollout\.transfer: 'shared_memory': cannot place 51 actors"):
             await reserve_learners(lost, 1.0)
     finally:
         await stop_pools(RUN)
@@ -113,7 +113,7 @@ def _nodes_look_for_models() -> None:
     rows = plan(CONFIG, cluster_nodes())
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
-        with pytest.raises(BadInput, match=r"pools\.judge\.model: .* node .* has no such folder; set HF_HOME"):
+        with pytest.raises(BadInput, match=r"pools\.judge\.model: .* node .* lacks this folder; set HF_HOME"):
             check_models(rows, {pool_model("judge"): there})
         (there / "config.json").write_text("{}")
         check_models(rows, {pool_model("judge"): there, POLICY: there})

@@ -102,7 +102,7 @@ def test_a_job_gets_its_arguments_and_returns_its_code(job) -> None:
     ("typed", "says"),
     [
         ("docter", "did you mean `hamr doctor`?"),
-        ("zzz", "no such job; There are:"),
+        ("zzz", "no such job; available jobs:"),
         ("experiment=smoke", "write `hamr train experiment=smoke`"),
     ],
 )

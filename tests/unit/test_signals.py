@@ -89,4 +89,4 @@ def test_a_second_signal_ends_the_process_without_its_finally_blocks(signum: int
 def test_an_orderly_end_that_takes_too_long_is_cut_short() -> None:
     code, out, err = end(signal.SIGTERM, takes=600, limit_s=0.5)
     assert (code, out) == (143, "ending\nswept\n")
-    assert "SIGTERM ended the process because its orderly end took longer than 0.5 s; go on with" in err
+    assert "SIGTERM ended the process because the graceful shutdown took longer than 0.5 s; go on with" in err

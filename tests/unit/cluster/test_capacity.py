@@ -31,7 +31,7 @@ def test_exactly_enough_is_enough() -> None:
 
 
 def test_a_hair_less_is_refused() -> None:
-    with pytest.raises(CapacityError, match=r"2\.1 that the run asks for, and the cluster has 2"):
+    with pytest.raises(CapacityError, match=r"2\.1 that the run requests, but the cluster has 2"):
         check_capacity(demands(config()), {"CPU": 2.0})
 
 
@@ -48,7 +48,7 @@ def test_the_largest_consumer_is_named_with_the_count_that_fits() -> None:
 
 
 def test_where_not_even_one_would_fit_no_count_is_suggested() -> None:
-    with pytest.raises(CapacityError, match="lower it and what else the run asks for"):
+    with pytest.raises(CapacityError, match="lower it and the run.s other requests"):
         check_capacity(demands(config(trainer={"num_cpus": 4.0})), {"CPU": 1.0})
 
 

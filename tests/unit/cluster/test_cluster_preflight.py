@@ -78,9 +78,9 @@ def test_a_token_is_wrong_or_missing(start: Start, monkeypatch: pytest.MonkeyPat
     address = start(HERE, grpc.StatusCode.UNAUTHENTICATED)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert "does not take the token that is in force here; export RAY_AUTH_MODE=token and RAY_" in refused(address)
+    assert "rejects the token of this process; export RAY_AUTH_MODE=token and RAY_" in refused(address)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert "wants a token; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in refused(address)
+    assert "requires a token; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in refused(address)
 
 
 def test_who_answers_may_be_no_ray(start: Start) -> None:
@@ -93,7 +93,7 @@ def test_nobody_answers(form: str) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         address = form.format(f"127.0.0.1:{unheard.getsockname()[1]}")
-        assert f"cluster.address: '{address}': nobody answers there" in refused(address)
+        assert f"cluster.address: '{address}': connection failed" in refused(address)
 
 
 def test_auto_is_where_ray_would_look(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_node_without_the_folder_is_named_with_what_to_set() -> None:
     with pytest.raises(BadInput) as refused:
         refuse_absent(wanted, {"10.0.0.1": [], "10.0.0.2": [JUDGE_FOLDER]})
     assert str(refused.value) == (
-        "pools.judge.model: '/home/a/hub/judge': node 10.0.0.2 has no such folder; set HF_HOME and HAMR_CACHE to "
+        "pools.judge.model: '/home/a/hub/judge': node 10.0.0.2 lacks this folder; set HF_HOME and HAMR_CACHE to "
         "folders that all nodes see, or give a model's folder in one"
     )
 

@@ -114,7 +114,7 @@ def test_a_unit_that_no_node_holds_is_named_though_the_cluster_has_enough() -> N
         check_placement(asked, [node("a", 8, 2), node("b", 8, 2)])
     assert refused.value.where == "pools.judge.engine.num_gpus"
     assert refused.value.value == 4
-    assert "no node has so much GPU free, the most is 2; lower it to 2 or less" in str(refused.value)
+    assert "no node has that much GPU free (at most 2); lower it to 2 or less" in str(refused.value)
     assert refused.value.exit_code == 2
 
 
@@ -129,7 +129,7 @@ def test_a_custom_resource_that_nobody_has() -> None:
 
 def test_labels_that_nobody_has_name_those_that_are_there() -> None:
     asked = config(pools=judge(engine={"node_labels": {"zone": "west"}}))
-    with pytest.raises(CapacityError, match=r"pools\.judge\.engine\.node_labels: .*for these keys there is zone=east"):
+    with pytest.raises(CapacityError, match=r"pools\.judge\.engine\.node_labels: .*values of these keys: zone=east"):
         check_placement(asked, [node("a", 8, labels={"zone": "east", "other": "1"})])
 
 
@@ -144,7 +144,7 @@ def test_gaps_that_are_too_small_are_counted() -> None:
     with pytest.raises(CapacityError) as refused:
         check_placement(asked, [node("a", 2.9), node("b", 1), node("c", 1)])
     assert (refused.value.where, refused.value.value) == ("pools.judge.replicas", 2)
-    assert "1 of them find a place beside the rest; each wants 1.5 CPU on one node" in str(refused.value)
+    assert "1 of them fit beside the rest; each needs 1.5 CPU on one node" in str(refused.value)
     assert "lower it to 1 or less" in str(refused.value)
     check_placement(asked, [node("a", 1.6), node("b", 1.5), node("c", 1.5)])
 
@@ -212,7 +212,7 @@ def test_contradictions_say_what_to_change(trainer: dict, rollout: dict, says: s
 def test_an_elastic_cluster_is_told_what_does_not_fit_yet() -> None:
     asked = config(pools=judge(replicas=6), cluster={"elastic": True})
     lines = describe_placement(asked, [node("a", 3)])
-    assert any("pools.judge" in line and "nowhere yet" in line for line in lines)
+    assert any("pools.judge" in line and "not placed" in line for line in lines)
     with pytest.raises(CapacityError):
         describe_placement(config(pools=judge(replicas=6)), [node("a", 3)])
 

@@ -32,8 +32,8 @@ def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        ({"rerankr": 2}, r"scale rerankr: 2: no such pool; there are \(nearest first\): reranker, "),
-        ({"judge": 0}, "scale judge: 0: the run needs it: rewards.consistency would have nobody to ask"),
+        ({"rerankr": 2}, r"scale rerankr: 2: no such pool; available \(nearest first\): reranker, "),
+        ({"judge": 0}, "scale judge: 0: the run needs it: rewards.consistency would have no scorer"),
         ({"judge": -1}, "the run needs it"),
         ({"spare": 0}, "a pool keeps one replica"),
         ({"judge": 5}, "scale judge: 5: beyond the bounds of pools.judge.autoscaling, 2 to 4"),

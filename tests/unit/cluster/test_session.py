@@ -13,7 +13,12 @@ from hamr.errors import BadInput, HamrError
 @pytest.mark.parametrize(
     ("raised", "kind", "code", "said"),
     [
-        (Exception("The current node timed out during startup. This could"), HamrError, 1, "let the machine do less"),
+        (
+            Exception("The current node timed out during startup. This could"),
+            HamrError,
+            1,
+            "reduce the load of the machine",
+        ),
         (RuntimeError("No space\nleft"), BadInput, 2, "cannot start or reach a local Ray: No space"),
     ],
 )

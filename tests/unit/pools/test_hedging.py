@@ -33,11 +33,11 @@ def test_late_is_a_quantile_but_never_below_the_floor():
 def test_second_tries_are_earned_first():
     budget = hedger(budget_frac=0.25, burst=3)
     assert not budget.spend(1)
-    budget.asked(4)
+    budget.record_sent(4)
     assert not budget.spend(2)
     assert budget.spend(1)
     assert not budget.spend(1)
-    budget.asked(1000)
+    budget.record_sent(1000)
     assert budget.budget == 3, "no more than `burst` is saved up"
     assert budget.spend(3)
     assert not budget.spend(1)
@@ -55,7 +55,7 @@ def test_the_budget_is_never_exceeded(frac, burst, events):
     for is_question, count in events:
         if is_question:
             asked += count
-            budget.asked(count)
+            budget.record_sent(count)
         else:
             before = budget.budget
             assert budget.spend(count) == (count <= before)
@@ -85,7 +85,7 @@ def ready(**config):
     """One that has seen requests of no time and has budget for ten questions."""
     known = hedger(budget_frac=1.0, **config)
     known.record_served(0.0)
-    known.asked(10)
+    known.record_sent(10)
     return known
 
 
@@ -173,7 +173,7 @@ def test_every_request_has_one_answer_and_its_time_is_counted_once(script, frac)
         known.record_served(0.0)
         for number, who in enumerate(script):
             first, second = Try(("first", number)), Try(("second", number))
-            known.asked(1)
+            known.record_sent(1)
             if who == "quick":
                 first.go.set()
             race = asyncio.create_task(known.first(first, second, 1))

@@ -191,7 +191,7 @@ def test_the_bundled_embedding_model_is_a_package_that_is_only_looked_at(
     write(tmp_path / "model", config={})
     assert resolve_model("all-minilm-l6-v2") == tmp_path / "model"
     monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match="the package that carries it is missing"):
+    with pytest.raises(BadInput, match="its package is missing"):
         resolve_model("all-minilm-l6-v2")
 
 

@@ -58,7 +58,7 @@ def test_every_figure_is_counted_and_explained() -> None:
     tally.count_answer(answer(score=0.5), retried=True)
     tally.count_answer(answer(failure="timeout"), retried=False)
     tally.count_answer(Answer(failure="unavailable"), retried=False)
-    hedger.asked(4)
+    hedger.record_sent(4)
     hedger.record_served(3.0)
     assert hedger.spend(2)
     tally.count_hedge([answer(cost=1.5), answer(cost=0.5)], second=True)

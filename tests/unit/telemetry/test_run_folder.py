@@ -40,7 +40,7 @@ def test_a_file_is_refused(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(RunFolderError, match="is a file"):
         RunFolder.create(tmp_path / "f", "")
-    with pytest.raises(RunFolderError, match="cannot be made"):
+    with pytest.raises(RunFolderError, match="cannot be created"):
         RunFolder.create(tmp_path / "f" / "run", "")
 
 

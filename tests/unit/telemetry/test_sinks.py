@@ -50,7 +50,7 @@ def test_a_sink_that_fails_is_left_alone_and_the_others_go_on(caplog: pytest.Log
     sinks.close(failed=True)
     assert good.heard == [(1, "rl", {"policy/loss": 1.0}), (2, "rl", {"policy/loss": 1.0}), True]
     assert len(bad.heard) == 1
-    assert [r.message for r in caplog.records] == ["bad gets nothing more of this run (ConnectionError: gone)"]
+    assert [r.message for r in caplog.records] == ["sink bad disabled for the rest of this run (ConnectionError: gone)"]
 
 
 def test_nothing_is_opened_that_was_not_asked_for(tmp_path: Path) -> None:

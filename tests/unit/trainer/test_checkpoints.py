@@ -68,7 +68,7 @@ DAMAGE = {
     "is missing": lambda p: (p / "rng.json").unlink(),
     "bytes instead of": lambda p: (p / "policy" / "weights.bin").write_text("shorter or longer"),
     "weights.bin does not match": lambda p: (p / "policy" / "weights.bin").write_text("owt"),
-    "it has no state.json": lambda p: (p / "state.json").unlink(),
+    "state.json is missing": lambda p: (p / "state.json").unlink(),
     "state.json is damaged": lambda p: (p / "state.json").write_text('{"step": 2, "st'),
     "state.json does not match": lambda p: (p / "state.json").write_text(
         (p / "state.json").read_text().replace('"at": 2', '"at": 3')

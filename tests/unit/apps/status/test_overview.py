@@ -101,7 +101,7 @@ def test_a_run_is_found_by_path_or_name(tmp_path: Path, monkeypatch: pytest.Monk
     path = folder(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert find_run("mine") == find_run("runs/mine") == find_run(str(path)) == path
-    with pytest.raises(RunFolderError, match="the nearest in runs/ is mine"):
+    with pytest.raises(RunFolderError, match="the closest match in runs/ is mine"):
         find_run("mien")
 
 

@@ -215,7 +215,7 @@ def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
         (["score", "input=a.jsonl", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
         (
             ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp", OPEN],
-            "is no URL of a dashboard",
+            "is not the URL of a dashboard",
         ),
         (
             [
@@ -226,9 +226,9 @@ def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
                 "cluster.run_root=/tmp",
                 OPEN,
             ],
-            "is no URL of a dashboard",
+            "is not the URL of a dashboard",
         ),
-        (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "nobody answers there"),
+        (["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=http://127.0.0.1:9"], "connection failed"),
         (["train", "experiment=smoke", "cluster=ry"], "no such choice"),
     ],
 )
@@ -264,7 +264,7 @@ def test_nodes_have_to_be_alike() -> None:
         refuse_unlike(here, {"a": here, "b": Versions(python="3.11", ray="2.60.0", hamr="0.9")})
     with pytest.raises(BadInput, match=r"node c: 'python 3\.12'"):
         refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
-    with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot say what it has"):
+    with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot report its versions"):
         refuse_unlike(here, {"d": "No module named hamr"})
 
 

@@ -241,7 +241,7 @@ def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
         (["compare=COMPARE"], "compare: 'a': its references differ"),
         (["compare=OTHERS"], "compare: 'a': sample not in it; 1 and 1 samples"),
         (["input=TWICE"], "already used on line 1"),
-        (["input=FOLDER"], "has no config.yaml, so it is no run folder"),
+        (["input=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):

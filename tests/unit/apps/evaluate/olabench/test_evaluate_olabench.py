@@ -201,7 +201,7 @@ def test_an_end_in_the_middle_loses_nothing(tmp_path, monkeypatch):
         (["policy=SHORT.jsonl"], "'r': has no response to this item; it has 2, wanted are 4"),
         (["policy=ODD.jsonl"], "ODD.jsonl:1: "),
         (["labels=nowhere.jsonl"], "nowhere.jsonl"),
-        (["policy=FOLDER"], "has no config.yaml, so it is no run folder"),
+        (["policy=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
