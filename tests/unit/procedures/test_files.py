@@ -109,7 +109,7 @@ def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
         ("{type: boolean,", "{type: enum,", 7, "true and false are the options"),
         ("type: enum, description: where", "type: integer, minimum: 0, description: where", 9, "has no options"),
         ("    reads: Room\n", "", 21, "a stage needs either next"),
-        ("code: MI\n", "code: MI\ncode: MI\n", 3, "stands on line 2 already"),
+        ("code: MI\n", "code: MI\ncode: MI\n", 3, "first on line 2"),
         ("code: MI\n", "code: [MI\n", 3, "not YAML"),
         # system states, refusals, formulas
         ("coverage:", "system_states: [{Room: Cellar}]\ncoverage:", 26, "allowed: ['Hall', 'Attic']"),

@@ -215,7 +215,7 @@ GOOD = 'name: t\nversion: 1\nlanguage: en\nsystem: Judge.\nuser: "<a>{{ a }}</a>
         ('each: ""', "each: 5", "must be a text"),
         ('each: ""', 'each: "{{ b }}"', "alone in a tag"),
         ('after: ""', 'after: "<a>{{ b }}</b>"', "alone in a tag"),
-        ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "only {% if %}"),
+        ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "{% if %} is the only"),
     ],
 )
 def test_a_bad_template_is_one_clear_line(tmp_path, old, new, said):
