@@ -1,2 +1,5 @@
-"""hamr's rewards for other people's trainers. What a trainer imports here needs the standard library only, so that
-`pip install --no-deps hamr` in its own environment is enough."""
+"""hamr's rewards for other trainers.
+
+Modules that a trainer imports need only the standard library, so `pip install --no-deps hamr` in its environment is
+enough.
+"""

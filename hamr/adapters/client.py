@@ -1,4 +1,4 @@
-"""A client of `hamr serve`. Standard library only."""
+"""Client of `hamr serve`. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGAIN = (502, 503, 504)
 
 
 class RewardClient:
-    """Asks a server for records or rewards. May be used from several threads."""
+    """Requests records or rewards from a server. Thread-safe."""
 
     def __init__(
         self,
@@ -29,32 +29,39 @@ class RewardClient:
         pause_s: float = 1.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`url` of the server, e.g. `http://localhost:8711`; `timeout_s` bounds one answer and wants to be above the
-        server's `router.deadline_s`; what fails in transport is tried `attempts` times, with a pause that doubles."""
+        """Initialize the client.
+
+        Args:
+            url: Address of the server, e.g. `http://localhost:8711`.
+            timeout_s: Timeout of one answer. Set it above the server's `router.deadline_s`.
+            attempts: Number of attempts after transport errors.
+            pause_s: First pause between attempts, doubled each time.
+            sleep: Function that waits, for tests.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInput("url", url, "give the server's address, e.g. http://localhost:8711")
         check_url("url", url, resolve=look_up)
         self.url = url.rstrip("/")
         self._timeout_s, self._attempts, self._pause_s, self._sleep = timeout_s, max(1, attempts), pause_s, sleep
-        # A proxy that the environment names for the world is not asked for this very machine.
+        # Do not use a proxy from the environment for this machine.
         near = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
         self._opener = urllib.request.build_opener(_NoRedirect(), *near)
 
     def score(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[list[dict[str, Any]]]:
-        """The full records of every group, as `hamr score` writes them."""
+        """Return the full records of every group, as `hamr score` writes them."""
         return [group["records"] for group in self.groups(samples)]
 
     def rewards(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[list[float | None]]:
-        """The whole reward of every response, by group; None where scoring failed."""
+        """Return the total reward of every response, by group. None if scoring failed."""
         return [group["rewards"] for group in self.groups(samples)]
 
     def health(self) -> dict[str, Any]:
-        """What the server says of itself. Raises HamrError while it is not there or not well."""
+        """Return the status of the server. Raise HamrError while it is unreachable or unhealthy."""
         return self._ask("/health", None)
 
     def groups(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[dict[str, Any]]:
-        """Both, by group: {"rewards": [...], "records": [...]}."""
+        """Return both, by group: {"rewards": [...], "records": [...]}."""
         body = {"groups": [{"sample": dict(sample), "responses": list(texts)} for sample, texts in samples]}
         return self._ask("/score", body)["groups"] if samples else []
 
@@ -73,7 +80,7 @@ class RewardClient:
                 with error:
                     problem = f"{error.code} {_reason(error.read())}".strip()
                 if error.code in (400, 413):
-                    raise BadInput(f"{self.url}{path}", problem, "the server refused what it was sent") from error
+                    raise BadInput(f"{self.url}{path}", problem, "the server rejected the request") from error
                 if error.code not in _AGAIN:
                     break
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -89,7 +96,7 @@ def _reason(body: bytes) -> str:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """hamr's server sends nobody elsewhere, and elsewhere is a host that was not checked."""
+    """Reject redirects. hamr's server sends none, and the target host would not have been checked."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

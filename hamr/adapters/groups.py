@@ -1,4 +1,4 @@
-"""What the trainers' protocols have in common: groups that are only implied, and rewards that are missing."""
+"""Common parts of the trainer protocols: implicit groups and missing rewards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Group = tuple[Mapping[str, Any], list[str]]
 
 
 class RewardMissing(HamrError):
-    """Responses could not be scored, and the protocol has no word for that. `failures`: index, kind, detail of each."""
+    """Responses could not be scored, and the protocol cannot express that. `failures`: index, kind, detail of each."""
 
     def __init__(self, failures: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(failures)
@@ -28,15 +28,15 @@ class RewardMissing(HamrError):
 
 
 def runs(keys: Sequence[object], size: int | None = None) -> list[range]:
-    """Groups among responses that come in a row: neighbours with equal keys, at most `size` of them.
+    """Return the groups in consecutive responses: neighbours with equal keys, at most `size` of them.
 
-    Two groups of one sample in a row are told apart by `size` alone.
+    Only `size` separates two consecutive groups of the same sample.
 
     >>> runs(["a", "a", "a", "a", "b", "b"], size=2)
     [range(0, 2), range(2, 4), range(4, 6)]
     """
     if size is not None and size < 1:
-        raise ValueError(f"size={size}: a group has one response at least")
+        raise ValueError(f"size={size}: a group has at least one response")
     found: list[range] = []
     for index, key in enumerate(keys):
         last = found[-1] if found else range(0)
@@ -48,12 +48,12 @@ def runs(keys: Sequence[object], size: int | None = None) -> list[range]:
 
 
 def read_sample(value: Any, where: str) -> Mapping[str, Any]:
-    """A sample that travels as JSON text, as datasets and forms want it, or as an object. Raises DataError."""
+    """Parse a sample given as JSON text (in datasets and forms) or as an object. Raise DataError."""
     if isinstance(value, str | bytes):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(where, value, f"no JSON ({error}); give the sample in the sample format") from error
+            raise DataError(where, value, f"is not JSON ({error}); give the sample in the sample format") from error
     if not isinstance(value, Mapping):
         raise DataError(where, value, "must be a sample: an object in the sample format, or its JSON")
     return value
@@ -62,7 +62,7 @@ def read_sample(value: Any, where: str) -> Mapping[str, Any]:
 def group_responses(
     samples: Sequence[Any], responses: Sequence[str], where: str, size: int | None = None
 ) -> list[Group]:
-    """One sample and one response a place, in a row, as groups. `where` names the samples in a DataError."""
+    """Group consecutive (sample, response) pairs. `where` names the samples in a DataError."""
     return [
         (read_sample(samples[run.start], f"{where}[{run.start}]"), [responses[i] for i in run])
         for run in runs(samples, size)
@@ -72,11 +72,11 @@ def group_responses(
 def rewards_as_numbers(
     rewards: Sequence[Sequence[float | None]], missing: Missing, failures: Sequence[Mapping[str, Any]]
 ) -> list[float | None]:
-    """Rewards of all groups in a row, for a protocol of numbers. None of them is ever a made-up 0.
+    """Return the rewards of all groups in order, for a protocol of numbers. A missing reward is never replaced by 0.
 
-    `refuse` raises RewardMissing with `failures`. `group_mean` puts the mean of the group's other responses, so that
-    the response has no advantage and the baseline stays; a group without any reward is refused. `nan` and `null` leave
-    it to the trainer.
+    `refuse` raises RewardMissing with `failures`. `group_mean` uses the mean of the other responses in the group, so
+    the response has no advantage and the baseline is unchanged; a group without any reward raises RewardMissing. `nan`
+    and `null` leave the treatment to the trainer.
     """
     flat: list[float | None] = []
     for group in rewards:
@@ -91,6 +91,7 @@ def rewards_as_numbers(
 def list_unscored(
     rewards: Sequence[Sequence[float | None]], records: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Index, kind and detail of every response without a reward; `records` of all groups in a row, as JSON."""
+    """Return index, kind and detail of every response without a reward. `records` are those of all groups in order, as
+    JSON."""
     flat = [value for group in rewards for value in group]
     return [{"index": i, **r["total"]} for i, (v, r) in enumerate(zip(flat, records, strict=True)) if v is None]

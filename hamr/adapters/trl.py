@@ -1,13 +1,13 @@
-"""hamr as a reward function of TRL's GRPOTrainer (and RLOOTrainer): in this process, or over HTTP.
+"""hamr as a reward function of TRL's GRPOTrainer (and RLOOTrainer), in this process or over HTTP.
 
     TrlReward(RewardClient("http://localhost:8711"))            # `hamr serve` runs elsewhere
-    TrlReward(RewardSystem.from_config(["pools=mine"]))          # Ray and the scorers beside the trainer
+    TrlReward(RewardSystem.from_config(["pools=mine"]))          # Ray and the scorers next to the trainer
 
-The dataset has a column `sample` with the sample's JSON beside `prompt`; TRL hands every column on. A response that
-could not be scored is None. In TRL (read in 1.16) a completion for which every reward function says None leaves the
-group's mean and deviation, which are taken over the others, and its advantage is 0: what hamr's own trainer does too.
-Beside another reward function that does give a number, TRL adds up the numbers that there are, so that such a
-completion competes without hamr's part. Give hamr alone to the trainer, and put other terms into its `rewards`.
+The dataset has a column `sample` with the JSON of the sample in addition to `prompt`; TRL passes every column on. The
+reward of a response that could not be scored is None. In TRL (checked in 1.16), a completion for which every reward
+function returns None is excluded from the mean and deviation of its group, and its advantage is 0, as in hamr's own
+trainer. If another reward function returns a number, TRL sums the available numbers, so such a completion competes
+without hamr's part. Use hamr as the only reward function, and put other terms into its `rewards`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from hamr.errors import DataError
 
 
 class Rewards(Protocol):
-    """RewardClient and RewardSystem."""
+    """Interface of RewardClient and RewardSystem."""
 
     def rewards(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]], /) -> list[list[float | None]]: ...
 
 
 class TrlReward:
-    """Callable as TRL calls reward functions: by keyword, with the dataset's columns as lists."""
+    """Callable with TRL's signature of reward functions: keywords, with the columns of the dataset as lists."""
 
     def __init__(
         self, rewards: Rewards, *, column: str = "sample", group_size: int | None = None, name: str = "hamr"
     ) -> None:
-        """`column` of the dataset with the sample. `group_size` is TRL's `num_generations`: needed only where the same
-        sample may stand twice in a row in a batch, whose completions would otherwise be one group."""
+        """`column` of the dataset holds the sample.
+
+        `group_size` is TRL's `num_generations`. It is needed only if the same sample can occur twice in a row in a
+        batch, because its completions would otherwise form one group.
+        """
         self._rewards, self._column, self._size = rewards, column, group_size
-        self.__name__ = name  # what TRL calls the reward in its logs
+        self.__name__ = name  # name of the reward in TRL's logs
 
     def __call__(
         self,
@@ -43,10 +46,12 @@ class TrlReward:
         completion_ids: Sequence[Sequence[int]] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """A reward a completion, in order; None where scoring failed.
+        """Return one reward per completion, in order. None if scoring failed.
 
-        Completions are texts, or message lists where the dataset is conversational. Raises DataError for a dataset
-        without the column or with a malformed sample, and for a completion that is no single text.
+        Completions are texts, or message lists if the dataset is conversational.
+
+        Raises:
+            DataError: The column is missing, a sample is malformed, or a completion is not a single text.
         """
         if self._column not in columns:
             known = sorted(name for name, value in columns.items() if isinstance(value, list))
@@ -69,5 +74,5 @@ def _text(completion: Any, where: str) -> str:
         content = message.get("content")
         if isinstance(content, str) and not message.get("tool_calls"):
             return content
-    remedy = "must be a text or one assistant message with a text; hamr reads tool calls itself: give TRL no `tools`"
+    remedy = "must be a text or one assistant message with a text; hamr parses tool calls: do not pass `tools` to TRL"
     raise DataError(where, completion, remedy)

@@ -1,18 +1,18 @@
 """hamr as verl's custom reward function, over HTTP (`hamr serve`). Standard library only.
 
     custom_reward_function.path=$(python -c "import hamr.adapters.verl as m; print(m.__file__)")
-    custom_reward_function.name=compute_score                  # one response a call: the default reward managers
+    custom_reward_function.name=compute_score                  # one response per call: the default reward managers
     +custom_reward_function.reward_kwargs.url=http://localhost:8711
 
-`name=compute_score_batch` is for reward managers that score a batch at once: judges that compare then see the group.
-The sample's JSON is the row's `reward_model.ground_truth`, or `extra_info["sample"]`.
+`name=compute_score_batch` is for reward managers that score whole batches. Comparative judges then see the group. The
+JSON of the sample is in `reward_model.ground_truth` of the row, or in `extra_info["sample"]`.
 
-verl knows only numbers: it makes a tensor of them, and a NaN in it spoils its whole group. So a response that could not
-be scored is asked for again, and then an error ends the run (`missing="refuse"`); `group_mean` (of a batch) and `nan`
-are there for who prefers them. None of them is 0.
+verl accepts only numbers: it builds a tensor of them, and a NaN invalidates its whole group. A response that could not
+be scored is therefore retried, and then an error ends the run (`missing="refuse"`). `group_mean` (for batches) and
+`nan` are alternatives. None of them is 0.
 
-The batch manager of verl's first months (spring 2025) makes 0.0 of any error, and of any score that is not a bare
-number: use one that hands `reward_kwargs` on, as all later ones do.
+The batch manager of early verl versions (spring 2025) turns any error, and any score that is not a bare number, into
+0.0. Use one that passes `reward_kwargs` on, as all later ones do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hamr.errors import BadInput
 
 _MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
 URL = "HAMR_REWARD_URL"
-"""The environment variable that names the server where `url` does not."""
+"""Environment variable with the server address if `url` is not given."""
 
 
 def compute_score(
@@ -44,8 +44,10 @@ def compute_score(
     pause_s: float = 5.0,
     **_: Any,
 ) -> dict[str, float]:
-    """{"score": the whole reward, "malformed", "escalated": 0 or 1}. Raises RewardMissing after `asks` failures; before
-    each further try it waits `pause_s`, doubled each time."""
+    """Return {"score": total reward, "malformed", "escalated": 0 or 1}.
+
+    Raise RewardMissing after `asks` failures. The wait before each retry is `pause_s`, doubled each time.
+    """
     [scored] = compute_score_batch(
         [data_source],
         [solution_str],
@@ -72,7 +74,8 @@ def compute_score_batch(
     group_size: int | None = None,
     **_: Any,
 ) -> list[dict[str, float]]:
-    """`compute_score` of a batch; neighbours with one sample are a group, `group_size` (`rollout.n`) at most."""
+    """Return `compute_score` for a batch. Neighbours with the same sample form a group of at most `group_size`
+    (`rollout.n`)."""
     samples = [(info or {}).get("sample", truth) for info, truth in zip(extra_infos, ground_truths, strict=True)]
     groups = group_responses(samples, list(solution_strs), "ground_truth", group_size)
     if missing not in _MISSING:
@@ -84,7 +87,7 @@ def compute_score_batch(
         if not failed:
             break
         time.sleep(pause_s * 2**again)
-        # Whole groups, since judges compare; what the scorers said before is remembered by the server.
+        # Retry whole groups, since judges compare. The server caches earlier answers of the scorers.
         for i, answer in zip(failed, client.groups([groups[i] for i in failed]), strict=True):
             answers[i] = answer
     records = [record for answer in answers for record in answer["records"]]

@@ -1,12 +1,11 @@
-"""The bodies of `hamr serve`'s routes: what a trainer sends, and what it is told.
+"""Request and response bodies of the routes of `hamr serve`.
 
-`/score` is hamr's own: {"groups": [{"sample": {...}, "responses": [...]}]} ->
-{"groups": [{"rewards": [0.7, null], "records": [...]}]}.
+`/score` is hamr's own: {"groups": [{"sample": {...}, "responses": [...]}]} -> {"groups": [{"rewards": [0.7, null],
+"records": [...]}]}.
 
-`/get_reward` is OpenRLHF's for a remote reward model (`--remote_rm_url`):
-{"query": [...], "prompts": [...], "labels": [...]} -> {"rewards": [...], "scores": [...], "extra_logs": {...}}.
-A query is the prompt with its response behind it, special tokens included; the label is the sample's JSON
-(`--label_key`).
+`/get_reward` is OpenRLHF's for a remote reward model (`--remote_rm_url`): {"query": [...], "prompts": [...], "labels":
+[...]} -> {"rewards": [...], "scores": [...], "extra_logs": {...}}. A query is the prompt followed by its response,
+including special tokens. The label is the JSON of the sample (`--label_key`).
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from hamr.adapters.groups import Group, Missing, group_responses, list_unscored,
 from hamr.errors import DataError
 
 Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
-"""Rewards by group, and the records of all groups in a row, as JSON."""
+"""Rewards by group, and the records of all groups in order, as JSON."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Raises DataError for what is no JSON object."""
+    """Parse a JSON object. Raise DataError for anything else."""
     try:
         read = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise DataError("body", body[:80], f"no JSON: {error}") from error
+        raise DataError("body", body[:80], f"is not JSON: {error}") from error
     if not isinstance(read, dict):
         raise DataError("body", read, "must be a JSON object")
     return read
 
 
 def read_score(body: Mapping[str, Any]) -> list[Group]:
-    """The groups of a request to `/score`. Raises DataError that names the field."""
+    """Return the groups of a request to `/score`. DataError names the field."""
     groups = _list(body, "groups")
     found: list[Group] = []
     for i, group in enumerate(groups):
@@ -48,13 +47,13 @@ def read_score(body: Mapping[str, Any]) -> list[Group]:
 
 
 def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[Group]:
-    """The groups of a request to `/get_reward`: neighbours with one label. Raises DataError that names the field."""
+    """Return the groups of a request to `/get_reward`: neighbours with one label. DataError names the field."""
     queries = _texts(body, "query")
     prompts = _texts(body, "prompts")
     labels = _list(body, "labels")
     for name, values in (("prompts", prompts), ("labels", labels)):
         if len(values) != len(queries):
-            raise DataError(name, len(values), f"as many as in query: {len(queries)}")
+            raise DataError(name, len(values), f"must have the length of query: {len(queries)}")
     responses = [
         response_of(query, prompt, end_texts, where=f"query[{i}]")
         for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))
@@ -63,17 +62,17 @@ def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[G
 
 
 def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str) -> str:
-    """What stands behind the prompt in a query, without the special tokens at its end.
+    """Return the text after the prompt in a query, without the special tokens at its end.
 
-    The tokenizer may have put a token before the prompt. Raises DataError for a query without its prompt, as one is
-    that was cut on the left.
+    The tokenizer may have added a token before the prompt. Raises DataError for a query without its prompt, for example
+    if it was truncated on the left.
 
     >>> response_of("<s>Hi?Yes.<|im_end|>", "Hi?", ["<|im_end|>"], where="query[0]")
     'Yes.'
     """
     at = query.find(prompt)
     if at < 0:
-        remedy = f"does not contain its prompt {prompt[:80]!r}; was it cut? raise the trainer's length limits"
+        remedy = f"does not contain its prompt {prompt[:80]!r}; was it truncated? raise the trainer's length limits"
         raise DataError(where, query[:80], remedy)
     response = query[at + len(prompt) :]
     while True:
@@ -86,8 +85,10 @@ def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str
 
 
 def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
-    """The answer of `/get_reward`; raises RewardMissing as `missing` says. In `extra_logs` stands only what every
-    response has a number for, since the trainer makes tensors of it."""
+    """Return the answer of `/get_reward`. Raise RewardMissing if `missing` requires it.
+
+    `extra_logs` contains only values that every response has, since the trainer makes tensors of them.
+    """
     rewards, records = scored
     values = rewards_as_numbers(rewards, missing, list_unscored(rewards, records))
     return {
@@ -102,7 +103,7 @@ def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
 
 
 def tell_score(scored: Told) -> dict[str, Any]:
-    """The answer of `/score`."""
+    """Return the answer of `/score`."""
     rewards, records = scored
     rest = iter(records)
     return {"groups": [{"rewards": list(group), "records": [next(rest) for _ in group]} for group in rewards]}

@@ -1,1 +1,1 @@
-"""Pure functions of reinforcement learning: advantages, losses, sampling rules, packing. No I/O, no Ray."""
+"""Pure functions for reinforcement learning: advantages, losses, sampling rules, packing. No I/O, no Ray."""

@@ -9,22 +9,22 @@ from collections.abc import Sequence
 def group_advantages(
     rewards: Sequence[float | None], *, normalize_std: bool = True, std_floor: float = 0.0, eps: float = 1e-6
 ) -> list[float]:
-    """How much better than its siblings each response of one prompt was.
+    """Return the group-relative advantage of each response to one prompt.
 
-    A_i = (r_i - mean r) / (std r + eps), or r_i - mean r without `normalize_std` (which keeps hard and easy prompts
-    at their own scale). std is the population's: the group is all there is, not a sample of something. With `std_floor`
-    it counts as no less, so that one outlier among near-equal rewards gets no full-sized advantage.
+    A_i = (r_i - mean r) / (std r + eps), or r_i - mean r without `normalize_std` (which keeps the scale of hard and
+    easy prompts). std is the population standard deviation, because the group is complete. `std_floor` is its minimum,
+    so that one outlier among near-equal rewards gets no full-sized advantage.
 
-    None marks a response whose scoring failed: it leaves mean and std and gets 0, so it neither helps nor harms.
-    Degenerate cases: fewer than two scored responses, or equal rewards, say nothing: all advantages are exactly 0.
-    Raises ValueError for a reward that is not finite.
+    None marks a response whose scoring failed: it is excluded from mean and std and has advantage 0. With fewer than
+    two scored responses, or equal rewards, all advantages are exactly 0. Raises ValueError for a reward that is not
+    finite.
 
     >>> group_advantages([1.0, 0.0, None, 0.5], normalize_std=False)
     [0.5, -0.5, 0.0, 0.0]
     """
     scored = [r for r in rewards if r is not None]
     if not all(math.isfinite(r) for r in scored):
-        raise ValueError(f"rewards {list(rewards)}: a reward is a finite number, or None where scoring failed")
+        raise ValueError(f"rewards {list(rewards)}: a reward must be a finite number, or None if scoring failed")
     if len(scored) < 2 or max(scored) == min(scored):
         return [0.0] * len(rewards)
     mean = math.fsum(scored) / len(scored)

@@ -1,4 +1,4 @@
-"""DAPO's dynamic sampling (section 3.2): which groups are worth an optimiser step."""
+"""DAPO's dynamic sampling (section 3.2): selection of the groups with a training signal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def carries_signal(rewards: Sequence[float | None], tolerance: float = 1e-6) -> bool:
-    """Whether the group's rewards differ by more than `tolerance`; if not, every advantage is 0 (or noise).
+    """Return True if the rewards of the group differ by more than `tolerance`. Otherwise every advantage is 0 or noise.
 
-    None marks a failed scoring and is left out. Fewer than two scored responses carry no signal.
+    None marks a failed scoring and is ignored. Fewer than two scored responses carry no signal.
 
     >>> carries_signal([1.0, 1.0]), carries_signal([1.0, 0.0]), carries_signal([1.0, None])
     (False, True, False)

@@ -1,4 +1,4 @@
-"""How groups of responses turn out: all wrong, all right or mixed. Only mixed ones give a group-relative advantage."""
+"""Outcomes of groups: all wrong, all right or mixed. Only mixed groups give a group-relative advantage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ OUTCOMES: tuple[Outcome, ...] = ("all_wrong", "all_right", "mixed")
 
 
 def is_right(record: RewardRecord, right_above: float) -> bool | None:
-    """Whether a response's consistency reward (its total, where there is none) is above the limit; None: not scored."""
+    """Return True if the consistency reward of a response (or its total, if it has none) is above the limit. None if
+    not scored."""
     component = next((c for c in record.components if c.name == "consistency"), None)
     value = component.value if component is not None else getattr(record.total, "value", None)
     return None if value is None else value > right_above
 
 
 def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
-    """The outcome of a group, None where no response has a reward."""
+    """Return the outcome of a group, None if no response has a reward."""
     right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
     if not right:
         return None
@@ -29,7 +30,8 @@ def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
 
 
 def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[str, float]:
-    """`groups/*`: the share of each outcome, over all scored groups and per act (`meta.act`) where samples name one."""
+    """Return `groups/*`: the share of each outcome, over all scored groups and per act (`meta.act`) if samples name
+    one."""
     counts: Counter[str] = Counter()
     by_act: dict[str, Counter[str]] = {}
     for group in groups:

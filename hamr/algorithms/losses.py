@@ -1,9 +1,9 @@
-"""Losses on tensors of per-token log-probabilities, in sums that add up over micro-batches and ranks.
+"""Losses on tensors of per-token log-probabilities, as sums that can be added over micro-batches and ranks.
 
-Every function works on any shape (flat, or [B, T]); all tensors of a call have the same one. A `mask` says which
-tokens count. `normaliser` is what the sum over tokens is divided by: the number of counted tokens of the WHOLE batch
-(token mean, DAPO equation 12), or per token (length of its sequence) x (number of sequences) for the sequence mean of
-GRPO. As it is given from outside, the losses of micro-batches simply add up.
+Every function accepts any shape (flat, or [B, T]); all tensors of a call have the same shape. `mask` selects the tokens
+that count. `normaliser` is the divisor of the sum over tokens: the number of counted tokens of the WHOLE batch (token
+mean, DAPO equation 12), or per token (length of its sequence) x (number of sequences) for the sequence mean of GRPO. It
+is given by the caller, so the losses of micro-batches can be added.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Estimator = Literal["k1", "k2", "k3"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossTerms:
-    """A loss to go backward from, and detached sums over the counted tokens to report.
+    """A differentiable loss, and detached sums over the counted tokens for metrics.
 
-    `sums` always has `tokens`; a mean is sums[name] / sums["tokens"], after adding up all micro-batches.
+    `sums` always has `tokens`. A mean is sums[name] / sums["tokens"], after all micro-batches are added.
     """
 
     loss: Tensor
@@ -29,10 +29,10 @@ class LossTerms:
 
 
 def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k3") -> Tensor:
-    """Per-token estimate of KL(policy || reference) from a token that the policy sampled (Schulman 2020).
+    """Return the per-token estimate of KL(policy || reference) at tokens sampled from the policy (Schulman 2020).
 
-    With d = log p - log p_ref: k1 = d (unbiased, may be negative; as a loss its expected gradient is 0, so it is for
-    watching), k2 = d^2 / 2 (biased, low variance), k3 = exp(-d) - 1 + d (unbiased, never negative).
+    With d = log p - log p_ref: k1 = d (unbiased, may be negative; its expected gradient as a loss is 0, so use it only
+    as a metric), k2 = d^2 / 2 (biased, low variance), k3 = exp(-d) - 1 + d (unbiased, never negative).
 
     >>> import torch
     >>> [round(float(kl_divergence(torch.tensor(-1.0), torch.tensor(-1.5), k)), 4) for k in ("k1", "k2", "k3")]
@@ -43,17 +43,17 @@ def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k
         return d
     if estimator == "k2":
         return 0.5 * d.square()
-    # Beyond exp(20) the estimate is useless and its gradient would swamp the batch.
+    # Beyond exp(20) the estimate is useless and its gradient would dominate the batch.
     return torch.exp((-d).clamp(max=20.0)) - 1.0 + d
 
 
 def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -> Tensor:
-    """min(p_trainer / p_engine, cap) per token, detached: truncated importance sampling.
+    """Return min(p_trainer / p_engine, cap) per token, detached: truncated importance sampling.
 
-    The engine that sampled and the trainer that learns compute slightly different probabilities for the same weights
-    (kernels, rounding, a weight update in flight); the weight corrects for it, the cap bounds its variance.
-    A token whose engine log-probability is -inf gets the cap, and one where it is not known (NaN: no engine sampled it)
-    a weight of 1. `cap` None: weights of 1.
+    The inference engine and the trainer compute slightly different probabilities for the same weights (kernels,
+    rounding, a concurrent weight update). The weight corrects for this, and the cap bounds its variance. A token with
+    an engine log-probability of -inf gets the cap, and an unknown one (NaN: not sampled by an engine) gets a weight of
+    1. `cap` None: weights of 1.
     """
     if cap is None:
         return torch.ones_like(proximal)
@@ -78,19 +78,33 @@ def policy_loss(
     kl_coef: float = 0.0,
     kl_estimator: Estimator = "k3",
 ) -> LossTerms:
-    """Clipped policy gradient with DAPO's asymmetric range (equations 8 to 12), GRPO as the special case of
-    clip_low = clip_high.
+    """Return the clipped policy gradient loss with DAPO's asymmetric range (equations 8 to 12). GRPO is the special
+    case clip_low = clip_high.
 
-    loss = sum over tokens of [-w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + kl_coef KL - entropy_coef H]
-    / normaliser, with r = exp(logprobs - old_logprobs) and w the importance weight.
+        loss = sum over tokens of [-w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + kl_coef KL - entropy_coef H] /
+            normaliser
 
-    logprobs: the policy that learns. old_logprobs: the proximal policy, from which a step may not stray: the
-    trainer's own log-probabilities before the first step on this batch. None, when the batch gets one step only: they
-    are then the present ones, r = 1 exactly, nothing is clipped, and no further forward pass is needed.
-    behaviour_logprobs: those of the engine that sampled; with `importance_cap` they give w = min(old / behaviour, cap).
-    advantages: per token, already spread over the sequence. mask: bool or 0/1. normaliser None: the mask's sum.
+    with r = exp(logprobs - old_logprobs) and w the importance weight. An empty mask gives a loss of 0 that is still
+    connected to the graph.
 
-    An empty mask gives a loss of 0 that is still tied to the graph.
+    Args:
+        logprobs: Log-probabilities of the trained policy.
+        old_logprobs: Log-probabilities of the proximal policy: those of the trainer before the first step on this
+            batch. None if the batch gets one step only: they then equal the present ones, r = 1 exactly, nothing is
+            clipped, and no extra forward pass is needed.
+        advantages: Per token, already expanded over the sequence.
+        mask: bool or 0/1.
+        clip_low: Lower clipping range.
+        clip_high: Upper clipping range.
+        normaliser: Divisor of the sum. None: the sum of the mask.
+        behaviour_logprobs: Log-probabilities of the inference engine. With `importance_cap` they give w = min(old /
+            behaviour, cap).
+        importance_cap: Maximum importance weight.
+        entropies: Entropies H per token.
+        entropy_coef: Weight of the entropy bonus.
+        reference_logprobs: Log-probabilities of the reference policy.
+        kl_coef: Weight of the KL term.
+        kl_estimator: Estimator of the KL term, see `kl_divergence`.
     """
     mask = mask.to(logprobs.dtype)
     proximal = logprobs.detach() if old_logprobs is None else old_logprobs.detach()
@@ -125,7 +139,7 @@ def policy_loss(
 
 
 def sft_loss(logprobs: Tensor, mask: Tensor, *, normaliser: Tensor | float | None = None) -> LossTerms:
-    """Negative log-likelihood per counted token; `normaliser` as in `policy_loss`."""
+    """Return the negative log-likelihood per counted token. `normaliser` as in `policy_loss`."""
     mask = mask.to(logprobs.dtype)
     if normaliser is None:
         normaliser = mask.sum().clamp(min=1.0)

@@ -1,9 +1,9 @@
-"""Cutting a batch into micro-batches by a token budget, and dealing them to the ranks of a trainer.
+"""Split a batch into micro-batches by a token budget, and distribute them over the ranks of a trainer.
 
-Everything here is about indices, so that results can be put back where they belong: a `Piece` is a group and some of
-its sequences, a micro-batch is a tuple of pieces. A group that does not fit is cut, and its prompt computed again in
-each part. In the shared layout, what prompts of a micro-batch begin with alike is computed once as well: service
-prompts open with one policy and one set of tools.
+All functions return indices, so that results can be mapped back: a `Piece` is a group and some of its sequences, a
+micro-batch is a tuple of pieces. A group that does not fit is split, and its prompt is computed again in each part. In
+the shared layout, the common prefix of the prompts in a micro-batch is also computed once: service prompts start with
+the same policy and tools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Layout = Literal["shared_prompt", "packed", "padded"]
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Sequences `sequences` (indices) of group `group` (index), computed together behind one prompt."""
+    """Sequences `sequences` (indices) of group `group` (index), computed together after one prompt."""
 
     group: int
     sequences: tuple[int, ...]
@@ -29,11 +29,12 @@ class Piece:
 Microbatch = tuple[Piece, ...]
 
 SHORTEST_ROOT = 16
-"""Fewer tokens in common than this are computed per prompt: a root costs a segment of its own."""
+"""Minimum length of a shared prefix in tokens. Shorter ones are computed per prompt, because a root needs its own
+segment."""
 
 
 def tokens(group: TrainGroup, sequences: Sequence[int], layout: Layout) -> int:
-    """Tokens that a forward pass over these sequences computes.
+    """Return the number of tokens that a forward pass over these sequences computes.
 
     shared_prompt: the prompt once; packed: the prompt per sequence; padded: every row as long as the longest.
     """
@@ -49,11 +50,12 @@ def tokens(group: TrainGroup, sequences: Sequence[int], layout: Layout) -> int:
 def pack(
     groups: Sequence[TrainGroup], *, budget: int, ranks: int = 1, layout: Layout = "shared_prompt"
 ) -> tuple[tuple[Microbatch, ...], ...]:
-    """One tuple of micro-batches per rank: every sequence exactly once, the same number of micro-batches on every rank.
+    """Return one tuple of micro-batches per rank. Each sequence occurs once, and all ranks have the same number of
+    micro-batches.
 
-    No micro-batch computes more than `budget` tokens unless a single sequence alone does. The load is levelled: pieces
-    go, largest first, to the emptiest micro-batch. A rank that would have nothing to do for a round gets an empty
-    micro-batch (it still takes part in the collective operations). No groups: no micro-batches.
+    No micro-batch computes more than `budget` tokens unless a single sequence does. Pieces are assigned in order of
+    size, largest first, to the micro-batch with the lowest load. A rank without work in a round gets an empty
+    micro-batch (it still takes part in the collective operations). Without groups there are no micro-batches.
     """
     pieces = _pieces(groups, budget, ranks, layout)
     if not pieces:
@@ -63,7 +65,7 @@ def pack(
     rounds = max(1, -(-sum(c.own for c in cost.values()) // (budget * ranks)))
     while (bins := _deal(order, cost, rounds * ranks, budget)) is None:
         rounds += 1
-    # Rank r takes bins r, r + ranks, ... of the bins sorted by load, so that in each round the loads are close.
+    # Rank r takes bins r, r + ranks, ... of the bins sorted by load, so the loads in each round are similar.
     bins.sort(key=lambda b: -sum(cost[p].own for p in b))
     return tuple(
         tuple(tuple(sorted(b, key=lambda p: (p.group, p.sequences))) for b in bins[rank::ranks])
@@ -73,7 +75,7 @@ def pack(
 
 @dataclass(frozen=True, kw_only=True)
 class _Cost:
-    """Tokens that only this piece computes, and the root (number, length) that it has in common with others."""
+    """Tokens of this piece alone, and the root (number, length) that it shares with others."""
 
     own: int
     root: tuple[int, int]
@@ -94,7 +96,8 @@ def _costs(groups: Sequence[TrainGroup], pieces: Sequence[Piece], layout: Layout
 
 
 def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, budget: int) -> list[list[Piece]] | None:
-    """Pieces to `count` bins, each to where the load is then least; None if a bin would pass the budget."""
+    """Assign each piece to the one of `count` bins with the lowest resulting load. Return None if a bin would exceed
+    the budget."""
     bins: list[list[Piece]] = [[] for _ in range(count)]
     loads = [0] * count
     roots: list[set[tuple[int, int]]] = [set() for _ in range(count)]
@@ -111,10 +114,10 @@ def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, budget: 
 
 
 def shared_prefixes(prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
-    """Families of prompts that begin alike: (tokens in common, indices). Every index once.
+    """Return families of prompts with a common prefix: (tokens in common, indices). Every index occurs once.
 
-    A prompt joins the family before it (in the order of their tokens) where that saves at least as many tokens as it
-    costs by shortening what the others have in common. At least one token of every prompt stays its own.
+    A prompt joins the previous family (in token order) if that saves at least as many tokens as the shorter common
+    prefix costs the other members. At least one token of every prompt stays outside the prefix.
 
     >>> shared_prefixes([tuple(range(40)), (7, 8), tuple(range(30)) + (99,)])
     [(30, [0, 2]), (0, [1])]
@@ -137,7 +140,7 @@ def _alike(a: tuple[int, ...], b: tuple[int, ...], most: int) -> int:
 
 
 def _pieces(groups: Sequence[TrainGroup], budget: int, ranks: int, layout: Layout) -> list[Piece]:
-    """Groups cut to the budget, then cut further until every rank has one (as far as there are sequences)."""
+    """Split groups by the budget, then further until every rank has one piece (as far as there are sequences)."""
     pieces = [p for i, g in enumerate(groups) for p in _cut_to_budget(i, g, budget, layout)]
     while 0 < len(pieces) < ranks:
         largest = max(pieces, key=lambda p: len(p.sequences))
@@ -153,7 +156,7 @@ def _pieces(groups: Sequence[TrainGroup], budget: int, ranks: int, layout: Layou
 
 
 def _cut_to_budget(index: int, group: TrainGroup, budget: int, layout: Layout) -> list[Piece]:
-    """As few parts as the budget allows, of about equal cost; one sequence per part at the least."""
+    """Split into as few parts as the budget allows, of similar cost, with at least one sequence per part."""
     count = len(group.sequences)
     for parts in range(1, count + 1):
         cuts = [round(i * count / parts) for i in range(parts + 1)]
@@ -164,9 +167,10 @@ def _cut_to_budget(index: int, group: TrainGroup, budget: int, layout: Layout) -
 
 
 def split_minibatches(groups: Sequence[TrainGroup], count: int) -> tuple[tuple[TrainGroup, ...], ...]:
-    """The batch in `count` parts for as many optimiser steps, in order; sizes in sequences differ by at most one.
+    """Split the batch into `count` parts for as many optimiser steps, in order. Sizes in sequences differ by at most
+    one.
 
-    A group at a border is cut in two. With fewer sequences than `count` there is one part per sequence.
+    A group at a border is split. With fewer sequences than `count` there is one part per sequence.
     """
     flat = [(g, s) for g in groups for s in g.sequences]
     count = min(count, len(flat))

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step."""
+"""Learning rate as a pure function of the step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def learning_rate(
     warmup_frac: float = 0.0,
     minimum: float = 0.0,
 ) -> float:
-    """Learning rate of optimiser step `step`, counted from 0.
+    """Return the learning rate of optimiser step `step`, counted from 0.
 
-    The first w = ceil(warmup_frac * total_steps) steps rise linearly, (step + 1) / (w + 1) of the peak, so that no
-    step is wasted at 0. Then `constant` stays at the peak; `cosine` falls to `minimum`, which the last step reaches;
-    steps beyond `total_steps` stay there. Raises ValueError if `minimum` is above the peak in a cosine schedule.
+    The first w = ceil(warmup_frac * total_steps) steps increase linearly, (step + 1) / (w + 1) of the peak, so no step
+    has rate 0. Then `constant` stays at the peak, and `cosine` decreases to `minimum`, which the last step reaches.
+    Later steps keep that rate. Raises ValueError if `minimum` is above the peak in a cosine schedule.
 
     >>> [round(learning_rate(s, peak=1.0, total_steps=5, schedule="cosine"), 3) for s in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]

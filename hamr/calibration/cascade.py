@@ -1,4 +1,4 @@
-"""Eq. 4 of the hybrid reward: when the judge has to speak, and how its score mixes with the reranker's."""
+"""Eq. 4 of the hybrid reward: when the judge is needed, and how its score is mixed with that of the reranker."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ class Cascade:
     """The trust interval [tau_a, tau_b] of the reranker and the mixing weights outside it (Eq. 4).
 
         R = w1 S_R + (1 - w1) S_J   if S_R < tau_a            "below"
-        R = S_R                     if tau_a <= S_R <= tau_b  "inside": the judge is not asked
+        R = S_R                     if tau_a <= S_R <= tau_b  "inside": the judge is not called
         R = w2 S_R + (1 - w2) S_J   if S_R > tau_b            "above"
 
-    Both ends of the interval are inside. All scores and weights lie in [0, 1], so R does too. R jumps at both
-    ends and need not be monotone in S_R: that is the formula, not an error. tau_a = tau_b trusts one point;
-    [0, 1] never asks the judge.
+    Both ends of the interval are inside. All scores and weights lie in [0, 1], so R does too. By the formula, R jumps
+    at both ends and need not be monotone in S_R. tau_a = tau_b trusts one point; [0, 1] never calls the judge.
 
     >>> cascade = Cascade(0.68, 0.98, 0.05, 0.72)
     >>> cascade.needs_judge(0.68), cascade.mix(0.68), cascade.mix(0.5, 1.0)
@@ -45,34 +44,36 @@ class Cascade:
 
     @staticmethod
     def from_config(config: CascadeConfig) -> Cascade:
-        # Asked for several times per response; checking the four numbers once is enough.
+        # Called several times per response; validate the four numbers once.
         return _cached_cascade(config.tau_a, config.tau_b, config.w1, config.w2)
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
-        """(tau_a, tau_b, w1, w2), as a record keeps them."""
+        """(tau_a, tau_b, w1, w2), as stored in a record."""
         return self.tau_a, self.tau_b, self.w1, self.w2
 
     def put_into(self, config: ConsistencyConfig) -> ConsistencyConfig:
-        """`config` with this cascade in the place of its own."""
+        """Return `config` with this cascade."""
         fresh = CascadeConfig(tau_a=self.tau_a, tau_b=self.tau_b, w1=self.w1, w2=self.w2)
         return config.model_copy(update={"cascade": fresh})
 
     def band(self, s_r: float) -> CascadeBand:
-        """Where the reranker's score lies. Raises ValueError unless 0 <= s_r <= 1."""
+        """Return the band of the reranker score. Raise ValueError unless 0 <= s_r <= 1."""
         _check("s_r", s_r)
         if s_r < self.tau_a:
             return "below"
         return "inside" if s_r <= self.tau_b else "above"
 
     def needs_judge(self, s_r: float) -> bool:
-        """Whether Eq. 4 reads S_J at this S_R."""
+        """Return True if Eq. 4 uses S_J at this S_R."""
         return self.band(s_r) != "inside"
 
     def mix(self, s_r: float, s_j: float | None = None) -> float:
-        """R in [0, 1]. Inside the interval s_j is not read.
+        """Return R in [0, 1]. Inside the interval s_j is not used.
 
-        Raises MissingScore when the judge's score is needed and absent, ValueError for a score outside [0, 1].
+        Raises:
+            MissingScore: The judge score is needed and absent.
+            ValueError: A score is outside [0, 1].
         """
         band = self.band(s_r)
         if s_j is not None:
@@ -87,7 +88,7 @@ class Cascade:
         return weight * s_r + (1.0 - weight) * s_j
 
     def highest(self, s_r: float) -> float:
-        """The most that R can be at this S_R, whatever the judge says."""
+        """Return the highest possible R at this S_R over all judge scores."""
         return self.mix(s_r, 1.0)
 
 

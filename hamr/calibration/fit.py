@@ -1,9 +1,9 @@
-"""Eq. 5 of the hybrid reward: the cascade whose reward ranks replies most like a teacher does.
+"""Eq. 5 of the hybrid reward: fit the cascade whose reward ranks replies most like a teacher.
 
     theta* = argmax over theta = (tau_a, tau_b, w1, w2) of Spearman's rho( R_theta(S_R, S_J), Y )
 
-over a set of held-out triples (S_R, S_J, Y). Where judge calls are dear, under a bound on their share; the whole
-trade-off is the frontier. Ties get average ranks.
+over a set of held-out triples (S_R, S_J, Y). The share of judge calls can be bounded; the whole trade-off is the
+frontier. Ties get average ranks.
 """
 
 from __future__ import annotations
@@ -23,21 +23,25 @@ from hamr.config.schema import CascadeConfig
 from hamr.errors import BadInput, DataError
 
 PAPER = Cascade.from_config(CascadeConfig())
-"""tau = [0.68, 0.98], w1 = 0.05, w2 = 0.72 (the paper's Table 5): the schema's defaults."""
+"""tau = [0.68, 0.98], w1 = 0.05, w2 = 0.72 (Table 5 of the paper): the defaults of the schema."""
 FEWEST_ROWS = 20
 JUDGE_COST, RERANKER_COST = 10.0, 1.0
-"""The paper's judge takes about ten times as long as its reranker."""
+"""The judge of the paper takes about ten times as long as its reranker."""
 FOLDS, RESAMPLES = 5, 300
 LEVEL = 0.95
 FOLD_ROWS, FOLD_CUTS = 20_000, 64
-"""At most so many rows and cuts of S_R go into a fold's fit, for time; what is lost shows in the folds' rho."""
+"""Maximum number of rows and cuts of S_R in the fit of a fold, to bound its time. The loss shows in the rho of the
+folds."""
 _FOLD_EFFORT = Effort(pairs=32, shares=0, climbs=2, steps=40)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitRow:
-    """One way to reward, on the fitting set. `spearman` is None where its reward is constant. `cv_spearman` is that of
-    held-out folds, and for what is not fitted the same as `spearman`. `cost` per row, in the unit of the two costs."""
+    """One reward method on the fitting set.
+
+    `spearman` is None if its reward is constant. `cv_spearman` is that of held-out folds, and equals `spearman` for
+    methods without a fit. `cost` is per row, in the unit of the two costs.
+    """
 
     name: str
     spearman: float | None
@@ -49,11 +53,12 @@ class FitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The fitted cascade and what it was chosen among.
+    """The fitted cascade, with its alternatives.
 
-    `interval`: percentile bootstrap of rho over the rows, the cascade held fixed; that the cascade was chosen on the
-    same rows is not in it. `cv_spearman`: rho of all rows, each rewarded by a cascade fitted without its fold; None if
-    not asked for, or a fold's y is constant. `frontier`: rising in both rho and judge calls, `cascade` on it.
+    `interval`: percentile bootstrap of rho over the rows with a fixed cascade; it does not include the selection of the
+    cascade on the same rows. `cv_spearman`: rho of all rows, each rewarded by a cascade fitted without its fold; None
+    if not requested, or if y is constant in a fold. `frontier`: increasing in both rho and judge calls, `cascade` is on
+    it.
     """
 
     cascade: Cascade
@@ -78,12 +83,12 @@ class Calibration:
 
     @property
     def hard_judge(self) -> float | None:
-        """rho of the verdicts 1, 0.5 and 0; None where all are the same."""
+        """rho of the verdicts 1, 0.5 and 0. None if all are equal."""
         return next(row.spearman for name, row in self.rows.items() if name.startswith("hard judge"))
 
     @property
     def paper(self) -> float | None:
-        """rho of the paper's parameters; None where their reward is constant."""
+        """rho of the parameters of the paper. None if their reward is constant."""
         return self.rows["paper's cascade"].spearman
 
 
@@ -101,17 +106,28 @@ def calibrate(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Calibration:
-    """Fits the cascade to triples of reranker, judge and teacher scores, all in [0, 1] and in the same order.
+    """Fit the cascade to triples of reranker, judge and teacher scores, all in [0, 1] and in the same order.
 
-    Searched are weights in steps of 0.01 and every cut of S_R that makes a difference (about 200 quantiles of them
-    where there are more), "never ask" and "always ask" among them; equal rho goes to fewer judge calls. The judge may
-    be asked for at most `max_escalated_frac` of the rows, and a row may cost at most `max_cost` on average, where every
-    row costs `reranker_cost` and an escalated one `judge_cost` more. `hard` are the judge's verdicts as 1, 0.5 and 0,
-    for comparison; without them S_J is rounded to the nearest of these, which need not be the label that the judge
-    found likeliest. `folds` and `resamples` of 0 leave cross-validation or the interval out.
+    The search covers weights in steps of 0.01 and every distinct cut of S_R (about 200 quantiles of them if there are
+    more), including "never judge" and "always judge". For equal rho, fewer judge calls win.
 
-    Raises DataError for too few rows, unequal lengths, NaN, numbers outside [0, 1] and constant scores, BadInput for a
-    bound that nothing can meet.
+    Args:
+        s_r: Reranker scores.
+        s_j: Soft judge scores.
+        y: Teacher scores.
+        hard: Verdicts of the judge as 1, 0.5 and 0, for comparison. By default S_J is rounded to the nearest of these,
+            which may differ from the most likely label of the judge.
+        max_escalated_frac: Maximum share of the rows for which the judge is called.
+        max_cost: Maximum mean cost of a row.
+        judge_cost: Additional cost of an escalated row.
+        reranker_cost: Cost of every row.
+        folds: Folds of cross-validation, 0 for none.
+        resamples: Bootstrap resamples for the interval, 0 for none.
+        seed: Seed of the folds and resamples.
+
+    Raises:
+        DataError: Too few rows, unequal lengths, NaN, numbers outside [0, 1] or constant scores.
+        BadInput: A bound that cannot be met.
 
     >>> s_r = [i / 40 for i in range(40)]
     >>> fit = calibrate(s_r, [(i * 7 % 40) / 40 for i in range(40)], s_r)
@@ -155,9 +171,10 @@ def calibrate(
 
 
 def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> float | None:
-    """rho of y with the rewards of held-out rows, pooled over random folds (one fold may be too few rows to rank).
+    """Return rho of y with the rewards of held-out rows, pooled over random folds (one fold may have too few rows to
+    rank).
 
-    None where a training part has constant y, or the pooled rewards are constant.
+    None if y is constant in a training part, or the pooled rewards are constant.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(data.y.size)
@@ -169,7 +186,7 @@ def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> flo
         if part.target.norm == 0.0:
             return None
         affordable = [p for p in search(part, _FOLD_EFFORT, limit) if p.escalated_frac <= limit]
-        # A part whose S_R is constant has no affordable cascade that ranks anything; never asking is one all the same.
+        # If S_R is constant in a part, no affordable cascade has a rho. Use the one that never calls the judge.
         cascade = frontier(affordable)[-1].cascade if affordable else Cascade(0.0, 1.0, 1.0, 1.0)
         rewards[held_out] = mix_scores(cascade, data.s_r[held_out], data.s_j[held_out])
     return _or_none(spearman(rewards, data.y))
@@ -178,9 +195,10 @@ def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> flo
 def tau_profiles(
     s_r: npt.ArrayLike, s_j: npt.ArrayLike, y: npt.ArrayLike, cascade: Cascade, *, points: int = 60
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """(tau, rho) with tau_a moved and the rest of `cascade` held, and the same for tau_b: how sharp the optimum is.
+    """Return (tau, rho) for different tau_a with the rest of `cascade` fixed, and the same for tau_b: how sharp the
+    optimum is.
 
-    Each goes over its possible values at quantiles of S_R, its own among them; points without a rho are left out.
+    Each covers its possible values at quantiles of S_R, including its own. Points without a rho are omitted.
     """
     data = FittingSet(np.asarray(s_r, float), np.asarray(s_j, float), np.asarray(y, float))
     spread = np.unique(np.quantile(data.s_r, np.linspace(0.0, 1.0, points)))
@@ -201,7 +219,7 @@ def most_escalated(
     judge_cost: float = JUDGE_COST,
     reranker_cost: float = RERANKER_COST,
 ) -> float:
-    """The largest share of rows for which the judge may be asked, under both bounds. Raises BadInput."""
+    """Return the largest share of rows for which the judge may be called under both bounds. Raise BadInput."""
     for name, cost in (("judge_cost", judge_cost), ("reranker_cost", reranker_cost), ("max_cost", max_cost)):
         if cost is not None and not (math.isfinite(cost) and cost >= 0.0):
             raise BadInput(name, cost, "must be a number of at least 0")
@@ -211,22 +229,22 @@ def most_escalated(
     if max_cost is not None:
         if max_cost < reranker_cost:
             raise BadInput(
-                "max_cost", max_cost, f"every row costs reranker_cost={reranker_cost:g} already; raise the first"
+                "max_cost", max_cost, f"every row already costs reranker_cost={reranker_cost:g}; raise max_cost"
             )
         if judge_cost > 0.0:
-            # The division may fall a rounding error short of a share that just fits.
+            # Rounding errors of the division must not exclude a share that just fits.
             limit = min(limit, (max_cost - reranker_cost) / judge_cost + 1e-12)
     return limit
 
 
 def check_effort(folds: int = FOLDS, resamples: int = RESAMPLES) -> None:
-    """Raises BadInput for a number of folds or resamples that says nothing."""
+    """Raise BadInput for an invalid number of folds or resamples."""
     for name, value in (("folds", folds), ("resamples", resamples)):
         if value < 0 or value == 1:
-            raise BadInput(name, value, "must be 0 (leave it out) or at least 2")
+            raise BadInput(name, value, "must be 0 (disabled) or at least 2")
 
 
-# --- what is given -----------------------------------------------------------------------------
+# --- input checks ------------------------------------------------------------------------------
 
 
 def _check_scores(name: str, given: npt.ArrayLike) -> Floats:
@@ -248,7 +266,7 @@ def _check_alike(given: Mapping[str, Floats]) -> None:
         raise DataError("scores", sizes, "have unequal lengths; give one of each for every row")
     n = next(iter(sizes.values()))
     if n < FEWEST_ROWS:
-        raise DataError("scores", f"{n} rows", f"too few to fit four numbers to; give at least {FEWEST_ROWS}")
+        raise DataError("scores", f"{n} rows", f"too few to fit four numbers; give at least {FEWEST_ROWS}")
     for name, values in given.items():
         if values.min() == values.max():
             raise DataError(name, float(values[0]), f"is the same in all {n} rows, so nothing can be ranked by it")
@@ -262,7 +280,7 @@ def _verdicts(hard: npt.ArrayLike | None, data: FittingSet) -> Floats:
         raise DataError("hard", f"{verdicts.size} verdicts", f"there are {data.y.size} rows; give one verdict for each")
     bad = np.flatnonzero(~np.isin(verdicts, (0.0, 0.5, 1.0)))
     if bad.size:
-        raise DataError(f"hard[{bad[0]}]", float(verdicts[bad[0]]), "is no verdict; use 0, 0.5 or 1")
+        raise DataError(f"hard[{bad[0]}]", float(verdicts[bad[0]]), "is not a verdict; use 0, 0.5 or 1")
     return verdicts
 
 
@@ -282,5 +300,5 @@ def _or_none(rho: float) -> float | None:
 
 
 def _or_nan(rho: float | None) -> float:
-    assert rho is not None, "constant scores are refused"
+    assert rho is not None, "constant scores are rejected"
     return rho

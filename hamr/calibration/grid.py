@@ -1,17 +1,17 @@
-"""Every cascade of a fine grid at once, approximately: the first half of calibration's search (Eq. 5).
+"""Approximate rho of every cascade on a fine grid: the first stage of the calibration search (Eq. 5).
 
-Legend: T cuts of S_R, W weights, B bins of R. A cut k says how many rows lie before it in the order of S_R;
-cuts (a, b), a <= b, make the bands below (before a), inside and above (from b on).
+Notation: T cuts of S_R, W weights, B bins of R. A cut k is a number of rows in the order of S_R. Cuts (a, b), a <= b,
+define the bands below (before a), inside and above (from b on).
 
-Ranks are linear in counts. Put R into B bins, with f_i the share of rows in bin i and g_i the sum of their centred y
+Ranks are linear in counts. Divide R into B bins, with f_i the share of rows in bin i and g_i the sum of their centred y
 ranks. The middle rank of a bin is r_i = sum_{j<i} f_j + f_i / 2, the numerator of rho is sum_i r_i g_i, and the
-variance of the ranks, ties included, is (1 - sum_i f_i^3) / 12. Counts of a cascade fall apart into two terms, one of
-which knows only (a, w1) and the other only (b, w2):
+variance of the ranks, ties included, is (1 - sum_i f_i^3) / 12. The counts of a cascade are the sum of two terms, one
+of which depends only on (a, w1) and the other only on (b, w2):
 
     f = D(a, w1) + Q(b, w2)      D = rows before a, mixed with w1, less the same rows at S_R itself
                                  Q = rows from b on, mixed with w2, plus the rows before b at S_R itself
 
-so that both sums over all pairs of (a, w1) and (b, w2) are matrix products. What is approximate is the binning alone.
+so both sums over all pairs of (a, w1) and (b, w2) are matrix products. Only the binning is approximate.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ WEIGHT_STEPS = 100
 """Weights are multiples of 1 / WEIGHT_STEPS."""
 BINS = 256
 MOST_SAMPLED = 50_000
-"""Values that set the bins' borders; more would not move them."""
+"""Number of values that determine the bin edges. More would not change them."""
 _POOLED = (0.0, 0.0, 0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0, 1.0, 1.0)
-"""Weights whose mixes set the borders; a score alone counts more, since it is what every inside row has."""
+"""Weights whose mixes determine the edges. A score alone has more weight, since it is the reward of every inside
+row."""
 _FLAT = 1e-6
-"""Smallest share of the ranks' full variance at which a rho is taken seriously in single precision."""
+"""Smallest share of the full variance of the ranks at which rho is reliable in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Binned scores at every cut and weight, (T, W, B): `counts[k, w]` is the share of all rows that lie before cut k
-    and, mixed at weight w / WEIGHT_STEPS, in each bin; `sums[k, w]` holds their y ranks. The last weight is S_R."""
+    """Binned scores at every cut and weight, (T, W, B).
+
+    `counts[k, w]` is the share of all rows that lie before cut k and, mixed at weight w / WEIGHT_STEPS, in each bin.
+    `sums[k, w]` holds their y ranks. The last weight is S_R.
+    """
 
     counts: Singles
     sums: Singles
@@ -48,8 +52,8 @@ class Grid:
 
     @classmethod
     def build(cls, s_r: Floats, s_j: Floats, target: Target, before: Ints, cuts: Ints) -> Grid:
-        """`before[i]` is the number of rows with a lower S_R than row i; `cuts` are ascending numbers of rows, 0 and n
-        among them."""
+        """`before[i]` is the number of rows with a lower S_R than row i. `cuts` are ascending numbers of rows,
+        including 0 and n."""
         edges = _edges(s_r, s_j)
         bins, segments = edges.size + 1, cuts.size - 1
         rows = (np.searchsorted(cuts, before, side="right") - 1) * bins
@@ -65,8 +69,8 @@ class Grid:
         return cls(counts, sums, (target.norm / s_r.size) ** 2 / s_r.size)
 
     def best_of_every_pair(self, stride: int) -> Singles:
-        """For every pair of cuts (a, b) the best rho (T, T) over weights in steps of `stride`. -inf for a > b and where
-        R is constant."""
+        """Return the best rho (T, T) of every pair of cuts (a, b) over weights in steps of `stride`. -inf for a > b and
+        where R is constant."""
         every = slice(None), slice(None, None, stride)
         below, above = self._below(*every), self._above(*every)
         cuts, weights = below.own.shape
@@ -77,7 +81,7 @@ class Grid:
         return best
 
     def weights_of_pair(self, a: int, b: int) -> Singles:
-        """rho over all weights, (w1, w2), at one pair of cuts."""
+        """Return rho over all weights, (w1, w2), at one pair of cuts."""
         every = slice(None)
         return self._rho(self._below(slice(a, a + 1), every), self._above(slice(b, b + 1), every))
 
@@ -87,13 +91,13 @@ class Grid:
         return _Term.of(self.counts[cuts, steps] - plain_counts, self.sums[cuts, steps] - plain_sums)
 
     def _above(self, cuts: slice, steps: slice) -> _Term:
-        """Q of the cuts and weights, laid out against D."""
+        """Q of the cuts and weights, arranged for the product with D."""
         counts = self.counts[-1:, steps] - self.counts[cuts, steps] + self.counts[cuts, -1:]
         sums = self.sums[-1:, steps] - self.sums[cuts, steps] + self.sums[cuts, -1:]
         return _Term.of(counts, sums, mirrored=True)
 
     def _rho(self, below: _Term, above: _Term) -> Singles:
-        """(rows of `below`, rows of `above`), each flattened."""
+        """Return rho, (rows of `below`, rows of `above`), each flattened."""
         together = below.first @ above.first.T + below.own.reshape(-1, 1) + above.own.reshape(1, -1)
         cubes = 3.0 * (below.second @ above.second.T) + below.cubes.reshape(-1, 1) + above.cubes.reshape(1, -1)
         variance = 1.0 - cubes
@@ -106,7 +110,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """D or Q at (T, W): the vectors that the two products are made of, (T, W, 2B), and what it adds alone, (T, W)."""
+    """D or Q at (T, W): the factors of the two products, (T, W, 2B), and its own contribution, (T, W)."""
 
     products: Singles
     powers: Singles
@@ -141,10 +145,11 @@ class _Term:
 
 
 def _edges(s_r: Floats, s_j: Floats) -> Floats:
-    """Borders of the bins: quantiles of what R can be, so that scores heaped at 0 or 1 are told apart too.
+    """Return the bin edges: quantiles of the possible values of R, so that scores clustered at 0 or 1 are separated
+    too.
 
-    The scores themselves and mixes of all weights take part; where they have few distinct values each is a border, and
-    nothing but ties shares a bin.
+    The scores and mixes of all weights are used. If they have few distinct values, each is an edge, and only ties share
+    a bin.
     """
     step = max(1, s_r.size * len(_POOLED) // MOST_SAMPLED)
     pool = np.concatenate([(w * s_r + (1.0 - w) * s_j)[i % step :: step] for i, w in enumerate(_POOLED)])

@@ -1,4 +1,4 @@
-"""Spearman's rank correlation with average ranks for ties, and how far a resampled fitting set would move it."""
+"""Spearman's rank correlation with average ranks for ties, and its bootstrap interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Ranks from 1; equal values share the mean of their ranks.
+    """Return ranks from 1. Equal values share the mean of their ranks.
 
     >>> average_ranks(np.array([0.3, 0.1, 0.3])).tolist()
     [2.5, 1.0, 2.5]
@@ -26,7 +26,7 @@ def average_ranks(values: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What a correlation is taken with: the centred average ranks of y, and the root of their sum of squares."""
+    """Fixed side of a correlation: the centred average ranks of y, and the root of their sum of squares."""
 
     centred: Floats
     norm: float
@@ -37,7 +37,7 @@ class Target:
         return cls(centred, float(np.sqrt(centred @ centred)))
 
     def spearman(self, values: Floats) -> float:
-        """rho of `values` with y, in [-1, 1]; NaN where either is constant."""
+        """Return rho of `values` with y, in [-1, 1]. NaN if either is constant."""
         order, starts, sizes = _sort_with_ties(values)
         middles = _middles(starts, sizes) - (values.size + 1) / 2
         spread = float(sizes @ middles**2)
@@ -48,16 +48,18 @@ class Target:
 
 
 def spearman(values: Floats, y: Floats) -> float:
-    """rho of two equally long arrays: Pearson's correlation of their average ranks; NaN where one is constant."""
+    """Return rho of two arrays of equal length: Pearson's correlation of their average ranks. NaN if one is
+    constant."""
     return Target.of(y).spearman(values)
 
 
 def bootstrap_interval(
     values: Floats, y: Floats, *, resamples: int, level: float, seed: int
 ) -> tuple[float, float] | None:
-    """Percentile interval of rho over `resamples` draws of the rows with replacement; `values` are not fitted anew.
+    """Return the percentile interval of rho over `resamples` draws of the rows with replacement. `values` are not
+    refitted.
 
-    None where fewer than two draws have a rho (a draw of few rows can be constant).
+    None if fewer than two draws have a rho (a draw of few rows can be constant).
     """
     rng = np.random.default_rng(seed)
     found = []
@@ -65,7 +67,7 @@ def bootstrap_interval(
     ranked_y, groups_y = np.unique(y, return_inverse=True)
     for _ in range(resamples):
         drawn = rng.integers(values.size, size=values.size)
-        # Of a draw only the counts matter: ranks follow from them without sorting anew.
+        # Only the counts of a draw matter: ranks follow from them without another sort.
         x_groups, y_groups = groups_x[drawn], groups_y[drawn]
         x = _centred_middles(np.bincount(x_groups, minlength=ranked.size))[x_groups]
         target = _centred_middles(np.bincount(y_groups, minlength=ranked_y.size))[y_groups]
@@ -84,7 +86,7 @@ def _centred_middles(sizes: Ints) -> Floats:
 
 
 def _sort_with_ties(values: Floats) -> tuple[Ints, Ints, Ints]:
-    """(the order that sorts, where in it each group of equal values starts, how large each is)."""
+    """Return (sort order, start of each group of equal values in it, size of each group)."""
     order = np.argsort(values)
     sorted_values = values[order]
     fresh = np.ones(values.size + 1, dtype=bool)

@@ -1,7 +1,7 @@
-"""Which cascades to look at exactly: the second half of calibration's search (Eq. 5).
+"""Selection of the cascades to evaluate exactly: the second stage of the calibration search (Eq. 5).
 
-The grid gives every cascade's rho approximately; here the promising ones, over the whole range of judge calls, are
-sorted and ranked exactly, and the best of them are followed uphill in steps of one cut and one hundredth.
+The grid gives the approximate rho of every cascade. The promising ones, over the whole range of judge calls, are then
+sorted and ranked exactly. Hill climbing from the best ones follows in steps of one cut and one hundredth.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ Candidate: TypeAlias = tuple[int, int, int, int]
 
 MOST_CUTS = 200
 SAME = 1e-9
-"""Correlations closer than this count as equal; fewer judge calls then win."""
+"""Correlations closer than this count as equal. Fewer judge calls then win."""
 _COARSE = 5
 _PER_SHARE = 4
 _FEWEST_CHOICES, _MOST_CHOICES, _ROWS_RANKED = 1, 16, 20_000
-"""How many weights of a pair of cuts are ranked exactly: more where rows are few, as the ranking is then rough and
-cheap."""
+"""Number of weights ranked exactly for a pair of cuts. Higher with few rows, where ranking is less precise and
+cheaper."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CascadePoint:
-    """A cascade with what it does on the fitting set: rho (NaN where R is constant) and the share of rows for which
-    the judge is asked."""
+    """A cascade with its rho (NaN if R is constant) and its share of judged rows on the fitting set."""
 
     cascade: Cascade
     spearman: float
@@ -42,8 +41,11 @@ class CascadePoint:
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """How far the search goes. `pairs`: pairs of cuts looked at closely; `shares`: ranges of the escalated share of
-    which each gets a few more; `climbs`: starts, of `steps` evaluations each at most."""
+    """Extent of the search.
+
+    `pairs`: number of pairs of cuts evaluated closely. `shares`: number of ranges of the escalated share, each of which
+    gets a few more pairs. `climbs`: number of starts, with at most `steps` evaluations each.
+    """
 
     pairs: int = 96
     shares: int = 32
@@ -53,14 +55,14 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class FittingSet:
-    """Checked triples, and the cuts of S_R that the search tries: all that make a difference, or quantiles of them."""
+    """Validated triples, and the cuts of S_R that the search tries: all distinct ones, or quantiles of them."""
 
     s_r: Floats
     s_j: Floats
     y: Floats
     most_cuts: int = MOST_CUTS
     also: tuple[Cascade, ...] = ()
-    """Cascades whose own cuts are among those tried."""
+    """Cascades whose cuts are always among those tried."""
 
     @cached_property
     def target(self) -> Target:
@@ -68,19 +70,19 @@ class FittingSet:
 
     @cached_property
     def _distinct(self) -> tuple[Floats, Ints, Ints]:
-        """(distinct S_R, rows before each of them and n, which of them each row has)"""
+        """(distinct S_R, rows before each of them and n, index of the distinct value of each row)"""
         values, which, sizes = np.unique(self.s_r, return_inverse=True, return_counts=True)
         return values, np.concatenate([[0], np.cumsum(sizes)]), which
 
     @cached_property
     def places(self) -> Ints:
-        """The cuts, as numbers of distinct scores that lie before them: 0 and all of them among these."""
+        """Cuts, as numbers of distinct scores before them, including 0 and the total."""
         values, rows, _ = self._distinct
         m = values.size
         if m <= self.most_cuts:
             chosen = np.arange(m + 1)
         else:
-            # A heap of equal scores counts as one step: it is one cut, and would else swallow those of many others.
+            # A cluster of equal scores counts as one step: it is one cut, and would otherwise displace many others.
             steps = np.cumsum(np.minimum(np.diff(rows), self.s_r.size / self.most_cuts))
             chosen = np.searchsorted(steps, np.linspace(0, steps[-1], self.most_cuts))
         own = [np.searchsorted(values, c.tau_a, side="left") for c in self.also]
@@ -89,29 +91,33 @@ class FittingSet:
 
     @cached_property
     def rows(self) -> Ints:
-        """Rows before each cut."""
+        """Number of rows before each cut."""
         return self._distinct[1][self.places]
 
     @cached_property
     def before(self) -> Ints:
-        """For every row the number of rows with a lower S_R."""
+        """Number of rows with a lower S_R, for every row."""
         _, rows, which = self._distinct
         return rows[which]
 
     @cached_property
-    def escalated(self) -> Floats:
+    def escalated_share(self) -> Floats:
         """Share of rows outside the interval, (cut a, cut b)."""
         return (self.rows[:, None] + self.s_r.size - self.rows[None, :]) / self.s_r.size
 
     def cuts_of(self, cascade: Cascade) -> tuple[int, int]:
-        """The cuts that a cascade's interval makes. Only of one in `also` are they sure to be among those tried."""
+        """Return the cuts of the interval of a cascade. They are certain to be among those tried only for a cascade in
+        `also`."""
         first = np.searchsorted(self._distinct[0], cascade.tau_a, side="left")
         last = np.searchsorted(self._distinct[0], cascade.tau_b, side="right")
         return int(np.searchsorted(self.places, first)), int(np.searchsorted(self.places, last))
 
     def taus(self, a: int, b: int) -> tuple[float, float] | None:
-        """An interval that makes these bands, between the scores where there is room, else exactly at one (both ends
-        are inside). None if no interval does: an empty one needs a number between two scores."""
+        """Return an interval with these bands: between the scores if possible, else exactly at one (both ends are
+        inside).
+
+        None if no interval has them: an empty one needs a number between two scores.
+        """
         values = self._distinct[0]
         first, last = int(self.places[a]), int(self.places[b])
         if first == last:
@@ -122,7 +128,7 @@ class FittingSet:
         return float(values[first]) if low is None else low, float(values[last - 1]) if high is None else high
 
     def _between(self, place: int) -> float | None:
-        """A short number between the last score before the cut and the first after it."""
+        """Return a short number between the last score before the cut and the first after it."""
         values = self._distinct[0]
         low = float(values[place - 1]) if place else 0.0
         high = float(values[place]) if place < values.size else 1.0
@@ -131,11 +137,11 @@ class FittingSet:
         inside = next(found, middle if low < middle < high else None)
         if inside is not None or low == high:
             return inside
-        # Beyond the outermost scores the end of the scale itself will do.
+        # Beyond the outermost scores, use the end of the scale.
         return 0.0 if place == 0 else 1.0 if place == values.size else None
 
     def evaluate(self, cascade: Cascade) -> CascadePoint:
-        """The cascade's exact rho and share of judge calls."""
+        """Return the exact rho and share of judge calls of the cascade."""
         asked = (self.s_r < cascade.tau_a) | (self.s_r > cascade.tau_b)
         return CascadePoint(
             cascade=cascade,
@@ -145,7 +151,7 @@ class FittingSet:
 
 
 def mix_scores(cascade: Cascade, s_r: Floats, s_j: Floats) -> Floats:
-    """R of every row (Eq. 4): the numbers of `Cascade.mix`, to the last bit."""
+    """Return R of every row (Eq. 4), bitwise equal to `Cascade.mix`."""
     below, above = s_r < cascade.tau_a, s_r > cascade.tau_b
     weight = np.where(below, cascade.w1, cascade.w2)
     return np.where(below | above, weight * s_r + (1.0 - weight) * s_j, s_r)
@@ -159,7 +165,7 @@ class _Exact:
     known: dict[Candidate, CascadePoint | None] = field(default_factory=dict)
 
     def point(self, candidate: Candidate) -> CascadePoint | None:
-        """None for a candidate that no interval makes or whose R is constant."""
+        """Return None for a candidate without an interval or with a constant R."""
         candidate = self._plain(candidate)
         if candidate not in self.known:
             a, b, w1, w2 = candidate
@@ -171,7 +177,8 @@ class _Exact:
         return self.known[candidate]
 
     def _plain(self, candidate: Candidate) -> Candidate:
-        """The weight of an empty band changes nothing here; it takes the other's, or trusts the reranker."""
+        """Return the canonical candidate. The weight of an empty band has no effect: use the other's, or trust the
+        reranker."""
         a, b, w1, w2 = candidate
         last = self.data.places.size - 1
         if a == 0:
@@ -180,9 +187,12 @@ class _Exact:
 
 
 def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[CascadePoint]:
-    """Points of interest, exact, in no order: the best that ask the judge for at most `most_escalated` of the rows
-    first of all, and good ones at every other share. Trusting either scorer alone is always among them, where some
-    interval says so, and so is every cascade of `data.also`, up to numbers that make the same bands."""
+    """Return exact points of interest, unordered.
+
+    They contain the best points that judge at most `most_escalated` of the rows, and good points at every other share.
+    Each scorer alone is always included if some interval has it, and so is every cascade of `data.also`, up to numbers
+    with the same bands.
+    """
     grid = Grid.build(data.s_r, data.s_j, data.target, data.before, data.rows)
     best = grid.best_of_every_pair(_COARSE)
     for cut in range(data.places.size):
@@ -193,9 +203,9 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Casc
         exact.point(candidate)
     last = data.places.size - 1
     choices = min(_MOST_CHOICES, max(_FEWEST_CHOICES, _ROWS_RANKED // data.y.size))
-    for a, b in _promising(best, data.escalated, effort, most_escalated):
+    for a, b in _promising(best, data.escalated_share, effort, most_escalated):
         fine = grid.weights_of_pair(a, b)
-        # The weight of an empty band makes no difference: one will do.
+        # The weight of an empty band has no effect: one is enough.
         fine = fine[: 1 if a == 0 else None, : 1 if b == last else None]
         most = min(choices, fine.size)
         for at in np.argpartition(fine.ravel(), -most)[-most:]:
@@ -210,7 +220,8 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Casc
 
 
 def frontier(points: Iterable[CascadePoint]) -> tuple[CascadePoint, ...]:
-    """The points that no other beats at the same or a lower share of judge calls: both figures rise along them."""
+    """Return the points that no other beats at the same or a lower share of judge calls. Both values increase along
+    them."""
     kept: list[CascadePoint] = []
     for point in sorted(points, key=lambda p: (p.escalated_frac, -p.spearman)):
         if not kept or point.spearman > kept[-1].spearman + SAME:
@@ -229,7 +240,7 @@ def _named_candidates(data: FittingSet) -> Iterator[Candidate]:
 
 
 def _promising(best: np.ndarray, escalated: Floats, effort: Effort, most_escalated: float) -> Iterator[tuple[int, int]]:
-    """Pairs of cuts: the best that may be had, then the best of every range of the escalated share."""
+    """Yield pairs of cuts: the best affordable ones, then the best of every range of the escalated share."""
     order = np.argsort(-best, axis=None)
     order = order[: np.count_nonzero(np.isfinite(best))]
     shares = escalated.ravel()[order]
@@ -241,7 +252,7 @@ def _promising(best: np.ndarray, escalated: Floats, effort: Effort, most_escalat
 
 
 def _climb(exact: _Exact, start: Candidate, steps: int, most_escalated: float) -> None:
-    """Goes to the first better neighbour until there is none; every point on the way stays known."""
+    """Move to the first better neighbour until there is none. Every visited point is cached."""
     here, at = start, exact.point(start)
     moves = [(i, by) for by in (1, -1) for i in range(4)]
     left = steps

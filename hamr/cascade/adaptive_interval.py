@@ -1,17 +1,18 @@
-"""Which trust interval deserves its name: the adaptive cascade, which the first paper leaves to future work.
+"""Adaptive cascade: selection of the trust interval during training.
 
-Eq. 5 fits (tau_a, tau_b, w1, w2) to a teacher on held-out replies, once, before training. During a run there is no
-teacher; the best that there is is the judge's soft score S_J. Weights fitted to it would mean nothing: where Eq. 4
-mixes, the mix that agrees most with S_J is S_J alone. What the judge can say is where it is not needed, so the interval
-moves and the weights stay. The paper is silent on the criterion; hamr has two (`measure`), each with a limit:
+The first paper leaves the adaptive cascade to future work. Eq. 5 fits (tau_a, tau_b, w1, w2) to a teacher on held-out
+replies, once, before training. There is no teacher during a run; the best available signal is the soft score S_J of the
+judge. Weights cannot be fitted to it: where Eq. 4 mixes, the mix that agrees most with S_J is S_J alone. The judge can
+show where it is not needed, so the interval moves and the weights stay fixed. The paper does not give a criterion. hamr
+has two (`measure`), each with a limit:
 
     gap     mean |S_R - S_J| of the replies in [tau_a, tau_b]                          at most `limit`
-    rank    Spearman's rho( R_theta(S_R, S_J), S_J ) of all replies that were heard    at least `limit`
+    rank    Spearman's rho( R_theta(S_R, S_J), S_J ) of all judged replies             at least `limit`
 
-The gap is the default: a reward from inside the interval stands beside those from outside, which lean on S_J, so that
-an offset between the scorers moves a reply among its siblings although it ranks nobody falsely within the interval.
-Among the intervals that keep the limit, the one that asks the judge least is taken. Without a limit of the user's own
-it is what the starting interval has at first: the fast pass is to stay as trustworthy as it was when it was calibrated.
+The gap is the default. Rewards inside the interval are compared with rewards outside, which follow S_J. An offset
+between the scorers therefore changes the rank of a reply among its siblings, even if the order within the interval is
+correct. Among the intervals within the limit, the one with the fewest judge calls is selected. The default limit is the
+initial value of the starting interval: the fast pass stays as reliable as at calibration.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ Ends = tuple[float, float]
 Measure = Literal["gap", "rank"]
 
 FEWEST = 20
-"""Replies inside an interval that the judge was heard about, before its gap is believed."""
+"""Minimum number of judged replies inside an interval for its gap to be used."""
 SAVED = 0.01
-"""A share of judge calls too small to move for."""
+"""Smallest reduction of the share of judge calls that justifies a move."""
 GAINED = 0.005
-"""A loss (gap, or 1 - rho) too small to move for."""
+"""Smallest reduction of the loss (gap, or 1 - rho) that justifies a move."""
 _ENDS: dict[Measure, int] = {"gap": 32, "rank": 12}
-"""Candidates for each end: a rho takes a sort, a gap a lookup."""
+"""Candidates for each end. A rho requires a sort, a gap only a lookup."""
 
 
 def loss(evidence: ReplyWindow, ends: Floats, cascade: Cascade, measure: Measure) -> Floats:
-    """What each interval of `ends` (n, 2) loses: its gap, or 1 - rho under the weights of `cascade`.
+    """Return the loss of each interval of `ends` (n, 2): its gap, or 1 - rho under the weights of `cascade`.
 
-    Infinite where nothing can be said: fewer than FEWEST replies heard inside (gap), a constant score (rank).
+    The loss is infinite if it cannot be estimated: fewer than FEWEST judged replies inside (gap), a constant score
+    (rank).
     """
     heard = evidence.heard
     s_r, s_j, weight = evidence.s_r[heard], evidence.s_j[heard], evidence.weight[heard]
@@ -59,20 +61,21 @@ def loss(evidence: ReplyWindow, ends: Floats, cascade: Cascade, measure: Measure
 
 
 def weighted_spearman(x: Floats, y: Floats, weight: Floats) -> float:
-    """rho of x and y where row i counts `weight[i]` times, ties by their average rank; NaN where one is constant."""
+    """Return rho of x and y with row weights `weight` and average ranks for ties. NaN if one is constant."""
     return _correlation(_centred_ranks(x, weight), _centred_ranks(y, weight), weight)
 
 
 def most_trusted(
     evidence: ReplyWindow, now: Ends, bounds: Bounds, *, cascade: Cascade, measure: Measure, limit: float
 ) -> Ends:
-    """The next interval on the way to the one with fewest judge calls whose loss is at most `limit`.
+    """Return the next interval on the way to the one with the fewest judge calls whose loss is at most `limit`.
 
-    Where none keeps the limit, the one that loses least. Does not move for less than SAVED, nor to an interval that
-    both breaks the limit and loses more than the present one; nothing known, nothing moved.
+    If no interval is within the limit, the target is the interval with the smallest loss. The interval does not move
+    for less than SAVED, nor to an interval that exceeds both the limit and the present loss. It also stays if no loss
+    is known.
     """
     pairs = candidates(evidence, now, bounds, _ENDS[measure])
-    lost, share = loss(evidence, pairs, cascade, measure), evidence.escalated(pairs[:, 0], pairs[:, 1])
+    lost, share = loss(evidence, pairs, cascade, measure), evidence.escalated_share(pairs[:, 0], pairs[:, 1])
     kept = lost <= limit
     if kept.any():
         fewest = share[kept].min()
@@ -86,20 +89,20 @@ def most_trusted(
         return step
     near = np.abs(pairs - now).max(axis=1) <= bounds.max_move
     if kept[0]:
-        # A ridge on the way: what is trusted is not given up for it.
+        # The way leads through a larger loss. Keep an interval within the limit.
         return _least(pairs, np.where(near & kept & (share < share[0] - SAVED), share, np.inf), now)
     return _least(pairs, np.where(near & (lost < lost[0]), lost, np.inf), now)
 
 
 def candidates(evidence: ReplyWindow, now: Ends, bounds: Bounds, most: int) -> Floats:
-    """Intervals within bounds, (n, 2), `now` first: ends at scores that have been seen, `most` of each, and as they
-    are."""
+    """Return candidate intervals within bounds, (n, 2), `now` first. Ends are at most `most` observed scores each, and
+    the present ones."""
     ends = []
     for end, scores in enumerate((evidence.low, evidence.high)):
         least, highest = bounds.limits(end)
         seen = np.unique(scores[(scores >= least) & (scores <= highest)])
         if seen.size > most:
-            # By distinct values, not by replies: a heap at 1.0 is one candidate.
+            # Select by distinct values, not by replies: many replies at 1.0 are one candidate.
             seen = seen[np.linspace(0, seen.size - 1, most).round().astype(int)]
         ends.append(np.concatenate([[now[end]], seen, [least, highest]]))
     pairs = np.array(np.meshgrid(*ends, indexing="ij")).reshape(2, -1).T
@@ -107,7 +110,7 @@ def candidates(evidence: ReplyWindow, now: Ends, bounds: Bounds, most: int) -> F
 
 
 def _least(pairs: Floats, lost: Floats, now: Ends) -> Ends:
-    """The interval that loses least, the nearest of those on a tie; `now` where nothing is known of any."""
+    """Return the interval with the smallest loss, the nearest on a tie. Return `now` if no loss is known."""
     best = lost.min()
     if not np.isfinite(best):
         return now
@@ -125,7 +128,7 @@ def _rank(s_r: Floats, s_j: Floats, ranks: Floats, weight: Floats, a: float, b: 
 
 
 def _correlation(x: Floats, y: Floats, weight: Floats) -> float:
-    """Pearson's of two centred columns; NaN where one is constant."""
+    """Pearson correlation of two centred columns. NaN if one is constant."""
     scale = float(weight @ x**2) * float(weight @ y**2)
     return float(weight @ (x * y)) / scale**0.5 if scale > 0.0 else float("nan")
 

@@ -1,15 +1,14 @@
-"""Auditing the fast pass: some replies that the judge was not asked about, or not about all of their references, are
-put to it all the same.
+"""Audits of the fast pass: judge a sample of the replies that the cascade did not fully judge.
 
-Where the judge is not asked, nobody knows what it would have said. Of these replies a share, drawn by hashes of their
-keys alone, is asked about: a fair sample, whose mean stands for all of them. Over all N replies of the cascade, H of
-them hidden in this way,
+The judge score of a reply is unknown if the cascade did not call the judge. A share of these replies, selected by a
+hash of their keys, is therefore judged for the record. It is a fair sample, so its mean estimates the mean of all of
+them. With N replies in the cascade, of which H are not fully judged,
 
     agreement gap = 1 / N * ( sum over fully judged replies |R - J| + H * mean over audited replies |R - J| ),
 
-where J is the highest S_J over a reply's references, estimates without bias how far the reward is from what a judge for
-everybody would have given. (A sum over the audited divided by their share would be unbiased too, but varies more, and
-sinks with every audit that fails.)
+where J is the highest S_J over the references of a reply. This is an unbiased estimate of the distance between the
+reward and the score of a judge that sees every reply. (The sum over the audited replies divided by their share is
+unbiased too, but it has a higher variance and decreases with every failed audit.)
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from statistics import fmean, variance
 from hamr.types import RewardRecord, SampleKey
 
 REPLIES, AUDITS = 2000, 400
-"""So many of the last replies and audits make the running figures."""
+"""Number of latest replies and audits in the running metrics."""
 FEWEST = 20
-"""Audits on either side of a comparison."""
+"""Minimum number of audits on each side of a comparison."""
 _CASCADED = ("below", "inside", "above", "skipped")
 
 
 def is_audited(key: SampleKey, frac: float) -> bool:
-    """Whether this response is audited: a fair draw of `frac` that follows from its key alone.
+    """Return True if this response is audited: a fair draw of `frac` that depends only on its key.
 
-    >>> drawn(SampleKey(run="r", step=1, prompt="p", sample=0), 0.0)
+    >>> is_audited(SampleKey(run="r", step=1, prompt="p", sample=0), 0.0)
     False
     """
     if frac <= 0.0:
@@ -45,15 +44,15 @@ def is_audited(key: SampleKey, frac: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reply:
-    """One reply of the cascade. `gap` is its reward's distance from the judge, None where that is not known. `hidden`:
-    the judge was not asked about all of it."""
+    """One reply of the cascade. `gap` is the distance of its reward from the judge score, None if unknown. `hidden`:
+    the judge did not score all of its references."""
 
     gap: float | None
     hidden: bool
 
     @classmethod
     def of(cls, record: RewardRecord) -> _Reply | None:
-        """None where Eq. 4 had no part in the reward, or gave none, or had to do without a judge that was away."""
+        """Return None if Eq. 4 was not used for the reward, gave no reward, or ran without an available judge."""
         reward = next((c.value for c in record.components if c.name == "consistency"), None)
         if record.band not in _CASCADED or not record.reference_scores or record.fallback is not None or reward is None:
             return None
@@ -65,20 +64,20 @@ class _Reply:
 
 
 class AuditWindow:
-    """Running figures over the last replies of a run."""
+    """Running metrics over the last replies of a run."""
 
     def __init__(self, *, replies: int = REPLIES, audits: int = AUDITS) -> None:
         self._replies: deque[_Reply] = deque(maxlen=replies)
         self._audits: deque[tuple[float, float]] = deque(maxlen=audits)
 
     def add(self, records: Iterable[RewardRecord]) -> dict[str, float]:
-        """Takes a step's records in and gives `audit/*`:
+        """Add the records of a step and return `audit/*`.
 
-        answered, failed: audits of this step. gap: the estimate above, as if those that failed were like the others.
-        Of the audited whose reward the reranker alone decided, inside_gap: mean S_R - S_J (above 0 the reranker is the
-        kinder one). disagree_frac: share whose S_J lies on the other side of one half. drift: standard errors between
-        the inside gaps of the newer half of the audits and of the older. A figure that has nothing to stand on is left
-        out.
+        answered, failed: audits of this step. gap: the estimate above, assuming that failed audits are like the others.
+        Of the audited replies whose reward the reranker alone decided, inside_gap: mean S_R - S_J (above 0: the
+        reranker is more lenient). disagree_frac: share whose S_J lies on the other side of one half. drift: difference
+        between the inside gaps of the newer and the older half of the audits, in standard errors. A metric without data
+        is omitted.
         """
         answered = failed = 0
         for record in records:
@@ -112,7 +111,7 @@ class AuditWindow:
 
 
 def drift(gaps: Sequence[float]) -> float | None:
-    """Welch's t of the newer half against the older; None where a half has fewer than FEWEST or nothing varies.
+    """Return Welch's t of the newer half against the older. None if a half has fewer than FEWEST or nothing varies.
 
     >>> drift([0.0, 0.1] * 20 + [0.5, 0.6] * 20) > 10
     True

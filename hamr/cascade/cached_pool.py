@@ -1,6 +1,6 @@
-"""Putting questions to one pool: each distinct question once, and never for longer than its deadline.
+"""Cached questions to one pool: each distinct question is sent once, bounded by its deadline.
 
-The samples of a group often say the same thing word for word; then they share one question and one answer.
+Samples of a group often contain identical replies. They share one question and one answer.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ Role = Literal["reranker", "judge"]
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """An answer, and whether it was asked for now (False: it was known, or a sibling was already asking)."""
+    """An answer, and whether it was requested now (False: it was cached, or a sibling had already requested it)."""
 
     answer: Answer
     asked: bool
 
 
 class CachedPool:
-    """One pool behind a small cache. Failures are not kept: the next identical question is asked afresh."""
+    """One pool behind a small cache. Failures are not cached: the next identical question is sent again."""
 
     def __init__(self, ask: Ask, *, deadline_s: float, cache_size: int = 4096) -> None:
-        """`deadline_s` bounds every question, `cache_size` the answers kept (the least recently used go first)."""
+        """`deadline_s` bounds each question. `cache_size` bounds the cached answers (least recently used evicted
+        first)."""
         self._ask, self._deadline_s, self._cache_size = ask, deadline_s, cache_size
         self._pending: dict[bytes, asyncio.Task[Answer]] = {}
         self._known: OrderedDict[bytes, Answer] = OrderedDict()
 
     async def ask(self, question: Question, *, until: float) -> Heard:
-        """The pool's answer, or one with a failure; waits until the event loop's time `until` at most.
+        """Return the answer of the pool, or one with a failure. Wait until the event loop time `until` at most.
 
-        An answer that was not asked for now carries its scorer but no time, tokens or cost: these stand in the
-        record of the response that asked, and sums over records stay true.
+        A shared answer names its scorer but has no time, tokens or cost. These are in the record of the response that
+        sent the question, so sums over records are correct.
         """
         key = _key(question)
         if key in self._known:
@@ -61,27 +62,27 @@ class CachedPool:
             task = self._pending[key] = asyncio.create_task(self._put(key, question))
         try:
             async with asyncio.timeout_at(until):
-                # Shielded: a sibling that waits for the same answer may have more time left.
+                # Shielded: a sibling that waits for the same answer may have a later deadline.
                 answer = await asyncio.shield(task)
         except TimeoutError:
             return Heard(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
         return Heard(answer=answer if first else _free(answer), asked=first)
 
     def drop(self, question: Question) -> None:
-        """Forgets one answer: it came, and could not be read."""
+        """Drop a cached answer that could not be parsed."""
         self._known.pop(_key(question), None)
 
     def forget(self) -> None:
-        """Drops the known answers; to be called when the pool's model or prompt changes."""
+        """Clear the cache. Call it when the model or prompt of the pool changes."""
         self._known.clear()
 
     async def close(self) -> None:
-        """Cancels the questions that are still under way."""
+        """Cancel the pending questions."""
         tasks = list(self._pending.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # A task that was cancelled before its first step never came to take itself off.
+        # A task that is cancelled before its first step does not remove itself.
         self._pending.clear()
 
     async def _put(self, key: bytes, question: Question) -> Answer:
@@ -104,9 +105,9 @@ class CachedPool:
 
 
 def failure_of(role: Role, answer: Answer) -> Failure | None:
-    """The typed failure of an answer; None if it carries a score. A score outside [0, 1] is no score.
+    """Return the typed failure of an answer, or None if it has a score. A score outside [0, 1] is a failure.
 
-    A reranker has no reasoning to misread: an answer without a usable score means that it cannot serve.
+    A reranker has no reasoning to parse, so an answer without a usable score counts as unavailable.
     """
     kind, detail = answer.failure, answer.detail
     if kind is None:
@@ -121,14 +122,14 @@ def failure_of(role: Role, answer: Answer) -> Failure | None:
 
 
 def written_failure(answer: Answer) -> Failure | None:
-    """The typed failure of an answer to a question that brought its own prompt; None if it has a text."""
+    """Return the typed failure of a written answer, or None if it has a text."""
     if answer.failure is None and answer.text is not None:
         return None
     return failure_of("judge", replace(answer, failure=answer.failure or "unparsable"))
 
 
 def unpaid(call: ScorerCall) -> ScorerCall:
-    """A call as it stands in the records of those who share its answer: who, but no time, tokens or cost."""
+    """Return the call as recorded for responses that share its answer: the scorer, but no time, tokens or cost."""
     return replace(
         call, queue_s=0.0, service_s=0.0, prompt_tokens=0, output_tokens=0, attempts=0, cost=0.0, cached_tokens=0
     )
@@ -139,7 +140,8 @@ def _free(answer: Answer) -> Answer:
 
 
 def _key(question: Question) -> bytes:
-    """What makes two questions the same, in few bytes: thousands are remembered, some with a group's whole words."""
+    """Return a digest that identifies the question. Short, because thousands are kept and some questions hold a whole
+    group."""
     each = [sorted(entry.items()) for entry in question.each]
     messages = [sorted(message.items()) for message in question.messages]
     said = (question.prompt, sorted(question.variables.items()), each, messages, question.schema)

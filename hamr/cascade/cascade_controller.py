@@ -1,8 +1,8 @@
-"""The cascade of a run that moves it: what is in force, what has been seen, and what follows between two steps.
+"""Controller of a moving cascade: the cascade in force, the window of replies, and the update between steps.
 
-This stands on the driver's side and hands the cascade out with every response (`Steered`). The router keeps nothing of
-it: one that restarts, or is replaced, scores with what comes with the response, never with the starting values; and all
-responses of a step are scored by the same cascade.
+It runs on the driver and sends the cascade with every response (`Steered`). The router keeps no copy: a restarted or
+replaced router uses the cascade of the request, never the starting values. All responses of a step are scored by the
+same cascade.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
 class Steering:
-    """Adaptive trust, a budget, or both, over a window of the run's own replies."""
+    """Adaptive interval, judge budget, or both, over a window of the replies of the run."""
 
     def __init__(self, config: ConsistencyConfig) -> None:
         self._config = config
@@ -40,15 +40,15 @@ class Steering:
         self._below: float | None = None
 
     def step_ended(self, records: Sequence[RewardRecord]) -> dict[str, float]:
-        """Takes a step's records in, moves the interval, and gives `cascade/*` of the step that has ended:
+        """Add the records of a step, move the interval, and return `cascade/*` of the finished step.
 
-        tau_a, tau_b: what its responses were scored by; window: replies that count; judge_frac: the share of them that
-        this interval sends to the judge, audits included; loss: gap or 1 - rho of the interval (with `adaptive`); next
-        to them `moved`, how far the interval goes now (the farther of its ends). Nothing where nothing can move.
+        tau_a, tau_b: the interval that scored its responses. window: replies in the window. judge_frac: the share of
+        them that this interval sends to the judge, audits included. loss: gap or 1 - rho of the interval (with
+        `adaptive`). moved: the larger move of the two ends for the next step. Empty if the cascade is fixed.
         """
         if not self._moves:
             return {}
-        # In the order of their keys: that of arrival is luck, and a resumed run is to move alike.
+        # Sort by key: the arrival order is random, and a resumed run must move in the same way.
         ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
         found = (Seen.of(record, self._config.audit_frac) for record in ordered)
         self._seen.extend(row for row in found if row is not None)
@@ -60,7 +60,7 @@ class Steering:
         return {**figures, **known, "cascade/moved": moved}
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: JSON that `restore` takes."""
+        """Return the JSON state for a checkpoint, as accepted by `restore`."""
         return {
             "tau_a": self.cascade.tau_a,
             "tau_b": self.cascade.tau_b,
@@ -70,7 +70,7 @@ class Steering:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Goes on from a checkpoint; one from before there was anything to move has none."""
+        """Restore the state of a checkpoint. A checkpoint without a moving cascade has none."""
         if not state or not self._moves:
             return
         self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
@@ -84,7 +84,7 @@ class Steering:
             return now, {}
         evidence = ReplyWindow.of(tuple(self._seen))
         ends = ReplyWindow.ends(now)
-        outside = float(evidence.escalated(ends[:, 0], ends[:, 1])[0])
+        outside = float(evidence.escalated_share(ends[:, 0], ends[:, 1])[0])
         known = {"cascade/judge_frac": outside + (1.0 - outside) * self._config.audit_frac}
         heard = int(evidence.heard.sum())
         if self._adaptive is not None:
@@ -106,7 +106,7 @@ class Steering:
             elif "cascade/loss" in known:
                 self._limit = known["cascade/loss"]
             else:
-                return now  # nobody has been heard inside yet
+                return now  # no judged reply inside the interval yet
         return most_trusted(evidence, now, self._bounds, cascade=self.cascade, measure=measure, limit=self._limit)
 
     def _within_budget(self, evidence: ReplyWindow, now: Ends) -> Ends:
@@ -125,7 +125,7 @@ class Steering:
 
 
 class Asked(Protocol):
-    """A router as the driver sees it."""
+    """Router interface used by the driver."""
 
     async def score(
         self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
@@ -133,7 +133,7 @@ class Asked(Protocol):
 
 
 class Steered:
-    """protocols.Rewarder for training: each response with the cascade in force; the records say how it moves next."""
+    """protocols.Rewarder for training: scores each response with the cascade in force and collects the records."""
 
     def __init__(self, router: Asked, steering: Steering) -> None:
         self._router, self._steering = router, steering
@@ -141,18 +141,18 @@ class Steered:
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._router.score(sample, rollout, cascade=self._steering.cascade)
-        self._records[record.key] = record  # a response that is scored again counts once
+        self._records[record.key] = record  # a rescored response counts once
         return record
 
     def step_ended(self) -> dict[str, float]:
-        """The step's responses are all scored: `Steering.step_ended` with their records."""
+        """Pass the records of the finished step to `Steering.step_ended`. Call it when all its responses are scored."""
         records, self._records = list(self._records.values()), {}
         return self._steering.step_ended(records)
 
 
 class Unsteered:
-    """protocols.Rewarder for evaluations: the configured cascade and a judge for all whom it wants judged, so that
-    figures before, during and after training can be compared."""
+    """protocols.Rewarder for evaluations: the configured cascade without group-aware skipping, so that metrics before,
+    during and after training are comparable."""
 
     def __init__(self, router: Asked) -> None:
         self._router = router

@@ -1,8 +1,9 @@
-"""From what the scorers said of one reply against each reference to one outcome. Pure; the router and the
-replay of a ledger both call it, so a recorded reward comes out the same again.
+"""Combine the scores of one reply against each reference into one outcome.
 
-One reply may have several reference replies. The paper rewards against one; like its evaluation metric (Eq. 1),
-hamr takes the maximum over the references: a reply is as good as its best agreement with something acceptable.
+Pure functions. The router and the replay of a ledger both use them, so a recorded reward is reproduced exactly.
+
+One reply may have several reference replies. The paper rewards against one. Like its evaluation metric (Eq. 1), hamr
+takes the maximum over the references: the best agreement with any acceptable reply.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from hamr.rewards.verdict import hard_score
 from hamr.types import Band, Failure, Fallback, JudgeTimeout, JudgeUnavailable, Outcome, ReferenceScore, Scored
 
 AWAY = (JudgeTimeout, JudgeUnavailable)
-"""Failures that say nothing about the response, only about the judge."""
+"""Failures of the judge that are independent of the response."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """The outcome, and the reference that decided it: the winner, or the one whose failure could not be ignored.
-    `fallback`: a judge that was away mattered for the outcome, and the reranker stood in for it."""
+    """The outcome and its decisive reference: the one with the maximum, or the one whose failure could not be ignored.
+
+    `fallback`: the failure of an unavailable judge affected the outcome, so the reranker score replaced it.
+    """
 
     outcome: Outcome
     band: Band
@@ -32,10 +35,10 @@ class Consistency:
 
 
 def to_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tuple[int, ...]:
-    """The references (their indices) that the judge has to speak about, given what the reranker said.
+    """Return the indices of the references that the judge must score, given the reranker scores.
 
-    `hybrid`: those outside the trust interval, and of these only the `judge_best_k` that the reranker likes best
-    (earlier reference first on a tie). The judge-only modes: all. `reranker`: none.
+    `hybrid`: those outside the trust interval, limited to the `judge_best_k` with the highest reranker scores (the
+    earlier reference on a tie). The judge-only modes: all. `reranker`: none.
     """
     if config.mode == "reranker":
         return ()
@@ -50,19 +53,20 @@ def to_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tup
 def combine(
     scores: Sequence[ReferenceScore], config: ConsistencyConfig, failures: Mapping[int, Failure]
 ) -> Consistency:
-    """Each reference through the cascade, then the maximum over the references.
+    """Apply the cascade to each reference, then take the maximum over the references.
 
-    Where a scorer failed for a reference (`failures`: index -> failure), the maximum over the others is still the
-    true one if it reaches what the failed one could have had at most; otherwise the failure is the outcome, the
-    first such in the order of the references. References outside the interval that `judge_best_k` spares the judge
-    have no R and take no part.
+    If a scorer failed for a reference (`failures`: index -> failure), the maximum over the others is still exact if it
+    reaches the highest possible value of the failed one. Otherwise the outcome is the first such failure in the order
+    of the references. References outside the interval that `judge_best_k` excludes have no R and are ignored.
 
-    With `fallback: reranker`, a failure that would be the outcome is turned into a number where the judge was away
-    (timed out or unavailable) and S_R is known: R = S_R for every such reference, as in Eq. 4 under a trust interval
-    of [0, 1]. Not w S_R, which is Eq. 4 with the judge's 0, and a failure is never 0. A judge that was there and could
-    not be read stays a failure: a policy could learn to write what no judge can read, and this would pay for it.
+    With `fallback: reranker`, a failure is replaced by a number if the judge was unavailable or timed out and S_R is
+    known: R = S_R for each such reference, as in Eq. 4 with a trust interval of [0, 1]. It is not w S_R, which is Eq. 4
+    with a judge score of 0; a failure is never 0. An unparseable judge answer stays a failure: otherwise a policy could
+    learn to write text that breaks the judge and be rewarded for it.
 
-    Raises MissingScore if a needed score is absent and no failure explains it; ValueError for no scores at all.
+    Raises:
+        MissingScore: A required score is absent and no failure explains it.
+        ValueError: There are no scores.
     """
     if not scores:
         raise ValueError("no reference was scored")
@@ -97,12 +101,12 @@ def _combine(
                     f"reference {score.reference} lacks a score that mode={config.mode!r} needs: {score}"
                 )
             return Consistency(outcome=failure, band=_band(score, config, cascade), decisive=score)
-    assert best is not None, "a reference is scored, open, or spared beside a judged one"
+    assert best is not None, "each reference is scored, open, or excluded next to a judged one"
     return Consistency(outcome=Scored(value=best[0]), band=_band(best[1], config, cascade), decisive=best[1])
 
 
 def _value(score: ReferenceScore, config: ConsistencyConfig, cascade: Cascade) -> tuple[float | None, float]:
-    """(R of one reference or None, the most that R could be)."""
+    """Return (R of one reference or None, highest possible R)."""
     if config.mode == "reranker":
         return score.s_r, 1.0
     if config.mode == "soft_judge":

@@ -1,4 +1,4 @@
-"""What the scorers say about one reply: the questions, all references at once, and the finding."""
+"""Consistency scorer of one reply: sends the questions for all references concurrently and combines the answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hamr.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistencyResult:
-    """The consistency component of one response, and how it came about. `escalated`: the judge was asked."""
+    """Consistency component of one response, with its scores and calls. `escalated`: the judge was called."""
 
     outcome: Outcome
     band: Band = "none"
@@ -47,7 +47,7 @@ class ConsistencyResult:
 
 
 class ConsistencyScorer:
-    """The questions about one reply, and what has come back so far. Used once."""
+    """Questions about one reply and the answers so far. Single use."""
 
     def __init__(
         self,
@@ -70,10 +70,12 @@ class ConsistencyScorer:
     async def run(
         self, references: Sequence[int], *, audited: bool = False, gate: GroupBarrier | None = None
     ) -> ConsistencyResult:
-        """Asks about the reply references with these indices (at least one) and takes the best.
+        """Score the reply against the references with these indices (at least one) and take the maximum.
 
-        `audited`: where the judge was not asked about all of them, it is heard about the others too, for the record.
-        `gate`: the group has a say in whether the judge is asked.
+        Args:
+            references: Indices of the references.
+            audited: If the judge did not score all references, also score the others for the record.
+            gate: Barrier at which the group decides whether the judge is called.
         """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
         if self._config.mode == "hybrid" and self._config.judge_best_k is None and gate is None:
@@ -118,7 +120,7 @@ class ConsistencyScorer:
 
     async def _rerank_then_judge(self, index: int) -> None:
         await self._rerank(index)
-        # A reference on its own: the judge starts while the reranker still reads the others.
+        # References are independent: the judge starts while the reranker still scores the others.
         if to_judge((self._scores[index],), self._config):
             await self._judge(index)
 
@@ -142,15 +144,15 @@ class ConsistencyScorer:
         self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label)
 
     def _unheard(self, answer: Answer) -> Failure | None:
-        """Why a judge's answer has no score of the mode's kind; None if it has."""
+        """Return the failure if the judge's answer has no score that the mode needs, else None."""
         if self._config.mode == "hard_judge" and answer.failure is None:
-            # Only the verdict counts here; endpoints without log-probabilities have no soft score.
+            # Only the verdict counts here. Endpoints without log-probabilities have no soft score.
             known = answer.verdict is not None and canonical_label(answer.verdict) is not None
             return None if known else JudgeUnparsable(detail=f"verdict={answer.verdict!r} is not a level")
         return failure_of("judge", answer)
 
     async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore) -> Audit | None:
-        """What the judge says of the references that it was not asked about; None where it has spoken about all."""
+        """Return the judge scores of the references that it has not scored. None if it has scored all."""
         unheard = [score.reference for score in scores if score.s_j is None]
         if self._config.mode != "hybrid" or not unheard:
             return None
@@ -165,7 +167,7 @@ class ConsistencyScorer:
         )
 
     async def _ask_judge(self, index: int, *, patient: bool = True) -> Answer:
-        """Asked again, with another draw of its reasoning, while its answer cannot be read."""
+        """Ask the judge. Retry with another sample of its reasoning while the answer is unparseable."""
         answer = await self._ask("judge", index, patient=patient)
         for attempt in range(1, 1 + self._config.max_reasks):
             if not isinstance(self._unheard(answer), JudgeUnparsable):
@@ -174,7 +176,7 @@ class ConsistencyScorer:
         return answer
 
     async def _ask(self, role: Role, index: int, *, patient: bool = True, attempt: int = 0) -> Answer:
-        """`patient`: the reward depends on it, so that `fallback: wait` waits for it; nobody waits for an audit."""
+        """Send one question. `patient`: the reward depends on it, so `fallback: wait` applies. False for audits."""
         if index not in self._questions:
             reference = self._sample.references[index].action
             assert isinstance(reference, Reply), "only reply references reach the scorers"
@@ -185,14 +187,14 @@ class ConsistencyScorer:
         heard = await ask(self._askers[role], question, until=self._until)
         if heard.answer.call is not None:
             self._calls.append((index, role, heard.answer.call))
-        if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+        if heard.answer.retry_in_s is None:  # a refused question was not sent
             self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
             self._metrics.reasks += attempt > 0 and heard.asked
         return heard.answer
 
 
 async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All at once; a single one without a task of its own, which would cost as much as all else that is done for it."""
+    """Await all concurrently. A single coroutine is awaited without a task, to avoid the overhead."""
     if len(asked) == 1:
         await asked[0]
     else:
@@ -200,7 +202,6 @@ async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def _order(item: tuple[int, Role, ScorerCall]) -> tuple[int, bool]:
-    """By reference, the reranker before the judge, a judge's tries in turn: whoever answers first, the order in which
-    they are asked."""
+    """Sort by reference, then reranker before judge, then attempt. Independent of the arrival order."""
     reference, role, _ = item
     return reference, role == "judge"

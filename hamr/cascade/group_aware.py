@@ -1,27 +1,28 @@
-"""Whom the judge may skip: the responses of a group about whom its word could change nothing that matters.
+"""Group-aware judging: select the responses of a group for which the judge's score cannot change a relevant result.
 
-A response that Eq. 4 wants judged has, before the judge has spoken, an interval for its total reward: with weight c of
-the consistency reward and the sum s of all other components,
+A response that Eq. 4 sends to the judge has an interval for its total reward before the judge is called. With weight c
+of the consistency reward and the sum s of all other components, the interval is
 
     s + c [ max_j low_j, max_j high_j ],   low_j, high_j = w S_R + (1 - w) S_J  at S_J = 0 and S_J = 1,
 
-j over its references (a reference inside the trust interval is the point S_R; the scores of several references are free
-of each other, so that every value in between can come about). All others are points. Let t be the totals if everybody
-is judged, and t' those if the responses of a set X are not and get the middle of their interval, the value whose
-largest error is smallest. X may be skipped if for all S_J of all unknowns
+where j runs over its references. A reference inside the trust interval is the point S_R. The scores of the references
+are independent, so every value in between is possible. All other responses are points. Let t be the totals if all are
+judged. Let t' be the totals if the responses of a set X are not judged and get the middle of their interval, which
+minimises the largest error. X may be skipped if for all S_J of all unknowns
 
     order   t_i - t_k >  tolerance  implies  t'_i > t'_k, and the same with t and t' exchanged, for every pair;
     signal  max t - min t > equal_within  if and only if  max t' - min t' > equal_within.
 
-So no two responses whose totals differ by more than `tolerance` change places, nor do two that were told apart fall
-together, and dynamic sampling keeps and drops the same groups. What is *not* kept are distances: a skipped reward may
-be off by half its interval, and advantages with it. X is grown greedily, narrow intervals first; the tests below decide
-pairs exactly and `signal` on the safe side. A judge that fails takes its response out of the group; the rules hold for
-those that are left, since only points and the skipped are called on to prove that a group is kept.
+So two responses whose totals differ by more than `tolerance` keep their order and do not become equal, and dynamic
+sampling keeps and drops the same groups. Distances are *not* preserved: a skipped reward can be off by half its
+interval, and so can the advantages. X is grown greedily, narrow intervals first. The tests below are exact for pairs
+and conservative for `signal`. A judge failure removes its response from the group. The rules still hold for the
+remaining responses, since only points and skipped responses are used to prove that a group is kept.
 
-Under the paper's weights this skips little: w1 = 0.05 leaves 0.95 of the score to the judge, and such an interval
-overlaps everything else (`benchmarks/reward_time.py` has figures). It skips the only reply among siblings that took the
-wrong kind of action; and with `tolerance` >= (1 - w2) c = 0.28 everything above the interval.
+With the weights of the paper few responses are skipped: w1 = 0.05 leaves 0.95 of the score to the judge, and such an
+interval overlaps all others (see `benchmarks/reward_time.py` for measurements). The only reply among siblings that
+chose the wrong kind of action is skipped. With `tolerance` >= (1 - w2) c = 0.28 everything above the interval is
+skipped too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from hamr.types import ReferenceScore, Scored
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Where a response's total will lie. `open`: the judge is wanted, and may be skipped. A response of which
-    too little is known (a reranker that failed) has a wide span that is not open."""
+    """Interval of the total of a response. `open`: the judge is selected and may be skipped. An unknown total (the
+    reranker failed) is a wide span that is not open."""
 
     low: float
     high: float
@@ -54,9 +55,10 @@ class Span:
 
 
 def value_span(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tuple[float, float]:
-    """Lowest and highest consistency reward of a reply, whatever the judge says. Every reference has its S_R.
+    """Return the lowest and highest possible consistency reward of a reply over all judge scores. Every reference has
+    its S_R.
 
-    References that `judge_best_k` spares the judge have no part in it.
+    References that `judge_best_k` excludes are ignored.
 
     >>> value_span([ReferenceScore(reference=0, s_r=1.0)], ConsistencyConfig())
     (0.72, 1.0)
@@ -65,7 +67,7 @@ def value_span(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> t
     judged = to_judge(scores, config)
     lows, highs = [], []
     for score in scores:
-        assert score.s_r is not None, "the reranker has spoken about every reference"
+        assert score.s_r is not None, "the reranker has scored every reference"
         if not cascade.needs_judge(score.s_r) or score.reference in judged:
             lows.append(cascade.mix(score.s_r, 0.0))
             highs.append(cascade.mix(score.s_r, 1.0))
@@ -73,13 +75,13 @@ def value_span(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> t
 
 
 def score_without_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> Scored:
-    """The consistency reward of a reply that the judge skipped: the middle of its interval."""
+    """Return the consistency reward of a reply without its judge score: the middle of its interval."""
     low, high = value_span(scores, config)
     return Scored(value=(low + high) / 2.0)
 
 
 def skippable(spans: Sequence[Span], *, tolerance: float, equal_within: float) -> frozenset[int]:
-    """Positions of the open spans that need no judge, by the rules above; none in a group of fewer than two."""
+    """Return the positions of the open spans that need no judge, by the rules above. Empty for fewer than two spans."""
     if len(spans) < 2:
         return frozenset()
     chosen: set[int] = set()
@@ -96,15 +98,15 @@ def skippable(spans: Sequence[Span], *, tolerance: float, equal_within: float) -
 
 
 def _beside_judged(skipped: Span, other: Span, tolerance: float) -> bool:
-    """`order` for a skipped response and one whose total p in [low, high] is the same in both worlds."""
+    """Check `order` for a skipped response and one whose total p in [low, high] is equal in t and t'."""
     middle = skipped.middle
-    # Above p by more than the tolerance in truth, not above it at the middle; and the mirror image.
+    # True total above p by more than the tolerance, but middle not above it; and the mirror case.
     nearest_above, nearest_below = max(middle, other.low), min(middle, other.high)
     if nearest_above <= other.high and skipped.high - nearest_above > tolerance:
         return False
     if nearest_below >= other.low and nearest_below - skipped.low > tolerance:
         return False
-    # Above p by more than the tolerance at the middle, not above it in truth; and the mirror image.
+    # Middle above p by more than the tolerance, but true total not above it; and the mirror case.
     lowest, highest = max(other.low, skipped.low), min(other.high, skipped.high)
     if lowest <= other.high and middle - lowest > tolerance:
         return False
@@ -112,7 +114,7 @@ def _beside_judged(skipped: Span, other: Span, tolerance: float) -> bool:
 
 
 def _both_skipped(one: Span, other: Span, tolerance: float) -> bool:
-    """`order` for two skipped responses, whose true totals are free of each other."""
+    """Check `order` for two skipped responses, whose true totals are independent."""
     low, high = sorted((one, other), key=lambda span: span.middle)
     if low.high - high.low > tolerance:
         return False
@@ -122,7 +124,7 @@ def _both_skipped(one: Span, other: Span, tolerance: float) -> bool:
 
 
 def _same_signal(spans: Sequence[Span], skipped: set[int], equal_within: float) -> bool:
-    """Whether dynamic sampling's test surely ends alike in both worlds."""
+    """Return True if the test of dynamic sampling certainly has the same result for t and t'."""
     if max(span.high for span in spans) - min(span.low for span in spans) <= equal_within:
         return True  # dropped in both
     there = [span for i, span in enumerate(spans) if i in skipped or span.known]
@@ -131,5 +133,5 @@ def _same_signal(spans: Sequence[Span], skipped: set[int], equal_within: float) 
     points = [span.low for span in spans if span.known]
     if not points:
         return False
-    # Nobody who is skipped can be the highest or the lowest: both worlds have the same range.
+    # No skipped response can be the highest or the lowest: t and t' have the same range.
     return all(min(points) <= spans[i].low and spans[i].high <= max(points) for i in skipped)

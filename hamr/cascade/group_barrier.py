@@ -1,8 +1,7 @@
-"""Brings the reranker's view of a whole group together before its first judge is asked.
+"""Barrier that collects the reranker scores of a whole group before its first judge call.
 
-Who is judged then waits for the slowest sibling to be generated and reranked, at most `wait_s` from the first that
-wants the judge. A group that is not complete by then is judged as Eq. 4 says, all of it; so is a response
-that comes later.
+A response that needs the judge waits until the slowest sibling is generated and reranked, at most `wait_s` from the
+first such response. If the group is incomplete by then, Eq. 4 applies to all of it, and also to later responses.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hamr.types import ReferenceScore, SampleKey
 
 @dataclass(eq=False)
 class _Group:
-    """`spared`: the samples that need no judge, once that is settled."""
+    """`spared`: the samples that need no judge, once decided."""
 
     size: int
     spared: asyncio.Future[frozenset[int]]
@@ -30,31 +29,31 @@ class _Group:
 
 
 class GroupBarriers:
-    """The groups that are on their way. Lives in one event loop."""
+    """Barriers of the groups in progress. Bound to one event loop."""
 
     def __init__(self, config: GroupAwareConfig, *, wait_s: float) -> None:
         self._config, self._wait_s = config, wait_s
         self._groups: dict[GroupKey, _Group] = {}
 
     def settle(self, key: SampleKey, siblings: int, span: Span) -> None:
-        """This response needs no judge; its siblings may be waiting for its total."""
+        """Record a response that needs no judge. Its siblings may be waiting for its total."""
         self._enter(key, siblings, span)
 
     async def can_skip_judge(self, key: SampleKey, siblings: int, span: Span, until: float) -> bool:
-        """Whether this one, whom Eq. 4 wants judged, may be skipped. Waits for its siblings."""
+        """Return True if this response, which Eq. 4 sends to the judge, may be skipped. Waits for its siblings."""
         group = self._enter(key, siblings, span)
         if not group.spared.done() and len(group.timers) < 2:
             timer = asyncio.get_running_loop().call_later(self._wait_s, _settle, group, frozenset())
             group.timers.append(timer)
         try:
             async with asyncio.timeout_at(until):
-                # Shielded: a sibling that is cancelled must not take the others' answer with it.
+                # Shielded: a cancelled sibling must not cancel the result of the others.
                 return key.sample in await asyncio.shield(group.spared)
         except TimeoutError:
             return False
 
     def close(self) -> None:
-        """Nobody waits any longer: whoever does is judged."""
+        """Release all waiting responses. They are judged."""
         for name in list(self._groups):
             self._forget(name)
 
@@ -66,7 +65,7 @@ class GroupBarriers:
         group = self._groups[name]
         group.spans[key.sample] = span
         if len(group.spans) >= group.size:
-            # By sample, not by arrival: the same group is settled alike.
+            # By sample, not by arrival: the same group has the same result.
             samples = sorted(group.spans)
             rules = self._config
             chosen = skippable(
@@ -85,7 +84,7 @@ class GroupBarriers:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupBarrier:
-    """One response before its group. `offset`: the sum of its other components; `until`: when to stop waiting."""
+    """Barrier of one response. `offset`: the sum of its other components. `until`: end of the wait."""
 
     gathering: GroupBarriers
     key: SampleKey
@@ -94,12 +93,12 @@ class GroupBarrier:
     until: float
 
     def settle(self, value: float, config: ConsistencyConfig) -> None:
-        """Its consistency reward is known without a scorer."""
+        """Record a consistency reward that is known without a scorer."""
         total = self.offset + config.weight * value
         self.gathering.settle(self.key, self.siblings, Span(low=total, high=total))
 
     async def can_skip_judge(self, scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> bool:
-        """Whether the judge may be skipped, now that the reranker has spoken (or failed: then it may not)."""
+        """Return True if the judge may be skipped, given the reranker scores. False if the reranker failed."""
         failed = any(score.s_r is None for score in scores)
         low, high = (0.0, 1.0) if failed else value_span(scores, config)
         wanted = not failed and bool(to_judge(scores, config))

@@ -1,8 +1,8 @@
-"""Brings the responses of a group together before one judge who compares them, without waiting for ever.
+"""Collect the responses of a group for a comparative judge, with a bounded wait.
 
-The first response of a group opens a round. It closes when all siblings have come or cannot take part, or when the
-first has waited `wait_s`; then those who came are judged. A response that comes later opens another round: it is shown
-beside those already judged, whose verdicts stand.
+The first response of a group opens a round. The round closes when all siblings have arrived or declined, or after
+`wait_s`. The responses present are then judged. A later response opens another round: it is shown together with the
+responses already judged, whose verdicts are final.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hamr.rewards.questions import Said
 from hamr.types import Failure, Judgement, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
 KEEP_S = 3600.0
-"""A group whose siblings never come is forgotten after this long."""
+"""A group whose siblings never arrive is dropped after this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupVerdict:
-    """What became of one response before a judge, and the calls that it took."""
+    """Verdict or failure of one response, with its calls."""
 
     result: Judgement | Failure
     calls: tuple[ScorerCall, ...] = ()
@@ -30,7 +30,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAnswers:
-    """What became of the responses of one prompt, in their order. `calls` were made for all of them together."""
+    """Verdicts or failures of the responses in one prompt, in their order. `calls` are shared by all of them."""
 
     results: tuple[Judgement | Failure, ...]
     calls: tuple[ScorerCall, ...] = ()
@@ -38,12 +38,12 @@ class GroupAnswers:
 
 GroupKey = tuple[object, ...]
 Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[GroupAnswers]]
-"""(sample, group, distinct responses, the event loop's time at which to give up) -> a result per response."""
+"""(sample, group, distinct responses, deadline in event loop time) -> a result per response."""
 
 
 @dataclass(eq=False)
 class _Round:
-    """Members that wait for one judgement; `until` is the latest time at which one of them still does."""
+    """Members that wait for one judgement. `until` is the latest of their deadlines."""
 
     members: dict[int, Said] = field(default_factory=dict)
     until: float = 0.0
@@ -52,7 +52,7 @@ class _Round:
 
 @dataclass(eq=False)
 class _Group:
-    """`came`: response by sample, None for a sibling that takes no part."""
+    """`came`: response by sample, None for a sibling that does not participate."""
 
     size: int
     came: dict[int, Said | None] = field(default_factory=dict)
@@ -67,15 +67,15 @@ class _Group:
 
 
 def group_of(key: SampleKey) -> GroupKey:
-    """What siblings have in common: all of the key but the sample."""
+    """Return the part of the key that siblings share: all but the sample."""
     return key.run, key.step, key.prompt, key.attempt
 
 
 class GroupJudge:
-    """One comparing judge and the groups before it. Lives in one event loop."""
+    """One comparative judge and its groups. Bound to one event loop."""
 
     def __init__(self, compare: Compare, *, wait_s: float, most: int) -> None:
-        """At most `most` (>= 2) distinct responses are compared in one prompt; more are dealt out evenly."""
+        """Compare at most `most` (>= 2) distinct responses in one prompt. More are split evenly."""
         self._compare, self._wait_s, self._most = compare, wait_s, most
         self._groups: dict[GroupKey, _Group] = {}
         self._tasks: set[asyncio.Task[dict[int, GroupVerdict]]] = set()
@@ -83,9 +83,9 @@ class GroupJudge:
     async def judge(
         self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float
     ) -> GroupVerdict:
-        """The verdict on one response of a group of `siblings`, beside those that come in time."""
+        """Return the verdict on one response of a group of `siblings`, compared with those that arrive in time."""
         group = self._group(key, siblings)
-        # The round opens before the group may be complete, so that whoever completes it finds somebody waiting.
+        # Open the round before the group can complete, so that the last member finds it.
         current = group.open
         if current is None:
             current = group.open = _Round()
@@ -106,14 +106,14 @@ class GroupJudge:
         return verdicts[key.sample]
 
     def decline(self, key: SampleKey, siblings: int) -> None:
-        """This response will not be judged here: its siblings need not wait for it."""
+        """Record that this response will not be judged here. Its siblings do not wait for it."""
         group = self._group(key, siblings)
         group.enter(key.sample, None)
         if group.open is None and group.complete.is_set():
             self._forget(group_of(key), group)
 
     async def close(self) -> None:
-        """Cancels the rounds under way."""
+        """Cancel the rounds in progress."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -129,7 +129,7 @@ class GroupJudge:
         return self._groups[name]
 
     def _forget(self, name: GroupKey, group: _Group) -> None:
-        # The timer holds on to the group's texts, so it goes too.
+        # The timer holds a reference to the texts of the group, so cancel it too.
         if group.end is not None:
             group.end.cancel()
         if self._groups.get(name) is group:
@@ -140,11 +140,11 @@ class GroupJudge:
             async with asyncio.timeout(self._wait_s):
                 await group.complete.wait()
         except TimeoutError:
-            pass  # those who came are judged
+            pass  # the members present are judged
         group.open = None
         if group.complete.is_set():
             self._forget(name, group)
-        # By sample, not by arrival: the same responses make the same prompt.
+        # By sample, not by arrival: the same responses give the same prompt.
         came = [said for _, said in sorted({**group.came, **mine.members}.items()) if said is not None]
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
@@ -156,7 +156,8 @@ class GroupJudge:
 
 
 def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
-    """Distinct responses in as few prompts as hold at most `most` each, of sizes that differ by one at most."""
+    """Split distinct responses into as few prompts of at most `most` as possible, with sizes that differ by at most
+    one."""
     prompts = -(-len(responses) // most)
     if prompts <= 1:
         return [list(responses)] if responses else []
@@ -165,7 +166,7 @@ def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said
 
 
 def _share_out(chunk: Sequence[Said], asked: GroupAnswers, members: dict[int, Said]) -> dict[int, GroupVerdict]:
-    """Each member's verdict. The calls were made once, so one record bears their time and cost: the first member's."""
+    """Return the verdict of each member. Time and cost of the shared calls are recorded once, for the first member."""
     results = dict(zip(chunk, asked.results, strict=True))
     verdicts: dict[int, GroupVerdict] = {}
     for member, said in sorted(members.items()):

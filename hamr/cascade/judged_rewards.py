@@ -1,4 +1,4 @@
-"""The judged side rewards of a response: who is asked, what is asked again, and what comes out."""
+"""Judged side rewards of a response: calls the judges, retries unparseable answers, and returns the components."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JudgedComponent:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRequest:
-    """One response before the judges. `said` as they read it; `until` is the event loop's time at which to give up."""
+    """One response to judge. `said` is its text as shown to the judges. `until` is the deadline in event loop time."""
 
     sample: ServiceSample
     key: SampleKey
@@ -56,12 +56,12 @@ class JudgeRequest:
 
 
 class JudgedRewardScorer:
-    """The judges of all rewards that have a weight. Those that compare sit on a panel each, which gathers a group."""
+    """Judges of all rewards with a weight. Each comparative judge has a `GroupJudge`."""
 
     def __init__(
         self, rewards: RewardsConfig, askers: Mapping[str, CachedPool], metrics: RouterMetrics, *, group_wait_s: float
     ) -> None:
-        """`askers` by the names of pools."""
+        """`askers` is keyed by pool name."""
         self._sections, self._veto_first = rewards.judged, rewards.veto_first
         self._put = ask_until if rewards.fallback == "wait" else CachedPool.ask
         self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
@@ -73,10 +73,10 @@ class JudgedRewardScorer:
         }
 
     async def judge(self, case: JudgeRequest) -> tuple[JudgedComponent, ...]:
-        """One opinion per reward, in the order of the schema.
+        """Return one component per reward, in the order of the schema.
 
-        With `veto_first`, risk and hallucination come first, and what one of them vetoes the others do not see. A veto
-        that fails is none: the others are asked.
+        With `veto_first`, risk and hallucination are judged first, and the other judges are not called for a vetoed
+        response. A failed veto judge vetoes nothing: the other judges are called.
         """
         names = list(self._sections)
         first = [name for name in names if name in VETOES] if self._veto_first else []
@@ -94,8 +94,10 @@ class JudgedRewardScorer:
         return tuple(opinions[name] for name in names)
 
     def refuse(self, malformed: MalformedResponse, key: SampleKey, siblings: int) -> tuple[JudgedComponent, ...]:
-        """A response that is no action is the lowest grade of each reward without a judge: its genuine 0. It asserts
-        nothing either, so that it adds no penalty for hallucination; its siblings do not wait for it."""
+        """Return the components of a malformed response: a genuine 0 for each reward, without a judge.
+
+        It asserts nothing, so it has no hallucination penalty. Its siblings do not wait for it.
+        """
         self._decline(key, siblings)
         return tuple(JudgedComponent(component=name, outcome=malformed) for name in self._sections)
 
@@ -108,7 +110,7 @@ class JudgedRewardScorer:
             panel.decline(key, siblings)
 
     def _nothing(self, name: str, case: JudgeRequest) -> JudgedComponent | None:
-        """The opinion on a sample that gives this judge nothing to judge."""
+        """Return the absent component if the sample has nothing for this judge to judge."""
         why = JUDGED[name].absent(case.sample, self._sections[name])
         return None if why is None else JudgedComponent(component=name, outcome=Absent(detail=why))
 
@@ -131,10 +133,10 @@ class JudgedRewardScorer:
     async def _ask(
         self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[Said], until: float
     ) -> GroupAnswers:
-        """One question about these responses, put again while its answer cannot be read or leaves one of them out.
+        """Ask one question about these responses. Retry while the answer is unparseable or omits one of them.
 
-        The order in the prompt follows from the group and the attempt: no response has a place of its own. What the
-        last answer that could be read leaves out is JudgeUnparsable; so are all of them where none could be read.
+        The order in the prompt depends on the group and the attempt, so no response has a fixed position. Responses
+        that the last parseable answer omits get JudgeUnparsable. If no answer was parseable, all of them do.
         """
         section = self._sections[name]
         results: tuple[Judgement | Failure, ...] = ()
@@ -144,7 +146,7 @@ class JudgedRewardScorer:
             question = JUDGED[name].question(sample, [responses[i] for i in places], section, attempt)
             heard = await self._put(self._askers[name], question, until=until)
             calls += [heard.answer.call] if heard.answer.call else []
-            if heard.answer.retry_in_s is None:  # a refused question was put to nobody
+            if heard.answer.retry_in_s is None:  # a refused question was not sent
                 self._metrics.question("side", asked=heard.asked, call=heard.answer.call)
                 self._metrics.reasks += attempt > 0 and heard.asked
             read = self._read(name, question, heard.answer, sample, len(responses))
@@ -152,7 +154,7 @@ class JudgedRewardScorer:
                 results = results or (read,) * len(responses)
                 if isinstance(read, JudgeUnparsable):
                     continue
-                break  # nobody there, or no time left: asking again would not change that
+                break  # judge unavailable or deadline passed: a retry would not help
             left_out = JudgeUnparsable(detail="the judge's answer leaves this response out")
             by_place = dict(zip(places, read, strict=True))
             results = tuple(by_place[i] or left_out for i in range(len(responses)))
@@ -163,13 +165,13 @@ class JudgedRewardScorer:
     def _read(
         self, name: str, question: Question, answer: Answer, sample: ServiceSample, count: int
     ) -> tuple[Judgement | None, ...] | Failure:
-        """What an answer says of each response in its prompt, or the typed failure."""
+        """Return the judgement of each response in the prompt, or the typed failure."""
         failure = written_failure(answer)
         if failure is not None:
             return failure
         try:
             return JUDGED[name].read(answer.text or "", sample, count, self._sections[name])
         except VerdictUnparsable as error:
-            # A sibling with the same question is not to be given what nobody could read.
+            # Do not serve the unparseable answer to a sibling with the same question.
             self._askers[name].drop(question)
             return JudgeUnparsable(detail=str(error))

@@ -1,4 +1,4 @@
-"""What the router counts between two readings. Sums and counts only; divided once, when read."""
+"""Router counters between two readings. Stores sums and counts only; ratios are computed when read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CASCADED = (*_CASCADE_BANDS, "skipped")
 
 @dataclass
 class _Times:
-    """Seconds, without keeping each: whoever serves other trainers never reads them."""
+    """Aggregated seconds. Constant memory, because a reward service for other trainers may never be read."""
 
     count: int = 0
     total: float = 0.0
@@ -31,7 +31,7 @@ class _Times:
 
 @dataclass
 class RouterMetrics:
-    """Mutable counters; `read` gives the metrics and starts anew."""
+    """Mutable counters. `read` returns the metrics and resets them."""
 
     requests: int = 0
     malformed: int = 0
@@ -49,7 +49,7 @@ class RouterMetrics:
     service_s: dict[str, _Times] = field(default_factory=dict)
 
     def question(self, role: str, *, asked: bool, call: ScorerCall | None) -> None:
-        """One question that a response needed answered; `asked` if it went to the pool."""
+        """Count one question that a response needed. `asked`: it was sent to the pool."""
         self.questions += 1
         self.asked[role] += asked
         self.cache_hits += not asked
@@ -58,7 +58,7 @@ class RouterMetrics:
             self.service_s.setdefault(call.pool, _Times()).add(call.service_s)
 
     def record(self, record: RewardRecord, *, escalated: bool, malformed: bool) -> None:
-        """One finished response."""
+        """Count one finished response."""
         self.requests += 1
         self.malformed += malformed
         self.bands[record.band] += 1
@@ -71,20 +71,19 @@ class RouterMetrics:
                 self.failures[component.outcome.kind] += 1
 
     def read(self) -> dict[str, float]:
-        """The metrics since the last reading. A share of nothing is left out rather than called 0.
+        """Return the metrics since the last reading. A ratio without data is omitted instead of reported as 0.
 
-        - router/requests: responses scored; /reranker_calls, /judge_calls: questions put to the cascade's pools
-        - router/side_calls: questions put for the judged side rewards; /reasks: questions put to a judge again
-          for an answer that could not be read; both only where there were any. /vetoed_frac: share of the responses
-          that a veto kept from the costlier judges
-        - router/fallbacks: replies that the reranker scored alone, the judge being away; where there were any
+        - router/requests: responses scored; /reranker_calls, /judge_calls: questions sent to the pools of the cascade
+        - router/side_calls: questions sent for the judged side rewards; /reasks: retries of unparseable judge answers;
+          both only if any. /vetoed_frac: share of the responses for which a veto saved the other judge calls
+        - router/fallbacks: replies scored by the reranker alone because the judge was unavailable; only if any
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
-        - router/escalated_frac: share of the replies in the cascade for which the judge was asked (lower is cheaper)
-        - router/band/{below,inside,above}_frac: where the deciding reference lay, of the replies in the cascade
-        - router/band/skipped_frac: those whose judge was wanted and could have changed nothing, if there were any
-        - router/cache_hit_frac: share of the questions answered without asking
+        - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)
+        - router/band/{below,inside,above}_frac: band of the decisive reference, as shares of the replies in the cascade
+        - router/band/skipped_frac: replies whose judge call was skipped because it could not change the group, if any
+        - router/cache_hit_frac: share of the questions answered without a call
         - router/failures/<kind>: failed components
-        - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question put
+        - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question sent
         """
         values = {
             "router/requests": float(self.requests),

@@ -1,4 +1,4 @@
-"""A recorded reward, computed again from its recorded scores alone: no model, no text, the same number."""
+"""Recompute a recorded reward from its recorded scores, without models or texts. The result is identical."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardReco
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
-    """The total of `record` under `rewards`: its own configuration gives the recorded total, exactly.
+    """Return the total of `record` under `rewards`. Its own configuration gives exactly the recorded total.
 
-    Another one answers "what if": other weights, another mode, another scale of the judges' grades, as far as the
-    recorded scores reach. Length and rules keep their recorded values, since their texts are not read again.
+    Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
+    as far as the recorded scores allow. Length and rules keep their recorded values, since their texts are not read
+    again.
 
-    The cascade is the one that was in force when the response was scored (it may move during a run), or that of
-    `rewards` where the record names none; `cascade` puts another in its place (what if this had been the interval?).
+    The cascade is the one in force when the response was scored (it may move during a run), or that of `rewards` if the
+    record has none. `cascade` overrides it.
 
-    Raises MissingScore where the configuration needs a score that was never asked for, DataError for a component
-    that the configuration does not know.
+    Raises:
+        MissingScore: The configuration needs a score that was never requested.
+        DataError: The configuration does not know a component.
     """
     if cascade is None and record.cascade is not None:
         cascade = Cascade(*record.cascade)
@@ -41,9 +43,9 @@ def _again(
         raise DataError("record.components", component.name, f"the configuration has only {known}")
     outcome = component.outcome
     if component.name == "consistency" and record.reference_scores:
-        # The record keeps one failure: the one that decided. It stands for every score that is absent.
-        # Where the reranker stood in, the judge was away for every score that counts and is absent.
-        failure = JudgeUnavailable(detail="the judge was away") if record.fallback else outcome
+        # The record keeps only the decisive failure. Use it for every absent score.
+        # After a fallback, the judge was unavailable for every absent score that counts.
+        failure = JudgeUnavailable(detail="the judge was unavailable") if record.fallback else outcome
         failures = (
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
@@ -57,9 +59,9 @@ def _again(
 
 
 def _judged_value(component: Component, record: RewardRecord, rewards: RewardsConfig) -> Outcome:
-    """A judgement's value under `rewards`; an outcome without a judgement (failed, absent, malformed) stays."""
+    """Value of a judgement under `rewards`. An outcome without a judgement (failed, absent, malformed) is unchanged."""
     if isinstance(component.outcome, Vetoed) and not rewards.veto_first:
-        raise MissingScore(f"{component.name} was not asked, since {component.outcome.detail}")
+        raise MissingScore(f"{component.name} was not judged: {component.outcome.detail}")
     for judgement in record.judgements:
         if judgement.component == component.name:
             value = JUDGED[component.name].value(judgement, getattr(rewards, component.name))

@@ -1,8 +1,8 @@
-"""What a run has seen of its own replies: the reranker's scores of all, the judge's of some, and whom those stand for.
+"""Window of the replies of a run: reranker scores of all, judge scores of some, and sampling weights.
 
-A reply that Eq. 4 put to the judge stands for itself. One that the reranker decided is heard only if it was audited, by
-a draw of the share f, and stands for 1 / f of its kind (Horvitz and Thompson 1952): so weighted means over the window
-are those of a judge for everybody, whatever interval was in force when a reply came.
+A reply that Eq. 4 sent to the judge has weight 1. A reply that the reranker decided is judged only if it was audited,
+by a draw with probability f, and has weight 1 / f (Horvitz and Thompson 1952). Weighted means over the window therefore
+estimate those of a judge that scores all replies, regardless of the interval in force for each reply.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ _CASCADED = ("below", "inside", "above", "skipped")
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One reply. `low` and `high`: the lowest and the highest S_R over its references, which say for every interval
-    whether the judge is asked. `s_r`, `s_j`: of the reference that decided; `s_j` is None where the judge did not
-    speak. `weight`: how many replies the pair stands for; 0 without `s_j`."""
+    """One reply.
+
+    `low` and `high`: the lowest and the highest S_R over its references; they determine for every interval whether the
+    judge is called. `s_r`, `s_j`: scores of the decisive reference; `s_j` is None without a judge score. `weight`:
+    number of replies that the pair represents; 0 without `s_j`.
+    """
 
     low: float
     high: float
@@ -33,10 +36,10 @@ class Seen:
 
     @classmethod
     def of(cls, record: RewardRecord, audit_frac: float) -> Seen | None:
-        """None where the cascade had no part in the reward, or the reranker failed.
+        """Return None if the cascade was not used for the reward, or the reranker failed.
 
-        With several references the deciding one speaks for the reply; another interval might let another one decide.
-        An audit or a judge that failed leaves a reply of which only S_R is known.
+        With several references the decisive one represents the reply, although another interval could have another
+        decisive reference. If an audit or a judge failed, only S_R is known.
         """
         scores = [s.s_r for s in record.reference_scores]
         known = [s_r for s_r in scores if s_r is not None]
@@ -52,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class ReplyWindow:
-    """The window as columns of equal length n; `s_j` is NaN where `weight` is 0."""
+    """Window as columns of equal length n. `s_j` is NaN where `weight` is 0."""
 
     low: Floats
     high: Floats
@@ -75,16 +78,16 @@ class ReplyWindow:
 
     @staticmethod
     def ends(interval: tuple[float, float]) -> Floats:
-        """One interval as the array (1, 2) that `hamr.cascade.adaptive_interval` takes."""
+        """Return one interval as the (1, 2) array that `hamr.cascade.adaptive_interval` takes."""
         return np.array([interval])
 
     @property
     def heard(self) -> npt.NDArray[np.bool_]:
-        """Where the judge spoke."""
+        """Mask of the replies with a judge score."""
         return self.weight > 0.0
 
-    def escalated(self, tau_a: Floats, tau_b: Floats) -> Floats:
-        """Share of the replies with a reference outside [tau_a[i], tau_b[i]], for every i."""
+    def escalated_share(self, tau_a: Floats, tau_b: Floats) -> Floats:
+        """Return the share of the replies with a reference outside [tau_a[i], tau_b[i]], for every i."""
         n = self.low.size
         below = np.searchsorted(np.sort(self.low), tau_a)
         above = n - np.searchsorted(np.sort(self.high), tau_b, "right")
@@ -97,7 +100,7 @@ class ReplyWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Where the ends of an interval may lie: within `reach` of `start`, in [0, 1]; `max_move` apart from step to step.
+    """Bounds of the ends of an interval: within `reach` of `start`, in [0, 1], and at most `max_move` per step.
 
     >>> Bounds(start=(0.5, 0.75), reach=0.25, max_move=0.125).towards((0.5, 0.75), (0.0, 1.0))
     (0.375, 0.875)
@@ -108,7 +111,7 @@ class Bounds:
     max_move: float
 
     def limits(self, end: int) -> tuple[float, float]:
-        """Lowest and highest value of tau_a (0) or tau_b (1)."""
+        """Return the lowest and highest value of tau_a (0) or tau_b (1)."""
         return max(0.0, self.start[end] - self.reach), min(1.0, self.start[end] + self.reach)
 
     def clip(self, ends: tuple[float, float]) -> tuple[float, float]:
@@ -116,7 +119,8 @@ class Bounds:
         return a, b
 
     def towards(self, now: tuple[float, float], goal: tuple[float, float]) -> tuple[float, float]:
-        """The next interval on the way from `now` to `goal`: in order if both are, since both ends are cut alike."""
+        """Return the next interval on the way from `now` to `goal`. Both ends are clipped alike, so their order is
+        kept."""
         a, b = (
             min(max(to, at - self.max_move), at + self.max_move)
             for at, to in zip(now, self.clip(goal), strict=True)

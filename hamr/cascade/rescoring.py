@@ -1,9 +1,8 @@
-"""Waiting for the scorers when too many responses of a batch have no reward, instead of training on the rest.
+"""Pause and rescore when too many responses of a batch have no reward, instead of training on the rest.
 
-The failed responses are scored again, as they are: same rollout, same key. Nothing of the batch is in the ledger yet
-(a step's records go there at its end), so that each response is recorded once, as what became of it in the end. The
-key's `attempt` is not used for this: it tells apart the *draws* of a prompt within a step, and a second scoring is no
-second draw.
+Failed responses are scored again with the same rollout and key. The records of a step are written to the ledger at its
+end, so each response is recorded once, with its final outcome. The `attempt` of the key is not used for this: it
+distinguishes the *draws* of a prompt within a step, and a rescoring is not a new draw.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hamr.types import Failure, RewardRecord, RolloutGroup
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """Groups of which enough is scored. `rescored`: scorings that were repeated; `seconds`: the pause, in all."""
+    """Groups with enough scored responses. `rescored`: number of repeated scorings. `seconds`: total pause."""
 
     groups: list[RolloutGroup]
     rescored: int = 0
@@ -43,11 +42,13 @@ async def settle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Settled:
-    """The groups, once at most `max_frac` of their responses have a failure as their total.
+    """Return the groups once at most `max_frac` of their responses have a failure as their total.
 
-    Until then the failed ones are scored again after growing waits. `note` is told of every wait. Raises
-    TooManyUnscored when `wait_s` has passed: scoring that is under way then is heard out, for it has a deadline of its
-    own. No groups, or `max_frac` null: nothing to wait for.
+    Until then the failed responses are scored again with exponential backoff. `note` is called with a message at every
+    wait. Without groups, or with `max_frac` null, return immediately.
+
+    Raises:
+        TooManyUnscored: `wait_s` has passed. A scoring in progress is completed first; it has its own deadline.
     """
     settled, started, wait_s, rescored = list(groups), clock(), config.first_s, 0
     while (failed := _failed_records(settled)) and _too_many(failed, settled, config):
@@ -56,17 +57,17 @@ async def settle(
         what = f"step {step}: {_describe_failures(failed, settled)}"
         if left <= 0:
             raise TooManyUnscored(
-                f"{what} after {passed:.0f} s of asking again, and experiment.unscored.max_frac={config.max_frac:g}; "
-                "nothing of this step was trained on or recorded: see to the pools, then resume the run"
+                f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
+                "nothing of this step was trained on or recorded. Restore the pools, then resume the run"
             )
         wait_s = min(wait_s, left)
-        note(f"{what}; waiting for the scorers: asked again in {wait_s:.0f} s, the run stops in {left:.0f} s")
+        note(f"{what}; waiting for the scorers: retry in {wait_s:.0f} s, the run stops in {left:.0f} s")
         await sleep(wait_s)
         settled = list(await asyncio.gather(*(_again(group, rewarder) for group in settled)))
         rescored += len(failed)
         wait_s = min(2 * wait_s, config.longest_s)
     if rescored:
-        note(f"step {step}: scored again after {clock() - started:.0f} s, goes on")
+        note(f"step {step}: rescored after {clock() - started:.0f} s, continuing")
     return Settled(groups=settled, rescored=rescored, seconds=clock() - started if rescored else 0.0)
 
 
@@ -88,8 +89,8 @@ def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutG
 
 
 async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:
-    """The group with its failed responses scored anew. Who compares them waits for these alone: the others do not come
-    a second time."""
+    """Return the group with its failed responses scored again. Comparative judges wait only for these, not for the
+    siblings that have a reward."""
     failed = [i for i, record in enumerate(group.records) if isinstance(record.total, Failure)]
     rollouts = {i: replace(group.rollouts[i], siblings=len(failed), rescored=True) for i in failed}
     fresh = await asyncio.gather(*(rewarder.score(group.sample, rollout) for rollout in rollouts.values()))

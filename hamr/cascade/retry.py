@@ -1,4 +1,4 @@
-"""Waiting for a scorer that is away, as long as the response has time (`fallback: wait`)."""
+"""Retry of an unavailable scorer until the deadline of the response (`fallback: wait`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
-"""Between two tries where the pool does not say when asking again may help; doubled each time up to the second."""
+"""Backoff between two tries if the pool gives no retry time. Doubled each time, up to the second value."""
 
 
 async def ask_until(
@@ -21,11 +21,11 @@ async def ask_until(
     clock: Callable[[], float] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Heard:
-    """The pool's answer; while it is away, asked again until the clock (the event loop's) says `until`.
+    """Return the answer of the pool. While the pool is unavailable, retry until the event loop time `until`.
 
-    A refusal says how long it holds (`Answer.retry_in_s`), and so long is waited. Other timeouts and unavailability
-    are asked again after growing waits. An answer that cannot be read is an answer: waiting would not mend it.
-    When time is up, the last failure stands.
+    A refusal states its duration (`Answer.retry_in_s`), which is the wait. Other timeouts and unavailability are
+    retried with exponential backoff. An unparseable answer is returned, because waiting would not change it. At the
+    deadline, the last failure is returned.
     """
     now, wait_s = clock or asyncio.get_running_loop().time, FIRST_WAIT_S
     while True:
@@ -42,8 +42,10 @@ async def ask_until(
 
 
 async def ask_again(ask: Ask, question: Question, *, attempts: int, longest_wait_s: float) -> Answer:
-    """The pool's answer, asked for up to `attempts` times where it takes no questions for a while, each time after as
-    long as it says. Its own retries are behind every answer already."""
+    """Return the answer of the pool. Retry a refusal after the time that it states, up to `attempts` calls in total.
+
+    Retries inside the pool are already included in each answer.
+    """
     answer = await ask(question)
     for _ in range(attempts - 1):
         if answer.retry_in_s is None:

@@ -1,9 +1,9 @@
-"""The reward of one response: who has to speak about it, and what comes out. Async and pure: pools are callables.
+"""Reward router: selects the scorers of a response and mixes their results. Async and pure: pools are callables.
 
     parse the action -> match its type and its parameters -> ask the scorers about a reply -> mix
 
-Beside that: format, length and rules need no model and are computed here, in process; the judged side rewards are put
-to their judges (`hamr.cascade.judged_rewards`) while the cascade runs.
+Format, length and rules need no model and are computed in process. The judged side rewards are sent to their judges
+(`hamr.cascade.judged_rewards`) while the cascade runs.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from hamr.types import (
 )
 
 MATCHED: dict[str, Band] = {"type_mismatch": "type_mismatch", "tool_call": "tool_match", "reply": "verbatim"}
-"""The band of a response that needs no scorer, by the kind of its match."""
+"""Band of a response that needs no scorer, by the kind of its match."""
 
 
 class RewardRouter:
-    """Scores responses one at a time, as many at once as arrive.
+    """Scores responses independently and concurrently.
 
-    `pools` maps the names that `rewards` has to callables; `count_tokens` counts a text in the policy's tokens;
-    `deadline_s` bounds the whole wait for one response, after which the outcome is a timeout. `group_wait_s`: how long
-    a group's first response waits for its siblings where a judge compares them; by default half of `deadline_s`.
+    `pools` maps the names in `rewards` to callables. `count_tokens` counts a text in tokens of the policy. `deadline_s`
+    bounds the whole wait for one response, after which the outcome is a timeout. `group_wait_s` is the time that the
+    first response of a group waits for its siblings if a judge compares them; half of `deadline_s` by default.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class RewardRouter:
         clock: Callable[[], float] = time.monotonic,
         cache_size: int = 4096,
     ) -> None:
-        """Raises BadInput when a pool that a reward needs is missing, or a rule file, a procedure or a prompt cannot be
-        used."""
+        """Raise BadInput if a pool that a reward needs is missing, or a rule file, a procedure or a prompt is
+        unusable."""
         self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
         self._scenarios = load_scenarios(rewards.sage_logic.scenarios) if rewards.sage_logic.weight else {}
@@ -94,15 +94,15 @@ class RewardRouter:
     async def score(
         self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
     ) -> RewardRecord:
-        """One response's record. A scorer's failure is a typed outcome in it, never an exception.
+        """Return the record of one response. A scorer failure is a typed outcome in it, never an exception.
 
-        `cascade` is in force for this response in place of the configured one: it comes with every call and is never
-        kept, so that a router that restarts cannot fall back to the starting values. `group_aware=False`: whom Eq. 4
-        wants judged is judged, whatever the configuration says of the group; for evaluations.
+        `cascade` replaces the configured one for this response. It comes with every call and is not kept, so a
+        restarted router cannot fall back to the starting values. `group_aware=False` judges all responses that Eq. 4
+        sends to the judge, regardless of the configuration; for evaluations.
         """
         started = self._clock()
         asked = self._formats.of(sample)
-        # Nothing below sees more than this: what follows an answer in post-CoT moves neither action nor reward.
+        # Nothing below sees more than this: the text after an answer in post-CoT affects neither action nor reward.
         text = acting_text(rollout.text, asked)
         action = parse_action(text, asked)
         until = asyncio.get_running_loop().time() + self._deadline_s
@@ -151,16 +151,16 @@ class RewardRouter:
         return record
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the last call of this method; `RouterMetrics.read` explains each."""
+        """Return counts since the last call. See `RouterMetrics.read` for each."""
         return self._metrics.read()
 
     def forget(self) -> None:
-        """Drops known answers; to be called when a scorer's model or prompt changes."""
+        """Clear the caches. Call it when the model or prompt of a scorer changes."""
         for asker in self._askers.values():
             asker.forget()
 
     async def close(self) -> None:
-        """Cancels questions under way."""
+        """Cancel pending questions."""
         if self._gathering is not None:
             self._gathering.close()
         await self._bench.close()
@@ -179,7 +179,7 @@ class RewardRouter:
         return self._moved[1]
 
     def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> GroupBarrier | None:
-        """None where a response is not looked at beside its siblings."""
+        """Return None if a response is scored independently of its siblings."""
         if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
             return None
         return GroupBarrier(
@@ -193,11 +193,11 @@ class RewardRouter:
     def _side_rewards(
         self, sample: ServiceSample, text: str, action: Action | MalformedResponse, asked: ResponseFormat
     ) -> tuple[Component, ...]:
-        """Format, length and rules, recorded whatever their weight, and SAGE's logic if it has one. No model, no
-        waiting."""
+        """Return format, length and rules, recorded for any weight, and SAGE logic if it has a weight. No model, no
+        wait."""
         rewards = self._rewards
         answer = answer_of(text, asked)
-        # Of a response with a rationale only the answer's own length counts.
+        # For a response with a rationale only the length of the answer counts.
         length = self._count_tokens(text.strip() if isinstance(answer, MalformedResponse) else answer)
         reference_length = rewards.length.reference_length or max(
             self._count_tokens(render_action(reference.action)) for reference in sample.references
@@ -240,7 +240,7 @@ class RewardRouter:
         until: float,
         gate: GroupBarrier | None,
     ) -> ConsistencyResult:
-        """Type, parameters, then the scorers (hybrid reward, section 3.3)."""
+        """Match type and parameters, then call the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
             if gate is not None:
                 gate.settle(action.value, config)
@@ -252,7 +252,7 @@ class RewardRouter:
                 gate.settle(match.score, config)
             return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
         if not config.weight:
-            # Not worth a question: `score` leaves the component out.
+            # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
         inquiry = ConsistencyScorer(config, self._scorers, self._metrics, sample, action, until=until)
@@ -260,11 +260,11 @@ class RewardRouter:
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
-    """What Eq. 4 was computed with, for the record."""
+    """Return the parameters of Eq. 4 for the record."""
     cascade = config.cascade
     return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None
 
 
 def _encodable(text: str) -> str:
-    """Without halves of surrogate pairs, which no tokenizer takes."""
+    """Replace lone surrogates, which tokenizers reject."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The sections of `rewards.consistency` that make the cascade cheaper than a fixed interval. All are off by default."""
+"""Sections of `rewards.consistency` that make the cascade cheaper than a fixed interval. All are off by default."""
 
 from __future__ import annotations
 
@@ -13,62 +13,64 @@ if TYPE_CHECKING:
 
 
 class MovingConfig(Section):
-    """How an interval may move. It does so between steps only, and both its ends stay in [0, 1] and in order. Where
-    `adaptive` and `budget` are both on, the stricter of their two values counts, and the longer window."""
+    """Limits of the movement of an interval. It moves between steps only, and its ends stay ordered and in [0, 1].
+
+    If `adaptive` and `budget` are both on, the stricter of their two values and the longer window apply.
+    """
 
     window: PositiveInt = 2000
-    """So many of the last replies count."""
+    """Number of last replies in the window."""
     min_rows: PositiveInt = 100
-    """Fewer of them (`adaptive`: of those that the judge spoke about) move nothing."""
+    """Minimum number of replies (`adaptive`: of judged replies) before the interval moves."""
     reach: Fraction = 1.0
-    """How far an end may get from where it started."""
+    """Maximum distance of an end from its starting value."""
     max_move: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
-    """How far an end may move between two steps."""
+    """Maximum move of an end between two steps."""
 
     @model_validator(mode="after")
     def _fits(self) -> MovingConfig:
         if self.min_rows > self.window:
             raise ValueError(
-                f"min_rows={self.min_rows} is above window={self.window}, so nothing would ever move; lower the first"
+                f"min_rows={self.min_rows} is above window={self.window}, so nothing would ever move; lower min_rows"
             )
         return self
 
 
 class AdaptiveConfig(MovingConfig):
-    """Keep the trust interval as large as the judge's agreement with the reranker allows
+    """Keeps the trust interval as large as the agreement of judge and reranker allows
     (`hamr.cascade.adaptive_interval`)."""
 
     enabled: bool = False
     reach: Fraction = 0.2
     max_move: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
     measure: Literal["gap", "rank"] = "gap"
-    """What has to be kept: `gap`, the mean |S_R - S_J| inside the interval; `rank`, Spearman's rho of the cascade's
-    rewards with S_J (Eq. 5, with the judge in the teacher's place)."""
+    """Constraint of the interval: `gap`, the mean |S_R - S_J| inside it; `rank`, Spearman's rho of the cascade's
+    rewards with S_J (Eq. 5, with the judge as teacher)."""
     limit: Fraction | None = None
-    """Highest gap or lowest rho; null: what the starting interval has when there are first rows enough."""
+    """Highest gap or lowest rho. null: the value of the starting interval once there are `min_rows` replies."""
 
 
 class BudgetConfig(MovingConfig):
-    """Holds the share of replies that the judge is asked about (`hamr.cascade.budget`)."""
+    """Keeps the share of judged replies at a target (`hamr.cascade.budget`)."""
 
     judge_frac: Fraction | None = None
-    """Share of the cascade's replies that the judge is asked about, audits included; null: no budget."""
+    """Target share of the cascade's replies that the judge scores, audits included. null: no budget."""
     tolerance: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
-    """A share this near to the target is left alone."""
+    """Deviation of the share from the target that causes no move."""
 
 
 class GroupAwareConfig(Section):
-    """Spares the judge what could change nothing in a group (`hamr.cascade.group_aware`)."""
+    """Skips judge calls that cannot change a relevant result in a group (`hamr.cascade.group_aware`)."""
 
     enabled: bool = False
     tolerance: NonNegative = 0.0
-    """Two responses whose total rewards differ by no more than this may change places."""
+    """Two responses whose total rewards differ by no more than this may swap order."""
     equal_within: NonNegative = 1e-6
-    """Dynamic sampling's tolerance: `algorithm.dynamic_sampling.tolerance`."""
+    """Tolerance of dynamic sampling: `algorithm.dynamic_sampling.tolerance`."""
 
 
 def check_steering(c: Config) -> None:
-    """Contradictions of these sections with each other and with the rest of the job."""
+    """Raise ValueError for contradictions of these sections with each other and with the rest of the job."""
     wanted = c.rewards.consistency
     adaptive, budget, aware = wanted.adaptive, wanted.budget, wanted.group_aware
     share = budget.judge_frac
@@ -81,22 +83,22 @@ def check_steering(c: Config) -> None:
             )
     if adaptive.enabled and not wanted.audit_frac:
         raise ValueError(
-            "rewards.consistency.adaptive.enabled=true but audit_frac=0: nobody would know what the judge thinks of "
-            "the replies inside the interval; set rewards.consistency.audit_frac (0.05, say)"
+            "rewards.consistency.adaptive.enabled=true but audit_frac=0: without audits there are no judge scores "
+            "inside the interval; set rewards.consistency.audit_frac (for example 0.05)"
         )
     if adaptive.enabled and adaptive.limit is not None and share is not None:
         raise ValueError(
-            f"rewards.consistency.adaptive.limit={adaptive.limit} and budget.judge_frac={share} both say how large the "
-            "interval is; with a budget, adaptive only says where it lies: set limit to null"
+            f"rewards.consistency.adaptive.limit={adaptive.limit} and budget.judge_frac={share} both set the size of "
+            "the interval; with a budget, adaptive sets only its position: set limit to null"
         )
     if adaptive.enabled and aware.enabled:
         raise ValueError(
-            "rewards.consistency.adaptive and group_aware are both enabled, but what group_aware skips is no fair draw "
-            "of the judge's answers, which adaptive needs; turn one of them off"
+            "rewards.consistency.adaptive and group_aware are both enabled, but group_aware skips judge calls in a "
+            "biased way, and adaptive needs a fair sample; turn one of them off"
         )
     if share is not None and share < wanted.audit_frac:
         raise ValueError(
-            f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone asks "
+            f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone calls "
             "the judge more often; lower audit_frac or raise the budget"
         )
     if aware.enabled:
@@ -104,17 +106,18 @@ def check_steering(c: Config) -> None:
 
 
 def _check_group_aware(c: Config) -> None:
-    """Its argument is about total rewards, so that it has to know all that goes into them but the judge's word."""
+    """Check that total rewards depend only on the consistency judge. The method needs all other components in
+    advance."""
     aware, sampling = c.rewards.consistency.group_aware, c.algorithm.dynamic_sampling
     if c.rewards.judged:
         raise ValueError(
-            f"rewards.consistency.group_aware.enabled=true but {sorted(c.rewards.judged)} have a weight: whom the "
-            "judge may skip would depend on what other judges say; turn one of the two off"
+            f"rewards.consistency.group_aware.enabled=true but {sorted(c.rewards.judged)} have a weight: the judge "
+            "calls to skip would depend on the scores of other judges; turn one of the two off"
         )
     if c.algorithm.overlong.enabled:
         raise ValueError(
-            "rewards.consistency.group_aware.enabled=true and algorithm.overlong.enabled=true: the penalty moves "
-            "rewards after they are given; turn one of the two off"
+            "rewards.consistency.group_aware.enabled=true and algorithm.overlong.enabled=true: the penalty changes "
+            "rewards after scoring; turn one of the two off"
         )
     if sampling.enabled and sampling.tolerance != aware.equal_within:
         raise ValueError(

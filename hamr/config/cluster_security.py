@@ -1,4 +1,4 @@
-"""Whether a cluster may be joined: elsewhere than on this machine only behind Ray's token authentication."""
+"""Security check before a cluster is joined: a remote cluster requires Ray's token authentication."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def check_cluster_address(
     key: str = "cluster.address",
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises BadInput for a cluster that is not on this machine's loopback interface, unless a token is in force here.
+    """Raise BadInput for a cluster outside this machine's loopback interface, unless a token is in force here.
 
-    Who reaches a Ray without authentication runs code on all its nodes. `auto` counts as what RAY_ADDRESS says, else as
-    elsewhere: Ray itself looks for the address, and what it finds is rarely a loopback one. Null starts a local Ray,
-    which has a token of its own. Whether the cluster insists on the token is the cluster's affair: it cannot be seen
-    from here.
+    Anyone who can reach a Ray cluster without authentication can run code on all its nodes. `auto` means the value of
+    RAY_ADDRESS, else a remote cluster: Ray itself searches for the address, which is rarely a loopback one. Null starts
+    a local Ray with its own token. Whether the cluster enforces the token cannot be checked from here.
     """
     env = os.environ if environ is None else environ
     given = env.get("RAY_ADDRESS", address) if address == "auto" else address
@@ -34,26 +33,26 @@ def check_cluster_address(
     raise BadInput(
         key,
         address,
-        "is not on this machine, and no token of Ray's is in force here; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
-        "(or RAY_AUTH_TOKEN_PATH) as on the cluster, or, in a network where everyone may run code on it, set "
+        "is not on this machine, and no Ray token is set here; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
+        "(or RAY_AUTH_TOKEN_PATH) as on the cluster, or, in a network where everyone may run code on the cluster, set "
         "cluster.allow_unauthenticated=true",
     )
 
 
 def host_of(address: str) -> str:
-    """The host of `host:port`, `ray://host:port` or a dashboard's URL; the whole where there is none.
+    """Return the host of `host:port`, `ray://host:port` or a dashboard URL. The whole address if it has none.
 
     >>> host_of("ray://[::1]:10001"), host_of("10.0.0.1:6379")
     ('::1', '10.0.0.1')
     """
     try:
         return urlsplit(address if "://" in address else f"//{address}").hostname or address
-    except ValueError:  # a bracket that is not closed
+    except ValueError:  # an unclosed bracket
         return address
 
 
 def has_token(environ: Mapping[str, str]) -> bool:
-    """Whether Ray would find a token: RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or ~/.ray/auth_token."""
+    """Return True if Ray finds a token: RAY_AUTH_TOKEN, the file in RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token."""
     if environ.get("RAY_AUTH_TOKEN"):
         return True
     named = environ.get("RAY_AUTH_TOKEN_PATH")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_consistent(c: Config) -> None:
-    """Contradictions between sections: each message has both values and what to change."""
+    """Raise ValueError for contradictions between sections. Each message has both values and the correction."""
     for name, pool in c.pools.items():
         start = pool.finetune.start_from if pool.finetune else None
         tuning = c.pools[start].finetune if start in c.pools else None
@@ -59,7 +59,7 @@ def check_consistent(c: Config) -> None:
         )
     if c.rollout.transfer == "nccl" and c.trainer.backend != "nccl":
         raise ValueError(
-            f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights lie on a CPU; use "
+            f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights are on a CPU; use "
             "trainer.backend='nccl' or transfer='shared_memory'"
         )
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
@@ -79,34 +79,34 @@ def check_consistent(c: Config) -> None:
 
 
 def _check_schedules(c: Config) -> None:
-    """A cosine falls from its peak to its minimum."""
+    """Check that a cosine schedule decreases from its peak to its minimum."""
     lowest = c.trainer.min_learning_rate
     warm_up = c.experiment.sft if c.experiment.sft.steps else None
     for key, section in (("trainer", c.trainer), ("experiment.sft", warm_up)):
         if section and section.schedule == "cosine" and lowest > section.learning_rate:
             raise ValueError(
                 f"trainer.min_learning_rate={lowest:g} is above {key}.learning_rate={section.learning_rate:g} and "
-                f"{key}.schedule='cosine' falls from this to that; lower the minimum or use schedule='constant'"
+                f"{key}.schedule='cosine' decreases to the minimum; lower the minimum or use schedule='constant'"
             )
 
 
 def _check_formats(c: Config) -> None:
-    """What has to do with the order in which a response is written."""
+    """Check settings that depend on the order in which a response is written."""
     if c.model.response_format == "hybrid" and c.experiment.sft.steps:
         raise ValueError(
-            f"model.response_format='hybrid' but experiment.sft.steps={c.experiment.sft.steps}; the warm-up learns "
-            "from references, which have no rationale to put before or behind them: set it to 0 and start from a "
-            "checkpoint of `hamr sft` (model.path)"
+            f"model.response_format='hybrid' but experiment.sft.steps={c.experiment.sft.steps}; the warm-up trains on "
+            "references, which have no rationale: set it to 0 and start from a checkpoint of `hamr sft` "
+            "(model.path)"
         )
     if c.experiment.evaluation.stop_at_answer and c.model.response_format not in ("answer_think", "hybrid"):
         raise ValueError(
-            f"experiment.evaluation.stop_at_answer=true but model.response_format={c.model.response_format!r}; nothing "
-            "follows the answer there: use 'answer_think' or 'hybrid'"
+            f"experiment.evaluation.stop_at_answer=true but model.response_format={c.model.response_format!r}, where "
+            "no text follows the answer: use 'answer_think' or 'hybrid'"
         )
 
 
 def _check_places(c: Config) -> None:
-    """Trainers and engines that have to lie together agree on where."""
+    """Check that the placements of trainers and engines on the same node agree."""
     together = c.rollout.colocated or c.rollout.transfer == "shared_memory"
     mine, theirs = c.trainer.node_labels, c.rollout.engine.node_labels
     for key in sorted(set(mine) & set(theirs)) if together else ():
@@ -121,8 +121,8 @@ def _check_places(c: Config) -> None:
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         raise ValueError(
             f"rollout.colocated=true but rollout.engine.num_gpus={engine.num_gpus:g} and "
-            f"trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: give "
-            "each a share, 1 together"
+            f"trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: set "
+            "shares with a sum of at most 1"
         )
     if c.trainer.backend != "nccl":
         raise ValueError(
@@ -136,13 +136,13 @@ def _check_places(c: Config) -> None:
         )
     if c.rollout.transfer != "shared_memory":
         raise ValueError(
-            f"rollout.colocated=true but rollout.transfer={c.rollout.transfer!r}; NCCL has no two ends on one GPU: use "
-            "transfer='shared_memory'"
+            f"rollout.colocated=true but rollout.transfer={c.rollout.transfer!r}; NCCL cannot have two ranks on one "
+            "GPU: use transfer='shared_memory'"
         )
 
 
 def _check_judges(c: Config) -> None:
-    """Every judged reward has a pool that can write."""
+    """Check that every judged reward has a pool that can generate text."""
     for reward, section in c.rewards.judged.items():
         if section.pool not in c.pools:
             raise ValueError(
@@ -157,34 +157,34 @@ def _check_judges(c: Config) -> None:
         if c.pools[section.pool].compares:
             raise ValueError(
                 f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.type={c.pools[section.pool].type!r}, "
-                "which compares two texts and cannot write; point it at a pool with a language model"
+                "which compares two texts and cannot generate text; point it at a pool with a language model"
             )
         if c.rewards.fallback == "wait":
             _check_patience(c, "rewards", section.pool)
 
 
 def _check_patience(c: Config, section: str, pool: str) -> None:
-    """Who waits for a pool that is away has the time to ask it twice."""
+    """Check that `fallback: wait` leaves enough time to retry an unavailable pool."""
     if c.pools[pool].deadline_s >= c.router.deadline_s:
         raise ValueError(
             f"{section}.fallback='wait' but pools.{pool}.deadline_s={c.pools[pool].deadline_s:g} is not below "
-            f"router.deadline_s={c.router.deadline_s:g}, so nothing could be asked again; lower the first or raise the "
-            "second"
+            f"router.deadline_s={c.router.deadline_s:g}, so there would be no time for a retry; lower the first or "
+            "raise the second"
         )
 
 
 def _check_dialogues(c: Config) -> None:
-    """Whoever takes part in dialogues during training is a pool that can write."""
+    """Check that the participants of dialogues during training are pools that can generate text."""
     for key, name in c.experiment.sage.asked.items():
         pool = c.pools.get(name)
         if pool is None:
             raise ValueError(
                 f"experiment.sage.{key}={name!r} but pools has only {sorted(c.pools)}; "
-                "add the pool, rename it, or take a script (scripted:worded, scripted:gold)"
+                "add the pool, rename it, or use a script (scripted:worded, scripted:gold)"
             )
         if pool.role == "reranker" or pool.finetune or pool.compares:
             raise ValueError(
-                f"experiment.sage.{key}={name!r} but pools.{name} gives verdicts and cannot write; "
+                f"experiment.sage.{key}={name!r} but pools.{name} gives verdicts and cannot generate text; "
                 "point it at an untrained pool with role 'judge' or 'grader'"
             )
     if c.experiment.sage.scenarios and c.model.response_format != "plain":
@@ -196,11 +196,10 @@ def _check_dialogues(c: Config) -> None:
 
 
 def _check_some_weight(c: Config) -> None:
-    """Weights are at least 0, so they sum to 0 only if all are: every reward would be 0, and no group would have a
-    signal."""
+    """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal."""
     r = c.rewards
     if not r.judged and not any(s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)):
         raise ValueError(
-            f"rewards.consistency.weight={r.consistency.weight:g} and so has every other reward: nothing would be "
-            "rewarded; give at least one a weight above 0"
+            f"rewards.consistency.weight={r.consistency.weight:g}, and no other reward has a weight: every reward "
+            "would be 0; give at least one a weight above 0"
         )

@@ -1,4 +1,4 @@
-"""What `hamr evaluate benchmark=ecs` takes beside its files and judges. Every default lives here."""
+"""Options of `hamr evaluate benchmark=ecs` in addition to its files and judges. Every default lives here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hamr.config.section import Section
 
 
 class EcsConfig(Section):
-    """The Ensemble-Consistency Score's numbers."""
+    """Options of the Ensemble-Consistency Score."""
 
     scores: Literal["hard", "soft"] = "hard"
-    """`hard`: a judge's label as 1, 0.5 or 0. `soft`: P(yes) + 0.5 P(part) of the labels, where the judge gives
-    probabilities. The votes are kept with both, so that the other can be had without asking again."""
+    """`hard`: the label of a judge as 1, 0.5 or 0. `soft`: P(yes) + 0.5 P(part) of the labels, if the judge returns
+    probabilities. The votes are stored with both, so the other is available without new calls."""
     stage: str = "rl"
-    """Of a run folder: whose responses to the test split are taken (base, sft, rl)."""
+    """Stage of a run folder whose responses to the test split are scored (base, sft, rl)."""
     seed: int = 0
     resamples: PositiveInt = 1000
-    """Of the bootstrap behind the intervals, and of the permutation test."""
+    """Resamples of the bootstrap intervals and of the permutation test."""
     attempts: PositiveInt = 3
-    """How often a question is put to a pool that takes none for a while."""
+    """Attempts per question to a pool that temporarily refuses questions."""
     longest_wait_s: PositiveFloat = 60.0
-    """Between two of those attempts, where the pool says how long to leave it alone."""
+    """Maximum wait between two attempts, if the pool states a retry time."""

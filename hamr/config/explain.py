@@ -1,4 +1,4 @@
-"""Turns what pydantic and YAML complain about into one line that says what to change."""
+"""Convert errors of pydantic and YAML into one line that names the correction."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class UnknownKey(ConfigError):
 
 
 class Contradiction(ConfigError):
-    """Two values that cannot both hold; the message has both and the remedy."""
+    """Two contradictory values. The message has both and the remedy."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.remedy}" if self.where else self.remedy
 
 
 def known_keys(model: type[BaseModel], raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every dotted key of `model`, sections included. Names of pools are taken from `raw`."""
+    """Yield every dotted key of `model`, sections included. Names of pools are taken from `raw`."""
     for name, info in model.model_fields.items():
         key = f"{prefix}{name}"
         yield key
@@ -50,7 +50,7 @@ def known_keys(model: type[BaseModel], raw: Mapping[str, Any], prefix: str = "")
 
 
 def _section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """(the section class in an annotation, whether it is a mapping of sections)."""
+    """Return (section class in an annotation, True if it is a mapping of sections)."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
@@ -62,7 +62,7 @@ def _section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def explain(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel], origin: Origin) -> ConfigError:
-    """The first complaint, in one line; how many more there are is said at its end."""
+    """Return the first error in one line, with the number of further errors at its end."""
     details = error.errors(include_url=False)
     first, more = details[0], len(details) - 1
     path = tuple(str(part) for part in first["loc"])
@@ -83,7 +83,7 @@ def explain(error: ValidationError, raw: Mapping[str, Any], model: type[BaseMode
 
 
 def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
-    """Follows single-key sections down: `train: {learning_rate: 1}` is about `train.learning_rate`."""
+    """Descend into single-key sections: `train: {learning_rate: 1}` refers to `train.learning_rate`."""
     while isinstance(value, Mapping) and len(value) == 1:
         key, value = next(iter(value.items()))
         path = (*path, str(key))
@@ -124,27 +124,27 @@ def _requirement(detail: ErrorDetails, value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """One line, with credentials in URLs masked."""
+    """Return the text in one line, with credentials in URLs masked."""
     return re.sub(r"//[^/@\s]+@", "//***@", " ".join(text.split()))
 
 
 class Origin:
-    """Finds the file and line that set a key, among the files that were chosen."""
+    """Finds the file and line that set a key, among the chosen files."""
 
     def __init__(
         self, roots: Sequence[Path] = (), choices: Mapping[str, str | None] | None = None, typed: Sequence[str] = ()
     ) -> None:
-        """`typed`: the keys that the command line set."""
+        """`typed` holds the keys set on the command line."""
         self._typed = tuple(typed)
         self._files: list[tuple[str, Path]] = []
-        # An experiment is composed last and wins.
+        # An experiment is composed last and overrides the others.
         for group, option in sorted((choices or {}).items(), key=lambda choice: choice[0] == "experiment"):
             file = next((r / group / f"{option}.yaml" for r in roots if (r / group / f"{option}.yaml").is_file()), None)
             if file:
                 self._files.append((group, file))
 
     def __call__(self, path: Sequence[str]) -> str | None:
-        """`file:line`, or None where no file has the key (the command line, a default)."""
+        """Return `file:line`, or None if no file has the key (the command line, a default)."""
         key = ".".join(path)
         if any(key == t or key.startswith(f"{t}.") for t in self._typed):
             return None
@@ -176,7 +176,7 @@ def _line_of(node: yaml.Node | None, path: Sequence[str]) -> int | None:
 
 
 def yaml_error(error: yaml.YAMLError | UnicodeDecodeError, file: str | None = None) -> ConfigError:
-    """What YAML cannot read, as `file:line` where there is a line."""
+    """Return the error of unreadable YAML, with `file:line` if it has a line."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return Contradiction(file or "YAML", None, f"not valid YAML: {_one_line(str(error))}")
     mark = error.problem_mark or error.context_mark

@@ -1,4 +1,4 @@
-"""What an actor takes of a node, and which nodes it may stand on."""
+"""Resources that an actor takes from a node, and the nodes that may run it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ class FootprintConfig(Section):
 
     num_cpus: NonNegative = 0.5
     num_gpus: NonNegative = 0.0
-    """Below 1 it is a share of a GPU; Ray counts it and bounds nothing, so the engine's memory has to be set too."""
+    """A value below 1 is a share of a GPU. Ray only counts it and enforces nothing, so set the memory of the engine
+    too."""
     custom_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Further resources of the nodes, by the names that they were started with: `{big_disk: 1}`."""
     node_labels: dict[str, str] = Field(default_factory=dict)
-    """Only nodes with these labels. A value may also be `!a`, `in(a,b)` or `!in(a,b)`."""
+    """Required node labels. A value may also be `!a`, `in(a,b)` or `!in(a,b)`."""
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> FootprintConfig:
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
             raise ValueError(
-                f"num_gpus={self.num_gpus:g} is more than one GPU and not a whole number; Ray shares one GPU or gives "
-                "whole ones: round it"
+                f"num_gpus={self.num_gpus:g} is more than one GPU and not a whole number; Ray shares one GPU or "
+                "assigns whole ones: round it"
             )
         for name in sorted({"CPU", "GPU"} & set(self.custom_resources)):
-            raise ValueError(f"custom_resources has {name!r}, which has a key of its own; set num_{name.lower()}s")
+            raise ValueError(f"custom_resources has {name!r}, which has its own key; set num_{name.lower()}s")
         return self

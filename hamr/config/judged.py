@@ -1,4 +1,4 @@
-"""The sections of the side rewards that a judge gives (second paper). Weight 0 is off: nobody is asked."""
+"""Sections of the side rewards from judges (second paper). Weight 0 disables a reward and its judge calls."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ Scale = Literal["span", "share"]
 
 
 class JudgedConfig(Section):
-    """What all of them have."""
+    """Common settings of judged rewards."""
 
     weight: NonNegative = 0.0
     pool: str = "judge"
-    """Name of the pool that is asked, of role `judge` or `grader`. Several rewards may share one, or have their own."""
+    """Name of the pool, with role `judge` or `grader`. Several rewards may share one pool."""
     language: Literal["en", "zh"] = "en"
-    """Of the shipped prompt."""
+    """Language of the shipped prompt."""
     prompt: str | None = None
-    """Another template than the shipped one: a name in `prompts/`, or a path."""
+    """Template that replaces the shipped one: a name in `prompts/`, or a path."""
     max_reasks: Annotated[int, Field(ge=0)] = 1
-    """How often an answer that cannot be read is asked for again; then the outcome is a failure."""
+    """Number of retries for an unparseable answer. After them, the outcome is a failure."""
 
 
 class GradedConfig(JudgedConfig):
     """A judge's grade from 1 to 5, mapped to [0, 1]."""
 
     scale: Scale = "span"
-    """`span`: (x - 1) / 4; `share`: x / 5, as in the benchmark's overall figure. See `hamr.rewards.grades`."""
+    """`span`: (x - 1) / 4; `share`: x / 5, as in the overall score of the benchmark. See `hamr.rewards.grades`."""
 
 
 class ComparedConfig(GradedConfig):
     judging: Literal["comparative", "single"] = "comparative"
-    """`comparative`: the responses of one group in one prompt, as the paper does. `single`: each on its own."""
+    """`comparative`: the responses of one group in one prompt, as in the paper. `single`: each response alone."""
     prompt_compared: str | None = None
-    """Another template for comparing; `prompt` is then that for a response that stands alone."""
+    """Template that replaces the comparative one. `prompt` then applies to a single response."""
     max_compared: Annotated[int, Field(ge=2)] = 16
-    """At most so many responses in one prompt; a larger group is dealt out evenly."""
+    """Maximum number of responses in one prompt. A larger group is split evenly."""
 
 
 class RubricConfig(GradedConfig):
-    """Needs samples with a rubric; for one without, the component is absent."""
+    """Requires samples with a rubric. Without one, the component is absent."""
 
     reading: Literal["holistic", "items"] = "holistic"
-    """`holistic`: one grade with the whole rubric in view (the paper's prompt). `items`: each item passed or not, and
-    their weighted share (its section 4.2)."""
+    """`holistic`: one grade for the whole rubric (the paper's prompt). `items`: the weighted share of passed items (its
+    section 4.2)."""
     strict_integers: bool = False
-    """Drop items whose weight is no integer, which Algorithm 1 as written lets pass."""
+    """Drop items whose weight is not an integer, which Algorithm 1 as written accepts."""
 
 
 class RiskConfig(JudgedConfig):
@@ -70,14 +70,15 @@ class JudgedRewards(Section):
     risk: RiskConfig = RiskConfig()
     hallucination: HallucinationConfig = HallucinationConfig()
     fallback: Literal["exclude", "wait"] = "exclude"
-    """When a judged reward's pool is away: `exclude`, a typed failure; `wait`, asked again until the response's
-    deadline (`router.deadline_s`). The consistency reward has a `fallback` of its own."""
+    """Behaviour if the pool of a judged reward is unavailable. `exclude`: a typed failure; `wait`: retry until the
+    response's deadline (`router.deadline_s`). The consistency reward has its own `fallback`."""
     veto_first: bool = False
-    """Ask about risk and hallucination first, and spare the other four judges a response that one of them vetoes."""
+    """Judge risk and hallucination first, and do not call the other four judges for a response that one of them
+    vetoes."""
 
     @property
     def judged(self) -> dict[str, JudgedConfig]:
-        """The judged rewards that have a weight, by name."""
+        """Judged rewards with a weight, by name."""
         sections: dict[str, JudgedConfig] = {
             "dialogue": self.dialogue,
             "policy": self.policy,

@@ -1,4 +1,4 @@
-"""Composes the groups in `conf/` with Hydra and turns them into one frozen, validated object.
+"""Compose the groups in `conf/` with Hydra into one frozen, validated object.
 
 >>> config = load_config(["experiment=smoke", "experiment.seed=7"])
 >>> config.experiment.seed, config.model.path
@@ -26,10 +26,10 @@ _CREDENTIALS = re.compile(r"//[^/@]+@|[?&][^=&]*(key|token|secret|password)[^=&]
 
 
 def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
-    """The configuration of a job, from `key=value` overrides.
+    """Return the configuration of a job from `key=value` overrides.
 
-    `config_dir` (or `--config-dir DIR` among the overrides) is a user's own folder of groups; its files win over
-    hamr's. Every mistake is a ConfigError of one line; nothing is started and no model library is imported.
+    `config_dir` (or `--config-dir DIR` among the overrides) is a user's folder of groups. Its files override hamr's.
+    Every mistake is a one-line ConfigError. Nothing is started and no model library is imported.
     """
     values, flagged = split_flags(overrides)
     own = config_folder(config_dir) if config_dir is not None else flagged
@@ -42,15 +42,20 @@ def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -
 
 
 def dump_config(config: Config) -> str:
-    """The whole configuration as YAML, every default written out. It holds no secret: a key is only ever named by
-    its environment variable, and a URL with credentials is refused when the configuration is loaded."""
+    """Return the whole configuration as YAML, including every default.
+
+    It contains no secret: a key is only named by its environment variable, and a URL with credentials is rejected when
+    the configuration is loaded.
+    """
     _refuse_secrets(config)
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Reads back what `dump_config` wrote, without Hydra: how a run is resumed. `overrides`: values to change in it,
-    `section.key=value` with the value in YAML; choices of groups are not among them."""
+    """Load the output of `dump_config` without Hydra, to resume a run.
+
+    `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
+    """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -60,7 +65,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
-        raise ConfigError("config", str(path), "holds no configuration; give a run folder's config.yaml")
+        raise ConfigError("config", str(path), "contains no configuration; give a run folder's config.yaml")
     for text in overrides:
         _set(raw, text)
     return _validate(raw, Origin())
@@ -91,7 +96,7 @@ def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
 
 
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """(the composed values, the option chosen of each group). A file is taken from the first of `roots` that has it."""
+    """Return (composed values, chosen option of each group). A file is taken from the first of `roots` that has it."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.defaults_list import create_defaults_list
     from hydra._internal.utils import create_config_search_path
@@ -106,7 +111,7 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
         search.prepend("own", str(root))
     try:
         # The steps of hydra.compose() without Hydra's own settings (logging, help, launcher), which take half of its
-        # time and are not used here. They need no global instance either, which an embedding program may hold.
+        # time and are not used here. They also need no global instance, which an embedding program may hold.
         loader = ConfigLoaderImpl(search)
         parsed, files = loader._parse_overrides_and_create_caching_repo("config", overrides)
         loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
@@ -136,23 +141,23 @@ def _missing_option(file: str | None, options: Sequence[str] | None, message: st
 
 
 def _first_lines(error: Exception) -> str:
-    """Hydra's message in one line, without the pointers to its own documentation."""
+    """Return Hydra's message in one line, without the references to its own documentation."""
     ambiguous = re.match(r"Ambiguous value for argument '\+*(.*)'", str(error))
     if ambiguous:
-        return f"{ambiguous[1]}: one value is taken; write [a,b] for a list, or quote it for a text with commas"
+        return f"{ambiguous[1]}: only one value is accepted; write [a,b] for a list, or quote it for a text with commas"
     lines = [line.strip() for line in str(error).splitlines() if "hydra.cc" not in line]
     return " ".join(line for line in lines if line)
 
 
 def _refuse_magic(raw: Any, origin: Origin, path: tuple[str, ...] = ()) -> None:
-    """Class paths and interpolations: a value stands where it is used, and code is never chosen by a YAML."""
+    """Reject class paths and interpolations: values are literal, and YAML never selects code."""
     where = ".".join(path)
     if isinstance(raw, Mapping):
         for key, value in raw.items():
             here = (*path, str(key))
             if str(key) in ("_target_", "_partial_", "_recursive_", "_convert_"):
                 raise ConfigError(
-                    ".".join(here), value, "class paths are not taken; choose a variant by its `type` or name"
+                    ".".join(here), value, "class paths are not accepted; choose a variant by its `type` or name"
                 )
             _refuse_magic(value, origin, here)
     elif isinstance(raw, list | tuple):
@@ -163,18 +168,19 @@ def _refuse_magic(raw: Any, origin: Origin, path: tuple[str, ...] = ()) -> None:
     elif isinstance(raw, str) and "${" in raw:
         place = origin(path)
         raise ConfigError(
-            where, raw, "interpolations are not taken; write the value out" + (f" ({place})" if place else "")
+            where, raw, "interpolations are not accepted; write the value out" + (f" ({place})" if place else "")
         )
 
 
 def _refuse_secrets(config: Config) -> None:
-    """Keys come from the environment only, so that none reaches a file, a log or W&B. The messages show no value."""
+    """Reject keys in the configuration. They come from the environment only, so none reaches a file, a log or W&B. The
+    messages contain no value."""
     for name, pool in config.pools.items():
         if pool.endpoint and _CREDENTIALS.search(pool.endpoint):
             raise Contradiction(
                 f"pools.{name}.endpoint",
                 None,
-                f"the URL holds credentials; put the key into a variable that pools.{name}.api_key_env names",
+                f"the URL contains credentials; put the key into a variable named by pools.{name}.api_key_env",
             )
         if pool.api_key_env and not _ENV_NAME.fullmatch(pool.api_key_env):
             raise Contradiction(

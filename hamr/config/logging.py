@@ -1,4 +1,4 @@
-"""The sections of `logging`."""
+"""Sections of `logging`."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ class WandbConfig(Section):
     project: str = "hamr"
     entity: str | None = None
     group: str | None = None
-    """Runs that belong together: seeds of one experiment, a sweep."""
+    """Name of a group of runs: seeds of one experiment, a sweep."""
     job_type: str = "train"
     tags: tuple[str, ...] = ()
     artifacts: bool = False
-    """Keep the ledger and the newest checkpoint there, too, when the run ends."""
+    """Also upload the ledger and the newest checkpoint when the run ends."""
 
 
 SinkName = Literal["tensorboard", "mlflow", "prometheus"]
 
 
 class AlarmsConfig(Section):
-    """Limits beyond which a step's figure raises an alarm (a line on the terminal, `alarm/<name>` = 1); null: none."""
+    """Limits of step metrics. Beyond a limit, an alarm is raised (a line on the terminal, `alarm/<name>` = 1). null: no
+    limit."""
 
     audit_drift: PositiveFloat | None = 4.0
-    """Standard errors by which the reranker's distance from the judge inside the trust interval has moved."""
+    """Change of the distance between reranker and judge inside the trust interval, in standard errors."""
     length_correlation: Fraction | None = 0.8
-    """Of reward and response length, whatever the sign."""
+    """Absolute correlation of reward and response length."""
     duplicate_frac: Fraction | None = None
-    """Share of responses that a sibling has said word for word."""
+    """Share of responses that are identical to a sibling."""
     scorer_gap: Fraction | None = 0.5
-    """Mean distance between reranker and judge where both spoke."""
+    """Mean distance between reranker and judge on replies that both scored."""
     top_component: Fraction | None = None
-    """Share of the rewards' spread that comes from one component."""
+    """Share of the variation of the rewards that comes from one component."""
     top_reply_frac: Fraction | None = 0.5
-    """Share of the most frequent reply among all that the policy says in a step."""
+    """Share of the most frequent reply among all replies of the policy in a step."""
     truth_drop: Fraction | None = 0.15
-    """Fall of `truth/exact_act` below its best earlier value while the reward has risen."""
+    """Decrease of `truth/exact_act` below its best earlier value while the reward has increased."""
 
 
 class LoggingConfig(Section):
     wandb: WandbConfig = WandbConfig()
     sinks: tuple[SinkName, ...] = ()
-    """Where the figures go beside metrics.jsonl and W&B. `tensorboard`: `<run folder>/tensorboard`. `mlflow`: where
-    MLFLOW_TRACKING_URI says, else `<run folder>/mlflow`. `prometheus`: gauges of Ray's, exported by every node."""
+    """Sinks of the metrics in addition to metrics.jsonl and W&B. `tensorboard`: `<run folder>/tensorboard`. `mlflow`:
+    MLFLOW_TRACKING_URI, else `<run folder>/mlflow`. `prometheus`: Ray gauges, exported by every node."""
     console: bool = True
     sample_rows: PositiveInt = 8
     """Sampled responses per step in the table with their reward breakdown."""

@@ -1,4 +1,4 @@
-"""The section of an adapter: who trains one, and not all weights, names it under `lora`."""
+"""Section of a LoRA adapter, under the key `lora`, for training an adapter instead of all weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From what a user types to what Hydra composes. Standard library only.
+"""Convert command line overrides for Hydra. Standard library only.
 
 A user writes `experiment=quickstart` (a choice of a group) and `trainer.learning_rate=1e-5` (a value). The files in
-`conf/` hold choices only, so most values stand in no file, and Hydra would refuse to set them; here every value
-becomes Hydra's force-add form, and the schema decides afterwards whether the key exists.
+`conf/` contain choices only, so most values are in no file, and Hydra would refuse to set them. Every value is
+therefore converted to Hydra's force-add form, and the schema then checks that the key exists.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ MULTIRUN = "--multirun"
 
 
 def group_options(roots: Sequence[Path], groups: Sequence[str]) -> dict[str, list[str]]:
-    """Group -> sorted names of its options, over every config folder in `roots`. Other folders there are no groups."""
+    """Return group -> sorted names of its options, over every config folder in `roots`. Other folders there are not
+    groups."""
     return {g: sorted({file.stem for root in roots for file in (root / g).glob("*.yaml")}) for g in groups}
 
 
 def nearest_first(name: str, names: Sequence[str]) -> list[str]:
-    """`names`, those that resemble `name` most first."""
+    """Return `names` sorted by similarity to `name`, most similar first."""
     return sorted(names, key=lambda n: (-difflib.SequenceMatcher(a=name, b=n).ratio(), n))
 
 
 def config_folder(path: str | Path) -> Path:
-    """A user's own config folder, checked."""
+    """Return a user's config folder after validation."""
     folder = Path(path).expanduser().resolve()
     if not folder.is_dir():
         raise ConfigError(
@@ -40,7 +41,7 @@ def config_folder(path: str | Path) -> Path:
 
 
 def split_flags(args: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Overrides without `--config-dir DIR` / `--config-dir=DIR`, and DIR."""
+    """Return the overrides without `--config-dir DIR` / `--config-dir=DIR`, and DIR."""
     overrides: list[str] = []
     folder: Path | None = None
     rest = iter(args)
@@ -59,9 +60,10 @@ def split_flags(args: Sequence[str]) -> tuple[list[str], Path | None]:
 
 
 def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each override as Hydra wants it: choices as they are, values force-added, `data=<path>` resolved.
+    """Convert each override for Hydra: choices unchanged, values force-added, `data=<path>` resolved.
 
-    Raises ConfigError for something that is no `key=value`.
+    Raises:
+        ConfigError: An override is not `key=value`.
     """
     result: list[str] = []
     for text in overrides:
@@ -77,7 +79,7 @@ def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> 
                 key, value, "Hydra's own settings are not used; set experiment.run_dir for the run folder"
             )
         if key == "data" and _is_path(value, options.get("data", ())):
-            # First, so that an explicit data.validation=... still wins.
+            # First, so that an explicit data.validation=... overrides it.
             result[:0] = _data_files(_unquote(value))
         elif key in options and not value.lstrip().startswith("{"):
             result += _choice(key, _unquote(value), options[key])
@@ -94,7 +96,8 @@ def _no_override(text: str, options: Mapping[str, Sequence[str]]) -> str:
 
 
 def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
-    """`null` takes the group out: the schema's defaults are left. No experiment is chosen to begin with."""
+    """Return the override of a choice. `null` removes the group, which leaves the defaults of the schema; no experiment
+    is chosen by default."""
     if name == "null":
         return [] if group == "experiment" else [f"~{group}"]
     if name not in names:
@@ -103,7 +106,7 @@ def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
 
 
 def no_such_choice(name: str, names: Sequence[str]) -> str:
-    """The remedy for an unknown option of a group."""
+    """Return the remedy for an unknown option of a group."""
     return f"no such choice; there are (nearest first): {', '.join(nearest_first(name, names))}"
 
 
@@ -120,7 +123,7 @@ def _is_path(value: str, choices: Sequence[str]) -> bool:
 
 
 def _data_files(value: str) -> list[str]:
-    """The overrides that `data=<folder or file>` stands for."""
+    """Return the overrides that `data=<folder or file>` expands to."""
     path = Path(value).expanduser().resolve()
     if path.is_dir():
         found = {name: path / f"{name}.jsonl" for name in DATA_FILES if (path / f"{name}.jsonl").is_file()}
@@ -136,5 +139,5 @@ def _data_files(value: str) -> list[str]:
 
 
 def quote(text: str) -> str:
-    """`text` as a quoted string of Hydra's override grammar."""
+    """Return `text` as a quoted string of Hydra's override grammar."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""A pipeline as data: named stages, each a command of hamr, and what each takes from which earlier one.
+"""A pipeline as data: named stages, each a command of hamr, and the outputs of earlier stages that they use.
 
     name: two_steps
     inputs:
@@ -11,8 +11,8 @@
         job: train
         args: [experiment=quickstart, model.path=@cold_start.policy]
 
-`@stage.output` stands for a file or folder of an earlier stage, `@inputs.name` for one that the user gives. Otherwise
-`args` are what a user would type behind `hamr <job>`, without the place where the stage writes.
+`@stage.output` refers to a file or folder of an earlier stage, `@inputs.name` to one given by the user. Otherwise
+`args` are the arguments of `hamr <job>`, without the output location of the stage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Job = Literal[
 
 
 class StageConfig(Section):
-    """One command. A stage may be called anything but `inputs`."""
+    """One command. Any name except `inputs` is valid."""
 
     name: Name
     job: Job
@@ -54,30 +54,30 @@ class StageConfig(Section):
 class PipelineConfig(Section):
     name: str
     inputs: dict[Name, str] = Field(default_factory=dict)
-    """What the user has to give, by name, and what it is; each is a file or a folder."""
+    """Required inputs of the user by name, with a description. Each is a file or a folder."""
     stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)]
     keep: Keep = "policy"
-    """What stays of the checkpoints of a stage that has finished: its newest policy, or everything. What a run needs to
-    be gone on with is six times the policy's size, and a stage that has finished needs none of it."""
+    """Checkpoints that are kept after a stage has finished: its newest policy, or everything. The state for resuming a
+    run is six times the size of the policy, and a finished stage does not need it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSource:
-    """A pipeline and where each part of it stands. `line(stage, arg)`: of a stage, or of one of its args."""
+    """A pipeline with the line numbers of its parts. `line(stage, arg)`: of a stage, or of one of its args."""
 
     file: str
     pipeline: PipelineConfig
     lines: Mapping[tuple[int | None, int | None], int]
 
     def where(self, stage: int | None = None, arg: int | None = None) -> str:
-        """`file:line: stages.<name>`; without a stage the file."""
+        """Return `file:line: stages.<name>`, or the file without a stage."""
         line = self.lines.get((stage, arg), self.lines.get((stage, None)))
         place = self.file if line is None else f"{self.file}:{line}"
         return place if stage is None else f"{place}: stages.{self.pipeline.stages[stage].name}"
 
 
 def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
-    """The YAML of `pipeline=<name or file>`. Raises ConfigError."""
+    """Return the YAML path of `pipeline=<name or file>`. Raise ConfigError."""
     if given.endswith((".yaml", ".yml")) or "/" in given:
         path = Path(given).expanduser()
         if not path.is_file():
@@ -92,7 +92,7 @@ def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
 
 
 def read_pipeline(path: Path) -> PipelineSource:
-    """The pipeline of a YAML, its references checked. Raises ConfigError at `file:line` for what is wrong with it."""
+    """Load a pipeline and check its references. ConfigError contains the `file:line` of the error."""
     try:
         text = path.read_text(encoding="utf-8")
         node, raw = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
@@ -101,7 +101,7 @@ def read_pipeline(path: Path) -> PipelineSource:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
-        raise ConfigError("pipeline", str(path), "is no pipeline; it has name and stages")
+        raise ConfigError("pipeline", str(path), "is not a pipeline; a pipeline has name and stages")
     try:
         pipeline = PipelineConfig.model_validate(raw)
     except ValidationError as error:
@@ -112,22 +112,22 @@ def read_pipeline(path: Path) -> PipelineSource:
 
 
 def references(args: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """(number of the arg, stage, output) of every reference."""
+    """Yield (number of the arg, stage, output) of every reference."""
     for number, arg in enumerate(args):
         for found in REFERENCE.finditer(arg):
             yield number, found[1], found[2]
 
 
 def substitute_paths(arg: str, path_of: Callable[[str, str], str]) -> str:
-    """`arg` with the path of each reference in its place."""
+    """Return `arg` with the path of each reference."""
     return REFERENCE.sub(lambda found: path_of(found[1], found[2]), arg)
 
 
 def check_references(source: PipelineSource, outputs: Mapping[str, Sequence[str]]) -> None:
-    """Every reference is to an input, or to an output that an earlier stage's job has (`outputs`, by job).
+    """Check that every reference is to an input, or to an output of an earlier stage's job (`outputs`, by job).
 
-    Raises Contradiction at the reference: for an unknown stage or output, for a stage that comes later, and for a
-    cycle, which no order of the stages could undo.
+    Raises Contradiction at the reference: for an unknown stage or output, for a later stage, and for a cycle, which no
+    order of the stages can resolve.
     """
     stages = source.pipeline.stages
     order = {stage.name: number for number, stage in enumerate(stages)}
@@ -153,7 +153,7 @@ def _too_late(stages: Sequence[StageConfig], taker: str, giver: str) -> str:
     takes = {s.name: {name for _, name, _ in references(s.args) if name != INPUTS} for s in stages}
     path = _way(takes, giver, taker, [giver])
     if path is not None:
-        return f"a cycle: {' takes from '.join([taker, *path])}; no order of the stages can run it"
+        return f"a cycle: {' takes from '.join([taker, *path])}; no order of the stages can resolve it"
     return f"takes from {giver}, which comes later; put {giver} before it"
 
 
@@ -170,7 +170,7 @@ def _check_names(source: PipelineSource) -> None:
     seen: set[str] = {INPUTS}
     for number, stage in enumerate(source.pipeline.stages):
         if stage.name in seen:
-            why = "is what the user gives" if stage.name == INPUTS else "is the name of an earlier stage"
+            why = "is reserved for the inputs" if stage.name == INPUTS else "is the name of an earlier stage"
             raise Contradiction(source.where(number), None, f"{stage.name!r} {why}; give the stage another name")
         seen.add(stage.name)
 
@@ -192,7 +192,7 @@ def _complaint(error: ValidationError, file: str, node: yaml.Node | None) -> Con
 
 
 def _line_at(node: yaml.Node | None, path: Sequence[Any]) -> int | None:
-    """The line of the deepest part of `path` that is there."""
+    """Return the line of the deepest part of `path` that exists."""
     line = None if node is None else node.start_mark.line + 1
     for part in path:
         if isinstance(node, yaml.MappingNode):
@@ -209,7 +209,7 @@ def _line_at(node: yaml.Node | None, path: Sequence[Any]) -> int | None:
 
 
 def _lines(node: yaml.Node | None) -> Iterator[tuple[tuple[int, int | None], int]]:
-    """((stage, None or arg), line) of a pipeline that is known to be valid."""
+    """Yield ((stage, None or arg), line) of a valid pipeline."""
     stages = _child(node, "stages")
     for number, stage in enumerate(stages.value if stages is not None else ()):
         yield (number, None), stage.start_mark.line + 1

@@ -1,4 +1,4 @@
-"""The section of `hamr plan`: what it assumes where no run was measured."""
+"""Section of `hamr plan`: assumptions in place of measurements from a run."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ GpuName = Literal["l40s", "a100_40", "a100_80", "h100", "h200", "b200"]
 
 
 class PlanConfig(Section):
-    """Assumptions about a step. What a run measured (`from=<run folder>`) replaces them, unless set by name."""
+    """Assumptions about a step. Measurements of a run (`from=<run folder>`) replace them, unless set by name."""
 
     gpu: GpuName = "h100"
     step_s: PositiveFloat | None = None
-    """Step time to hold; null: the reward is only kept off the critical path of the step as it is."""
+    """Target step time. null: only keep the reward off the critical path of the present step."""
     prompt_tokens: PositiveInt = 2000
-    """Of the policy's prompt, and of a scorer's question without the response."""
+    """Prompt length of the policy, and of a scorer's question without the response."""
     response_tokens: PositiveInt | None = None
-    """Mean length; null: half of `rollout.max_new_tokens`."""
+    """Mean length. null: half of `rollout.max_new_tokens`."""
     references: PositiveInt = 3
-    """Per sample, each of which is a question to the reranker."""
+    """References per sample. Each is a question to the reranker."""
     cascaded_frac: Fraction = 1.0
-    """Share of the responses that are replies for the cascade. All: nobody is asked about a tool call, so that a
-    mixture needs less."""
+    """Share of the responses that are replies for the cascade. Tool calls need no scorer, so a mixture needs less than
+    the default, which assumes replies only."""
     escalated_frac: Fraction = 0.4
     dropped_frac: Fraction = 0.0
-    """Share of the groups without signal, which dynamic sampling replaces by a further round."""
+    """Share of the groups without signal, which dynamic sampling replaces in another round."""
     prefix_hit_frac: Fraction = 0.5
-    """Share of a scorer's prompt tokens that its replica has in its prefix cache."""
+    """Share of a scorer's prompt tokens that are in the prefix cache of its replica."""
     thinking_frac: Fraction = 0.5
-    """Share of a pool's `thinking_tokens` and `answer_tokens` that it uses on average."""
+    """Mean used share of a pool's `thinking_tokens` and `answer_tokens`."""
     slack: Annotated[float, Field(gt=0.0)] = 0.02
-    """A step within this share of the step with scorers without number counts as one whose reward is off the path."""
+    """Tolerance relative to the step time with unlimited scorers. A step within it counts as having the reward off the
+    critical path."""
     spread: NonNegative = 0.5
-    """Coefficient of variation of response lengths and of the times of answers."""
+    """Coefficient of variation of response lengths and answer times."""
     draws: PositiveInt = 3
-    """Simulated steps, with different responses, that a figure is the mean of."""
+    """Number of simulated steps, with different responses, in each mean."""
     most_replicas: PositiveInt = 4096
-    """Where the search for a pool's size gives up."""
+    """Upper limit of the search for the size of a pool."""

@@ -1,4 +1,4 @@
-"""The sections of `pools`, of the engines behind them (and behind the rollouts), and of the router that asks them."""
+"""Sections of `pools`, of the engines behind them (and behind the rollouts), and of the router."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ SPEED_ONLY = {
     "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
     "batch_size", "batch_wait_ms", "deadline_s", "attempts", "hedge", "breaker", "api_key_env", "price_per_1k_tokens",
 }  # fmt: skip
-"""What of a pool says how fast it answers, not what: a resumed file may use more replicas."""
+"""Settings of a pool that affect only its speed, not its answers. A resumed file may, for example, use more
+replicas."""
 
 
 class EngineConfig(FootprintConfig):
     """One vLLM engine."""
 
     threads: PositiveInt = 1
-    """OpenMP threads of the actor; on a CPU only."""
+    """OpenMP threads of the actor, on a CPU only."""
     max_num_seqs: PositiveInt = 32
     kv_cache_mb: PositiveInt = 64
-    """On the CPU, where vLLM would otherwise take 0.92 of memory."""
+    """Size of the KV cache on the CPU, where vLLM would otherwise take 0.92 of memory."""
     block_size: PositiveInt = 32
-    """KV block in tokens; a prompt shorter than a block never hits the prefix cache."""
+    """KV block size in tokens. A prompt shorter than a block never hits the prefix cache."""
     gpu_memory_utilization: Fraction = 0.9
     tensor_parallel_size: PositiveInt = 1
     enforce_eager: bool = True
@@ -39,45 +40,47 @@ class EngineConfig(FootprintConfig):
         if self.tensor_parallel_size > 1 and self.num_gpus != self.tensor_parallel_size:
             raise ValueError(
                 f"tensor_parallel_size={self.tensor_parallel_size} and num_gpus={self.num_gpus:g} contradict each "
-                f"other; every shard needs a GPU of its own: set num_gpus={self.tensor_parallel_size}"
+                f"other; every shard needs its own GPU: set num_gpus={self.tensor_parallel_size}"
             )
         return self
 
 
 class ScorerTrainingConfig(Section):
-    """Fine-tunes the pool's model before the run, on labelled pairs of replies or, a grader, on labelled responses; the
-    result is cached by content."""
+    """Fine-tunes the pool's model before the run; the result is cached by content.
+
+    The training data are labelled pairs of replies or, for a grader, labelled responses.
+    """
 
     when: Literal["needed", "always"] = "needed"
-    """`needed`: unless the raw model's AUC on held-out pairs is clearly (by two standard errors) above that of word
-    overlap."""
+    """`needed`: skip training if the AUC of the raw model on held-out pairs is clearly (by two standard errors) above
+    that of word overlap."""
     start_from: str | None = None
-    """Name of another pool: start from what that pool's training ends with. A small judge's
-    verdicts were better from a trained reranker than from the raw model. null: the pool's own `model`."""
+    """Name of another pool whose trained model is the starting point. A small judge's verdicts were better from a
+    trained reranker than from the raw model. null: the pool's own `model`."""
     layers: PositiveInt | None = None
-    """Keep only the first so many decoder layers of the model that training starts from; null keeps all."""
+    """Keep only this number of first decoder layers of the starting model. null keeps all."""
     examples: PositiveInt = 2000
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 3e-4
     warmup_frac: Fraction = 0.1
-    """Share of the steps in which the rate rises; then it falls linearly."""
+    """Share of the steps in which the rate increases. Then it decreases linearly."""
     lora: LoraConfig | None = None
-    """Train an adapter and merge it at the end; null trains the weights themselves. The second paper's judge has one
+    """Train an adapter and merge it at the end. null trains the weights themselves. The second paper's judge has one
     (`experiment=scorer_lora`)."""
     train_embeddings: bool = True
-    """False leaves the embeddings (and a head tied to them) as they are: a fifth of a small model's weights, and
-    nothing that a scorer has to learn about words. With `lora` they never move."""
+    """False freezes the embeddings (and a head tied to them): a fifth of the weights of a small model, which a scorer
+    does not need to change. With `lora` they are always frozen."""
     threads: PositiveInt = 1
     reward: Literal["risk", "hallucination"] = "hallucination"
-    """A grader's: which judged reward it learns to give. It learns by that reward's prompt in `rewards`."""
+    """Grader only: the judged reward that it learns, with the prompt of that reward in `rewards`."""
     labelled: str | None = None
-    """A grader's, and needed there: JSONL of samples with `response`, `label` ("none", or what is wrong) and
-    `reason`, as `hamr data hallucination` writes them."""
+    """Grader only, required: JSONL of samples with `response`, `label` ("none", or the error) and `reason`, as `hamr
+    data hallucination` writes them."""
     held_out: str | None = None
-    """A grader's: a file of the same form to measure it on. null: a fifth of the samples of `labelled`."""
+    """Grader only: a file of the same format for evaluation. null: a fifth of the samples of `labelled`."""
     dtype: DType = "auto"
-    """Compute type of the training, which runs on the CPU; `auto` is resolved as everywhere (`model.dtype`)."""
+    """Compute type of the training, which runs on the CPU. `auto` is resolved as for `model.dtype`."""
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> ScorerTrainingConfig:
@@ -100,63 +103,65 @@ class AutoscalingConfig(Section):
 
 
 class PoolConfig(Section):
-    """A named pool of scorers. Pools scale alone."""
+    """A named pool of scorers. Pools scale independently."""
 
     role: Literal["reranker", "judge", "grader"]
-    """`reranker` and `judge` answer with a label of the pool's own prompt. A judge also writes answers to prompts that
-    rewards bring with them; a `grader` does nothing else."""
+    """`reranker` and `judge` answer with a label of the pool's own prompt. A judge also writes answers to prompts of
+    rewards; a `grader` does only that."""
     type: Literal["vllm", "openai", "cross_encoder", "embedding"] = "vllm"
-    """`vllm`: a language model that hamr serves. `openai`: one behind an endpoint. `cross_encoder` and `embedding`:
+    """`vllm`: a language model served by hamr. `openai`: a model behind an endpoint. `cross_encoder` and `embedding`:
     small rerankers without a prompt, through sentence-transformers (see `hamr.pools.scorer_pairs`)."""
     model: str = "smollm2-135m"
     prompt: str = ""
-    """Template name in `prompts/`, without its ending: `reranker.en`, `judge.en`. A grader has none, nor has a
-    `cross_encoder` or an `embedding`."""
+    """Template name in `prompts/`, without its extension: `reranker.en`, `judge.en`. Empty for a grader, a
+    `cross_encoder` and an `embedding`."""
     replicas: PositiveInt = 1
-    """How many it starts with; with `autoscaling`, at least `min_replicas`."""
+    """Initial number of replicas. With `autoscaling`, at least `min_replicas`."""
     max_replicas_per_node: PositiveInt | None = None
-    """Spreads the pool: at most so many of its replicas on one node. null: wherever there is room."""
+    """Maximum number of replicas on one node, to spread the pool. null: no limit."""
     autoscaling: AutoscalingConfig | None = None
     engine: EngineConfig = EngineConfig()
     dtype: DType = "auto"
     """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""
     max_context: PositiveInt = 1024
     max_ongoing_requests: PositiveInt = 8
-    """Requests (small batches) that one replica works on at a time; the rest queue."""
+    """Concurrent requests (small batches) of one replica. The rest queue."""
     max_queued_requests: int = -1
     batch_size: PositiveInt = 16
-    """Most questions in one request."""
+    """Maximum number of questions in one request."""
     batch_wait_ms: NonNegative = 5.0
     deadline_s: PositiveFloat = 120.0
     attempts: PositiveInt = 3
-    """Tries on different replicas before the outcome is a failure; all within the deadline."""
+    """Attempts on different replicas before the outcome is a failure, all within the deadline."""
     hedge: HedgeConfig | None = None
-    """Puts late requests to a second replica; null: never."""
+    """Sends late requests to a second replica. null: never."""
     breaker: BreakerConfig | None = BreakerConfig()
-    """Leaves a pool that mostly fails alone for a while; null: never."""
+    """Circuit breaker of the pool. null: none."""
     thinking_tokens: Annotated[int, Field(ge=0)] = 0
-    """Judge only: budget of the reasoning before the verdict is asked for; 0 asks at once."""
+    """Judge only: token budget of the reasoning before the verdict. 0: no reasoning."""
     answer_tokens: PositiveInt = 512
-    """Longest written answer to a reward's own prompt, in tokens; one that is cut off there cannot be read."""
+    """Maximum length of a written answer to a reward's own prompt, in tokens. A truncated answer is unparseable."""
     structured: bool = False
-    """Hold written answers to the reward's JSON schema, where the engine can; the analysis then goes into `reason`."""
+    """Constrain written answers to the JSON schema of the reward, if the engine supports it. The analysis is then in
+    `reason`."""
     activation: Literal["sigmoid", "identity"] = "sigmoid"
-    """Cross-encoder only: how its logit becomes a score in [0, 1]; `identity` clips it."""
+    """Cross-encoder only: conversion of its logit to a score in [0, 1]. `identity` clips it."""
     endpoint: str | None = None
-    """Base URL of an OpenAI-compatible server; `type: openai` only."""
+    """Base URL of an OpenAI-compatible server. `type: openai` only."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the endpoint's key."""
+    """Name of the environment variable with the key of the endpoint."""
     logprobs: bool = True
-    """`type: openai` only: ask for log-probabilities, for soft scores. Some endpoints refuse them; without them the
-    written verdict is worth 1, 0.5 or 0."""
+    """`type: openai` only: request log-probabilities, for soft scores. Some endpoints reject this. Without them the
+    written verdict counts as 1, 0.5 or 0."""
     price_per_1k_tokens: NonNegative = 0.0
     finetune: ScorerTrainingConfig | None = None
-    """How hamr teaches the model before the run; null: it is taken as it is, as an endpoint's always is."""
+    """Fine-tuning of the model before the run. null: none, as for every endpoint."""
 
     @model_validator(mode="before")
     @classmethod
     def _taught_elsewhere(cls, given: Any) -> Any:
-        """`pools.judge.type=openai` is said of pools whose own models would have been fine-tuned, too."""
+        """Remove `finetune` if the type is overridden: `pools.judge.type=openai` also applies to pools that would be
+        fine-tuned."""
         if isinstance(given, Mapping) and given.get("type") == "openai":
             return {**given, "finetune": None}
         return given
@@ -179,12 +184,12 @@ class PoolConfig(Section):
         if (self.role == "grader") != (not self.prompt):
             raise ValueError(
                 f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
-                "prompt, a grader's come with the questions"
+                "prompt, a grader gets it with the questions"
             )
         if self.finetune and (self.role == "grader") != (self.finetune.labelled is not None):
             raise ValueError(
                 f"role={self.role!r} and finetune.labelled={self.finetune.labelled!r} contradict each "
-                "other; a grader is taught by labelled responses, and nobody else: set finetune.labelled or remove it"
+                "other; only a grader is trained on labelled responses: set finetune.labelled or remove it"
             )
         return self
 
@@ -200,12 +205,12 @@ class PoolConfig(Section):
             )
         if self.hedge.floor_s >= self.deadline_s:
             raise ValueError(
-                f"hedge.floor_s={self.hedge.floor_s:g} is not below deadline_s={self.deadline_s:g}, so nothing would "
-                "ever be hedged; lower the first or raise the second"
+                f"hedge.floor_s={self.hedge.floor_s:g} is not below deadline_s={self.deadline_s:g}, so no request "
+                "would ever be hedged; lower the first or raise the second"
             )
         if self.hedge.burst < self.batch_size:
             raise ValueError(
-                f"hedge.burst={self.hedge.burst} is below batch_size={self.batch_size}, so no full request could ever "
+                f"hedge.burst={self.hedge.burst} is below batch_size={self.batch_size}, so no full request would ever "
                 "be hedged; raise the first or lower the second"
             )
         return self
@@ -221,7 +226,7 @@ class PoolConfig(Section):
 
     @property
     def first_replicas(self) -> int:
-        """With how many the pool starts, and which must run before it counts as started."""
+        """Initial number of replicas. The pool counts as started when all of them run."""
         return max(self.replicas, self.autoscaling.min_replicas) if self.autoscaling else self.replicas
 
     @property
@@ -230,7 +235,7 @@ class PoolConfig(Section):
 
     @property
     def places(self) -> int:
-        """Questions that the pool works on at a time, at most; more wait in front of it."""
+        """Maximum number of questions that the pool processes concurrently. More wait in its queue."""
         return self.places_of(self.most_replicas)
 
     def places_of(self, replicas: int) -> int:
@@ -238,12 +243,12 @@ class PoolConfig(Section):
 
     @property
     def learns_pairs(self) -> bool:
-        """Whether it is fine-tuned on pairs of replies, which are made from `data`."""
+        """True if it is fine-tuned on pairs of replies, which are made from `data`."""
         return self.finetune is not None and self.role != "grader"
 
     @property
     def compares(self) -> bool:
-        """Whether it compares two texts, without a prompt."""
+        """True if it compares two texts, without a prompt."""
         return self.type in ("cross_encoder", "embedding")
 
     def _check_comparing(self) -> None:
@@ -279,10 +284,10 @@ def default_pools() -> dict[str, PoolConfig]:
 class RouterConfig(Section):
     num_cpus: NonNegative = 0.1
     deadline_s: PositiveFloat = 180.0
-    """Longest a single response may wait for its reward before it gets a failure as its outcome."""
+    """Maximum time that a response waits for its reward before its outcome is a failure."""
     group_wait_s: PositiveFloat | None = None
-    """Where responses are compared: longest wait of a group's first response for its siblings; then those who came are
-    judged. Null: half of `deadline_s`."""
+    """Maximum time that the first response of a group waits for its siblings, for comparative judges. Then the
+    responses present are judged. null: half of `deadline_s`."""
 
     @model_validator(mode="after")
     def _wait_ends_first(self) -> RouterConfig:

@@ -1,4 +1,4 @@
-"""Where the files that ship with hamr lie: inside an installed wheel, or beside the package in a checkout."""
+"""Location of the files that ship with hamr: inside an installed wheel, or next to the package in a checkout."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ Kind = Literal["conf", "prompts"]
 
 
 def roots(kind: Kind) -> tuple[Path, ...]:
-    """Folders that may hold `kind`, the one to prefer first.
+    """Return the folders that may contain `kind`, in order of preference.
 
-    A wheel carries `hamr/conf` and `hamr/prompts`; a checkout (or an editable install) has them at its root.
+    A wheel contains `hamr/conf` and `hamr/prompts`. A checkout (or an editable install) has them at its root.
     """
     package = Path(hamr.__file__).resolve().parent
     return package / kind, package.parent / kind
 
 
 def resource(kind: Kind, name: str = "") -> Path:
-    """The existing file or folder `name` (a path relative to the folder of its `kind`; "" is the folder itself).
+    """Return the existing file or folder `name`, relative to the folder of its `kind` ("" is the folder itself).
+
+    ConfigError lists the existing names if there is none.
 
     >>> resource("prompts", "judge.en.yaml").name
     'judge.en.yaml'
@@ -35,4 +37,4 @@ def resource(kind: Kind, name: str = "") -> Path:
             return path
     existing = sorted({p.name for root in tried if root.is_dir() for p in root.iterdir() if not p.name.startswith(".")})
     choices = ", ".join(existing) if existing else f"nothing; looked in {tried[0]} and {tried[1]}"
-    raise ConfigError(kind, name, f"no such file; there is {choices}")
+    raise ConfigError(kind, name, f"no such file; found {choices}")

@@ -1,6 +1,6 @@
-"""The schema of every group in `conf/`. Every default lives here and nowhere else.
+"""Schema of every group in `conf/`. Every default lives here and nowhere else.
 
-Sections are frozen; unknown keys are errors. A function takes its own section, never the whole.
+Sections are frozen. Unknown keys are errors. A function takes its own section, never the whole configuration.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from hamr.types import Aggregation
 
 
 class ModelConfig(Section):
-    """The policy's starting point."""
+    """Starting point of the policy."""
 
     path: str = "smollm2-135m"
     """A bundled model (`smollm2-135m`, `compact`, `tiny`), a folder, or a Hugging Face name."""
     dtype: DType = "auto"
-    """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that compute it (AVX-512-BF16,
-    AMX), float32 elsewhere. The run's config.yaml has the resolved value."""
+    """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that support it (AVX-512-BF16,
+    AMX), float32 elsewhere. The run's config.yaml contains the resolved value."""
     max_context: PositiveInt = 1024
-    """Prompt and response together, in tokens."""
+    """Maximum length of prompt and response together, in tokens."""
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
     """`plain`: the response is the action. `think_answer` (pre-CoT): <think>..</think><answer>..</answer>.
-    `answer_think` (post-CoT): the answer first. `hybrid`: each sample asks for one of the two, by its system prompt."""
+    `answer_think` (post-CoT): the answer first. `hybrid`: the system prompt of each sample asks for one of the two."""
     post_cot_share: Fraction = 0.5
-    """With `hybrid`: the share of samples that ask for their answer first. The second paper gives none; half is what
-    rendering every item of its cold start in both orders comes to."""
+    """With `hybrid`: the share of samples with the answer first. The second paper does not state it. Rendering every
+    item of its cold start in both orders gives one half."""
 
 
 class RolloutConfig(Section):
     workers: PositiveInt = 1
     placement: Literal["pack", "spread"] = "spread"
-    """`spread`: on as many nodes as possible, so that a node that goes takes few of them along."""
+    """`spread`: on as many nodes as possible, so that a lost node affects few of them."""
     colocated: bool = False
     """Engine i shares GPU i with trainer rank i, and sleeps while the ranks train. Set `engine.num_gpus` and
-    `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave the rank its room."""
+    `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave memory for the rank."""
     samples_per_prompt: PositiveInt = 16
     temperature: PositiveFloat = 1.0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     max_new_tokens: PositiveInt = 64
     long_prompt: Literal["drop", "refuse"] = "drop"
-    """What to do with a prompt that leaves no room for `max_new_tokens`: drop and count, or refuse to start."""
+    """Handling of a prompt that leaves no room for `max_new_tokens`: drop and count, or refuse to start."""
     transfer: Literal["shared_memory", "nccl"] = "shared_memory"
     deadline_s: PositiveFloat = 600.0
-    """Longest wait for one batch of responses before the worker counts as dead."""
+    """Maximum wait for one batch of responses before the worker counts as dead."""
     check_logprobs: bool = True
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()
 
 
 class TrainerConfig(FootprintConfig):
-    """`num_cpus`, `num_gpus` and the like are those of one rank."""
+    """`num_cpus`, `num_gpus` and similar settings are those of one rank."""
 
     ranks: PositiveInt = 1
     placement: Literal["pack", "strict_pack", "spread"] = "pack"
@@ -76,16 +76,17 @@ class TrainerConfig(FootprintConfig):
     backend: Literal["gloo", "nccl"] = "gloo"
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
     dtype: DType = "auto"
-    """Compute type; master weights and optimiser state are float32. `auto` as for `model.dtype`, by `num_gpus`."""
+    """Compute type. Master weights and optimiser state are float32. `auto` as for `model.dtype`, by `num_gpus`."""
     lora: LoraConfig | None = None
     gradient_checkpointing: bool = False
     attention: Literal["shared_prompt", "packed", "padded"] = "shared_prompt"
-    """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain oracle."""
+    """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain reference
+    implementation."""
     tokens_per_microbatch: PositiveInt = 2048
     learning_rate: PositiveFloat = 5e-6
     embedding_rate: NonNegative = 1.0
-    """Learning rate of the token embeddings as a multiple of `learning_rate`. Below 1 it keeps words that the training
-    data lack near those that they have."""
+    """Learning rate of the token embeddings as a multiple of `learning_rate`. Below 1, words that are absent from the
+    training data stay close to those that occur in it."""
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_frac: Fraction = 0.0
     min_learning_rate: NonNegative = 0.0
@@ -93,7 +94,7 @@ class TrainerConfig(FootprintConfig):
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     grad_clip: PositiveFloat = 1.0
     max_bad_steps: PositiveInt = 3
-    """Optimiser steps in a row with a non-finite gradient norm before the run stops."""
+    """Consecutive optimiser steps with a non-finite gradient norm before the run stops."""
     threads: PositiveInt = 1
     deadline_s: PositiveFloat = 1800.0
 
@@ -104,14 +105,14 @@ class TrainerConfig(FootprintConfig):
 
 
 class DynamicSamplingConfig(Section):
-    """DAPO: groups whose rewards are all equal carry no signal; drop them and refill with further prompts."""
+    """DAPO: groups whose rewards are all equal carry no signal. They are dropped and replaced with further prompts."""
 
     enabled: bool = True
     max_rounds: PositiveInt = 3
-    """Rounds of generation a step may take, the first included; then it trains on what it has."""
+    """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
     tolerance: NonNegative = 1e-6
-    """Rewards that differ by no more than this count as equal. DAPO's are 0 and 1; a scorer's differ in the third digit
-    between two right replies, and a group's advantages are its differences divided by their deviation."""
+    """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
+    the third digit between two right replies, and advantages divide such differences by their deviation."""
 
 
 class OverlongConfig(Section):
@@ -125,22 +126,22 @@ class OverlongConfig(Section):
 class AllWrongConfig(Section):
     """Remedies for groups in which no response is right (`right_above`).
 
-    Rewards of such a group are equal, or only tell shades of wrong apart, so that what is never sampled is never
-    learned. Both remedies are off by default and may be combined.
+    Rewards of such a group are equal or only distinguish degrees of wrong, so responses that are never sampled are
+    never learned. Both remedies are off by default and may be combined.
     """
 
     more_samples: Annotated[int, Field(ge=0)] = 0
-    """So many further responses to the prompt, which join its group."""
+    """Number of additional responses to the prompt, which join its group."""
     reference: bool = False
-    """One of the sample's references joins the group as one more response. It has the best total of the group with a
-    consistency reward of 1, and no importance weight, since no engine sampled it."""
+    """Add one reference of the sample to the group as a response. Its total is the best of the group with a consistency
+    reward of 1. It has no importance weight, since no engine sampled it."""
 
 
 class KlConfig(Section):
     coef: NonNegative = 0.0
     measure: bool = False
-    """Report `policy/kl_to_reference`, the distance from the stage's start, also with `coef=0`; it costs a forward pass
-    and a frozen copy of the policy."""
+    """Report `policy/kl_to_reference`, the distance from the start of the stage, even with `coef=0`. Costs a forward
+    pass and a frozen copy of the policy."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
 
 
@@ -151,7 +152,7 @@ class AlgorithmConfig(Section):
     entropy_coef: NonNegative = 3.5e-4
     normalize_std: bool = True
     std_floor: NonNegative = 0.0
-    """With `normalize_std`: advantages are divided by no less than this, however alike a group's rewards are."""
+    """With `normalize_std`: minimum divisor of the advantages, even if the rewards of a group are nearly equal."""
     right_above: Fraction = 0.5
     """A response counts as right in `groups/*` and for `all_wrong` if its consistency reward is above this."""
     all_wrong: AllWrongConfig = AllWrongConfig()
@@ -160,14 +161,14 @@ class AlgorithmConfig(Section):
     overlong: OverlongConfig = OverlongConfig()
     kl: KlConfig = KlConfig()
     importance_cap: PositiveFloat | None = 2.0
-    """Truncated importance correction between rollout and trainer log-probabilities; null turns it off."""
+    """Cap of the truncated importance correction between rollout and trainer log-probabilities. null disables it."""
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1
     """Optimiser steps per batch of responses and epoch."""
 
 
 class CascadeConfig(Section):
-    """Eq. 4 of the hybrid reward; defaults are the paper's Table 5."""
+    """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
 
     tau_a: Fraction = 0.68
     tau_b: Fraction = 0.98
@@ -184,7 +185,7 @@ class CascadeConfig(Section):
 class LengthConfig(Section):
     weight: NonNegative = 0.0
     reference_length: PositiveInt | None = None
-    """L_ref in tokens; null takes the longest reference of the sample."""
+    """L_ref in tokens. null: the longest reference of the sample."""
     cache_ratio: PositiveFloat = 1.0
 
 
@@ -195,16 +196,16 @@ class FormatConfig(Section):
 class RulesConfig(Section):
     weight: NonNegative = 0.0
     file: str | None = None
-    """YAML of prohibited terms and patterns; null takes the shipped one."""
+    """YAML of prohibited terms and patterns. null: the shipped one."""
 
 
 class SageLogicConfig(Section):
-    """SAGE's logic score of responses in its form, by the gold that comes with a sample; no model is asked."""
+    """SAGE's logic score of responses in its format, by the gold of the sample, without a model."""
 
     weight: NonNegative = 0.0
     path: PathForm = "intersection"
     scenarios: tuple[AbsolutePath, ...] = ()
-    """Files of procedures of one's own; those that ship are known."""
+    """Files of the user's own procedures. Shipped procedures are always available."""
 
 
 class ConsistencyConfig(Section):
@@ -215,41 +216,41 @@ class ConsistencyConfig(Section):
     cascade: CascadeConfig = CascadeConfig()
     reranker: str = "reranker"
     judge: str = "judge"
-    """Names of pools."""
+    """Pool of the judge. `reranker` is likewise the name of a pool."""
     judge_best_k: PositiveInt | None = None
-    """Ask the judge only of the k references that the reranker likes best; null: all."""
+    """Maximum number of references that the judge scores: the k with the highest reranker scores. null: all."""
     verbatim: bool = False
-    """A reply in the very words of a reference is worth 1, and no scorer is asked. Off as in the paper, whose scorers
-    say how well they agree with it; scorers much weaker than a reader give the same right words different rewards."""
+    """A reply identical to a reference scores 1 without a scorer. Off as in the paper, whose scorers rate the
+    agreement. Much weaker scorers give the same correct wording different rewards."""
     call_credit: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """What a call of the right tool earns at most while a parameter is wrong: the share of tool and parameters that
-    agree, times this. 0 is the paper's exact match, under which a wrong call earns what a reply in its place earns; a
-    policy whose scorers give wrong replies a little then drifts towards replies."""
+    """Maximum reward of a call of the right tool with a wrong parameter: the share of tool and parameters that agree,
+    times this. 0 is the paper's exact match, where a wrong call scores the same as a reply in its place. A policy whose
+    scorers give wrong replies a small reward then drifts towards replies."""
     max_reasks: Annotated[int, Field(ge=0)] = 1
-    """How often the judge is asked again for a verdict that cannot be read; then the outcome is a failure."""
+    """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0
-    """Share of the replies that the judge was not asked about, or not about all of their references, that it is asked
-    about all the same. Their reward stays; what the judge says shows what the fast pass hides (`audit/*`)."""
+    """Share of the replies not judged, or not against all references, that are audited by the judge. Their reward is
+    unchanged. The audit shows what the fast pass hides (`audit/*`)."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
     budget: BudgetConfig = BudgetConfig()
     group_aware: GroupAwareConfig = GroupAwareConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
-    """When a scorer is away (timed out, unavailable, its pool's breaker open). `exclude`: the response has a typed
-    failure and no reward. `wait`: asked again until the response's deadline (`router.deadline_s`). `reranker`: where
-    the judge is away its part of Eq. 4 falls to the reranker, R = S_R, and the record says so."""
+    """Behaviour if a scorer is unavailable (timeout, unavailable, circuit breaker of its pool open). `exclude`: the
+    response has a typed failure and no reward. `wait`: retry until the response's deadline (`router.deadline_s`).
+    `reranker`: if the judge is unavailable, the reranker takes its part of Eq. 4, R = S_R, and the record is marked."""
 
     @model_validator(mode="after")
     def _stand_in(self) -> ConsistencyConfig:
         if self.fallback == "reranker" and self.mode != "hybrid":
             raise ValueError(
-                f"mode={self.mode!r} and fallback='reranker' contradict each other; only in mode='hybrid' is there a "
-                "reranker's score where a judge's is missing: use fallback='wait' or 'exclude'"
+                f"mode={self.mode!r} and fallback='reranker' contradict each other; only mode='hybrid' has a reranker "
+                "score that can replace a missing judge score: use fallback='wait' or 'exclude'"
             )
         return self
 
 
 class RewardsConfig(JudgedRewards):
-    """Every reward has a section with its weight. The judged ones stand in `hamr.config.judged`."""
+    """Every reward has a section with its weight. The judged ones are in `hamr.config.judged`."""
 
     consistency: ConsistencyConfig = ConsistencyConfig()
     format: FormatConfig = FormatConfig()
@@ -259,7 +260,7 @@ class RewardsConfig(JudgedRewards):
 
     @property
     def scorers(self) -> dict[Literal["reranker", "judge"], str]:
-        """Role -> pool, of those that the consistency reward asks in its mode."""
+        """Role -> pool of the scorers that the consistency reward uses in its mode."""
         wanted = self.consistency
         if not wanted.weight:
             return {}
@@ -268,7 +269,7 @@ class RewardsConfig(JudgedRewards):
 
     @property
     def asked(self) -> dict[str, str]:
-        """Setting -> pool that it has asked. A pool that is not among them has nothing to do."""
+        """Setting -> pool that it uses. Other pools are idle."""
         return {
             **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
             **{f"{reward}.pool": section.pool for reward, section in self.judged.items()},
@@ -276,10 +277,10 @@ class RewardsConfig(JudgedRewards):
 
 
 class SageDataConfig(Section):
-    """Dialogues that a scenario generates."""
+    """Dialogues generated from a scenario."""
 
     scenario: str = "telecom_package"
-    """A shipped scenario by name, a file of one's own by path, or `all` that ship in equal parts."""
+    """A shipped scenario by name, a user's file by path, or `all` for the shipped ones in equal parts."""
     language: Literal["en", "zh"] = "en"
     train: PositiveInt = 600
     validation: PositiveInt = 80
@@ -287,11 +288,11 @@ class SageDataConfig(Section):
     seed: int = 0
     noise: Fraction = 0.0
     """Share of the samples that supervised fine-tuning sees with wrong references (another act, or a wrong argument),
-    as in logs of real agents. The true ones stay in their `privileged.references`; rewards and evaluations use true
-    ones throughout."""
+    as in logs of real agents. The true ones stay in their `privileged.references`. Rewards and evaluations always use
+    the true ones."""
     procedure: bool = True
-    """Whether prompts spell out the procedure. A small policy that is trained from nothing on one procedure cannot read
-    it and has to learn it from what it sees; its prompts are then half as long."""
+    """If true, prompts contain the procedure. A small policy trained from scratch on one procedure cannot read it and
+    must learn it from examples; without it, prompts are half as long."""
 
 
 class DataConfig(Section):
@@ -299,17 +300,17 @@ class DataConfig(Section):
     train: str | None = None
     validation: str | None = None
     test: str | None = None
-    """JSONL files in the sample format; `type: jsonl` needs `train`, the others are split off if null."""
+    """JSONL files in the sample format. `type: jsonl` needs `train`; the others are split off if null."""
     sft: str | None = None
-    """JSONL of the samples that supervised fine-tuning learns from; null: those of `train`."""
+    """JSONL of the samples for supervised fine-tuning. null: those of `train`."""
     held_out_frac: Fraction = 0.15
     sage: SageDataConfig = SageDataConfig()
     max_eval: PositiveInt = 120
-    """At most so many held-out samples per evaluation."""
+    """Maximum number of held-out samples per evaluation."""
     max_pairs: PositiveInt = 4000
-    """At most so many labelled reply pairs for scorer training and checks."""
+    """Maximum number of labelled reply pairs for scorer training and checks."""
     labelled_pairs: str | None = None
-    """JSONL of {content_A, content_B, label}: an outside check of the scorers' AUC."""
+    """JSONL of {content_A, content_B, label}: an external check of the scorers' AUC."""
 
     @model_validator(mode="after")
     def _train_file(self) -> DataConfig:
@@ -320,57 +321,60 @@ class DataConfig(Section):
 
 class ClusterConfig(Section):
     type: Literal["local", "ray", "kuberay", "slurm"] = "local"
-    """Where `hamr submit` runs a job: here, on the Ray cluster behind `dashboard`, or on one that Kubernetes or Slurm
-    starts for it out of nodes as `launch` describes them."""
+    """Place where `hamr submit` runs a job: `local`, the Ray cluster behind `dashboard`, or a cluster that Kubernetes
+    or Slurm starts for it with nodes as in `launch`."""
     address: str | None = None
-    """Ray address; null starts a local Ray for this run."""
+    """Ray address. null starts a local Ray for this run."""
     num_cpus: PositiveInt | None = None
-    """Logical CPUs of the local Ray; null: 8 or the machine's, whichever is more."""
+    """Logical CPUs of the local Ray. null: 8 or those of the machine, whichever is more."""
     object_store_mb: PositiveInt = 512
     temp_dir: str | None = None
     start_timeout_s: PositiveFloat = 300.0
     allow_unauthenticated: bool = False
-    """Join a cluster elsewhere although no token of Ray's is in force: everyone who reaches it runs code on it."""
+    """Join a remote cluster although no Ray token is set. Everyone who can reach it can run code on it."""
     dashboard: str = "http://127.0.0.1:8265"
-    """URL that takes jobs for the cluster."""
+    """URL that accepts jobs for the cluster."""
     run_root: str | None = None
-    """Folder for the run folders of submitted jobs, on storage that this machine and every node see; null: `runs` in
+    """Folder for the run folders of submitted jobs, on storage visible to this machine and every node. null: `runs` in
     the working folder, for a cluster on this machine only."""
     max_package_mb: PositiveFloat = 64.0
-    """Most of a working tree that is sent along with a job."""
+    """Maximum size of a working tree that is sent with a job."""
     elastic: bool = False
-    """The cluster adds nodes when they are asked for: what does not fit now is said, not refused."""
+    """The cluster adds nodes on request. A plan that does not fit now is reported instead of refused."""
 
 
 class SftStageConfig(Section):
-    """A short supervised warm-up before RL; 0 steps skips it."""
+    """A short supervised warm-up before RL. 0 steps skips it."""
 
     steps: Annotated[int, Field(ge=0)] = 0
     samples_per_step: PositiveInt = 16
     seed: int | None = None
-    """Of the samples' order and the references drawn; null: the experiment's. With a seed of its own the warm-up is
-    the same in runs of several seeds, and what differs between them is RL."""
+    """Seed of the order of the samples and of the drawn references. null: that of the experiment. With its own seed,
+    the warm-up is the same in runs with several seeds, which then differ only in RL."""
     learning_rate: PositiveFloat = 1e-4
     schedule: Literal["constant", "cosine"] = "constant"
-    """A rate that falls to `trainer.min_learning_rate` ends nearer to what further steps would give: at a constant one
-    the last few batches decide where a short warm-up stops."""
+    """Learning rate schedule. A rate that decreases to `trainer.min_learning_rate` ends nearer to the result of further
+    steps. At a constant rate the last few batches determine the result of a short warm-up."""
     warmup_frac: Fraction = 0.0
     references_per_sample: PositiveInt = 1
     turns: Literal["last", "all"] = "last"
-    """`all`: learn what the agent said earlier in the dialogue too; only where those turns are good examples."""
+    """`all`: also train on earlier agent turns of the dialogue. Use it only if those turns are good examples."""
     loss_aggregation: Aggregation = "token_mean"
-    """`sequence_mean` lets a reply of ten tokens count as much as a tool call of thirty."""
+    """`sequence_mean` gives a reply of ten tokens the same weight as a tool call of thirty."""
 
 
 class EvaluationConfig(Section):
-    """How a policy answers held-out prompts. Its likeliest response (temperature 0) is what a deployment without
-    sampling shows; responses at the rollouts' temperature (with their top_p) estimate the very mean that RL raises."""
+    """Sampling of a policy on held-out prompts.
+
+    Temperature 0 gives the most likely response, as in a deployment without sampling. Responses at the rollout
+    temperature (with its top_p) estimate the mean that RL optimises.
+    """
 
     temperature: NonNegative = 0.0
     samples: PositiveInt = 1
     stop_at_answer: bool = False
-    """Post-CoT: generation ends with the answer, as where a customer waits; what would follow cannot change it. In
-    training the rationale is always written."""
+    """Post-CoT: generation ends with the answer, as in a deployment. Later text cannot change the answer. In training
+    the rationale is always generated."""
 
     @model_validator(mode="after")
     def _check_sampling(self) -> EvaluationConfig:
@@ -386,9 +390,9 @@ class CheckpointConfig(Section):
     every: PositiveInt = 10
     keep: Annotated[int, Field(ge=2)] = 2
     grace_s: Annotated[float, Field(ge=0)] = 4.0
-    """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved; then it is dropped, and
-    the run resumes from its newest checkpoint. The whole run ends within 10 s with the default. Raise it for a large
-    model, up to a few seconds less than what the scheduler waits before SIGKILL."""
+    """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved. Then it is dropped, and
+    the run resumes from its newest checkpoint. With the default, the whole run ends within 10 s. Raise it for a large
+    model, up to a few seconds less than the scheduler waits before SIGKILL."""
 
 
 class ExperimentConfig(Section):
@@ -397,11 +401,11 @@ class ExperimentConfig(Section):
     steps: Annotated[int, Field(ge=0)] = 10
     prompts_per_step: PositiveInt = 8
     run_dir: str | None = None
-    """Run folder; null makes `runs/<name>-<time>` in the working folder."""
+    """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval_every: Annotated[int, Field(ge=0)] = 0
-    """Evaluate on the held-out split every so many steps; 0: before and after each stage only."""
+    """Evaluate on the held-out split every this number of steps. 0: only before and after each stage."""
     evaluation: EvaluationConfig = EvaluationConfig()
     sage: DialoguesConfig = DialoguesConfig()
     unscored: UnscoredConfig = UnscoredConfig()
@@ -441,7 +445,7 @@ class Config(Section):
         return self
 
     def with_asked_pools(self, *more: str) -> Config:
-        """Without the pools that no reward asks and that are not among `more`, but with those whose training another
+        """Return the configuration with only the pools used by rewards or in `more`, and those whose training another
         one starts from."""
         names = {*self.rewards.asked.values(), *more}
         names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}

@@ -1,4 +1,4 @@
-"""What of a configuration must not leave this machine."""
+"""Secrets check of a configuration before it leaves this machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hamr.security.redaction import REDACTED, secret_values, spellings
 
 
 def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
-    """Raises BadInput for a setting or an argument in which the value of a secret environment variable stands.
+    """Raise BadInput for a setting or an argument that contains the value of a secret environment variable.
 
-    A run's own files blot such a value out; a job's description, which whoever sees the cluster can read, has to hold
-    what the job is to get.
+    The files of a run redact such values. The description of a job, which anyone with access to the cluster can read,
+    must contain the actual settings.
     """
     texts = [("argument", argument) for argument in arguments]
     secrets = [form for secret in secret_values() for form in spellings(secret)]
@@ -23,8 +23,8 @@ def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
             raise BadInput(
                 key,
                 REDACTED,
-                "holds the value of a secret environment variable and would travel with the job; take it out, or name "
-                "the variable where a setting asks for one (api_key_env)",
+                "contains the value of a secret environment variable and would be sent with the job; remove it, or "
+                "name the variable in a setting that asks for one (api_key_env)",
             )
 
 

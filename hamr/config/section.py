@@ -1,4 +1,4 @@
-"""What every section of the schema is made of."""
+"""Base class and common types of the sections in the schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
-"""A run that is gone on with from another folder reads the same files."""
+"""Absolute, so that a run resumed from another folder reads the same files."""
 
 
 class Section(BaseModel):

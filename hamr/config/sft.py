@@ -1,5 +1,8 @@
-"""The section of `sft`: what `hamr sft` trains on. How it steps stands in `trainer`, how long a prompt and its target
-may be in `model.max_context`, where it writes and how often it validates in `experiment`."""
+"""Section `sft`: training data of `hamr sft`.
+
+Related settings are in other sections: the optimiser in `trainer`, the length of a prompt with its target in
+`model.max_context`, the output folder and the validation interval in `experiment`.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,19 @@ class SftSetConfig(Section):
     """One set of a mix."""
 
     path: AbsolutePath | None = None
-    """JSONL of SFT items (`hamr.data.sft_items`); null: the references of the samples of `data`, as decisions."""
+    """JSONL of SFT items (`hamr.data.sft_items`). null: the references of the samples of `data`, as decisions."""
     weight: NonNegative = 1.0
-    """How often an epoch goes through the set: 2 takes every item twice, 0.5 half of them, others the next time."""
+    """Number of passes through the set per epoch: 2 uses every item twice, 0.5 half of them, and the others in the next
+    epoch."""
     name: str | None = None
-    """What metrics call it; null: the file's name without its ending."""
+    """Name of the set in metrics. null: the file name without its extension."""
     validation: AbsolutePath | None = None
-    """JSONL of held-out items; null splits `sft.held_out_frac` off. With `path: null` it is the validation split of
+    """JSONL of held-out items. null splits `sft.held_out_frac` off. With `path: null` it is the validation split of
     `data`."""
 
     @property
     def label(self) -> str:
-        """What metrics and tables call the set."""
+        """Name of the set in metrics and tables."""
         given = self.name or (Path(self.path).stem if self.path else "references")
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", given)
 
@@ -36,7 +40,7 @@ class SftSetConfig(Section):
     def _one_validation(self) -> SftSetConfig:
         if self.validation and not self.path:
             raise ValueError(
-                "validation belongs to a set with a path; the other one takes the validation split of `data`"
+                "validation belongs to a set with a path; without a path, the set uses the validation split of `data`"
             )
         return self
 
@@ -44,23 +48,23 @@ class SftSetConfig(Section):
 class SftConfig(Section):
     sets: tuple[SftSetConfig, ...] = ()
     kinds: tuple[SftKind, ...] = ()
-    """Items of other kinds are left out and counted; empty takes all. It is what tells the arms of a comparison apart
-    where one file holds the items of all of them."""
+    """Kinds of items to use; empty uses all. Others are excluded and counted. It selects the arm of a comparison if one
+    file contains the items of all arms."""
     without_loss: tuple[SftPart, ...] = ()
-    """Parts of the target that carry no loss. Empty is what the formulas say: everything behind the prompt counts, the
-    environment's predicted turn too."""
+    """Parts of the target without loss. Empty follows the formulas: everything after the prompt counts, including the
+    predicted turn of the environment."""
     epochs: PositiveInt = 1
     steps: PositiveInt | None = None
-    """Optimiser steps in all; null: as many as the epochs give."""
+    """Total number of optimiser steps. null: as many as the epochs give."""
     batch_size: PositiveInt = 256
     """Items of one optimiser step, over all ranks."""
     loss_aggregation: Aggregation = "token_mean"
     long_item: Literal["drop", "refuse"] = "drop"
-    """What to do with an item that is longer than `model.max_context`: drop and count, or refuse to start."""
+    """Handling of an item that is longer than `model.max_context`: drop and count, or refuse to start."""
     held_out_frac: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
-    """Share of the dialogues whose items are kept for validation, the same dialogues in every set; 0 keeps none."""
+    """Share of the dialogues whose items are held out for validation, the same dialogues in every set. 0: none."""
     max_validation: PositiveInt = 200
-    """At most so many items of a set per validation."""
+    """Maximum number of items of a set per validation."""
 
     @model_validator(mode="after")
     def _mix(self) -> SftConfig:

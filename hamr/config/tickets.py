@@ -1,4 +1,4 @@
-"""The mapping file of `hamr data import tickets`: which column of an export holds what."""
+"""Mapping file of `hamr data import tickets`: the columns of an export and their meaning."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import Field, StringConstraints, model_validator
 from hamr.config.section import Section
 
 Column = Annotated[str, StringConstraints(min_length=1)]
-"""A column, or a path into an object that a column holds: `customer.tier`."""
+"""A column, or a path into an object in a column: `customer.tier`."""
 
 
 class TicketSource(Section):
-    """What all tickets share: a text (or, for tools, JSON) as it stands here or in a file beside the mapping."""
+    """A common value of all tickets: a text (or, for tools, JSON), given here or in a file next to the mapping."""
 
     text: str | None = None
     file: str | None = None
@@ -27,17 +27,17 @@ class TicketSource(Section):
 
 
 class CallColumns(Section):
-    """Where a turn says that it called a tool. `parameters` holds an object, or one as JSON text."""
+    """Columns of the tool call of a turn. `parameters` contains an object, or one as JSON text."""
 
     name: Column
     parameters: Column
 
 
 class TurnColumns(Section):
-    """Columns of a turn. `roles` says which of the export's names are whose; unlisted names are taken as they are.
+    """Columns of a turn. `roles` maps roles to the names in the export; unlisted names are used unchanged.
 
-    `time`, if there is one, must not go back within a ticket: numbers, or texts that sort (ISO 8601).
-    `tool` is the column with the tool's name in a tool's own turn.
+    `time` is optional and must not decrease within a ticket: numbers, or texts that sort (ISO 8601). `tool` is the
+    column with the name of the tool in a tool turn.
     """
 
     role: Column
@@ -49,10 +49,11 @@ class TurnColumns(Section):
 
 
 class TicketMapping(Section):
-    """`turns` names the column that holds a ticket's turns, as a list or as JSON text of one. Without it every row of
-    the export is one turn, and the rows of one `id` are a ticket, in the file's order.
+    """Mapping of an export.
 
-    `ticket` and `privileged` name what of the ticket goes where: the key there -> the column here.
+    `turns` names the column with the turns of a ticket, as a list or as JSON text of one. Without it every row of the
+    export is one turn, and the rows of one `id` form a ticket, in the order of the file. `ticket` and `privileged` map
+    the keys of the sample to columns of the ticket.
     """
 
     id: Column

@@ -1,4 +1,4 @@
-"""The sections of `score` and `serve`: the reward system used without training."""
+"""Sections of `score` and `serve`: the reward system without training."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hamr.config.section import Section
 
 class ScoreConfig(Section):
     groups_in_flight: PositiveInt = 64
-    """Groups (a sample with its responses) that are scored at a time; the next is read when the first is done."""
+    """Groups (a sample with its responses) scored concurrently. The next one is read when one is done."""
 
 
 class ServeConfig(Section):
     host: str = "127.0.0.1"
-    """Address to listen on. There is no authentication: another machine's trainer belongs into the same private net."""
+    """Listening address. There is no authentication, so a remote trainer must be in the same private network."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8711
-    """0 takes a free one and says which."""
+    """Port. 0 selects a free one and prints it."""
     missing: Literal["refuse", "null", "nan", "group_mean"] = "refuse"
-    """What `/get_reward`, whose protocol knows only numbers, says of a response that could not be scored. `refuse`:
-    503 for the whole request; the trainer's client asks again, and a scorer that is back then costs nothing but time.
-    `group_mean`: the mean of the group's scored responses, which gives the response no advantage and leaves the
-    baseline where it is; 503 for a group without any. `null`, `nan`: for a trainer that is known to leave them out."""
+    """Answer of `/get_reward`, whose protocol has only numbers, for a response that could not be scored. `refuse`: 503
+    for the whole request; the trainer's client retries, which only costs time once the scorer is back. `group_mean`:
+    the mean of the scored responses in the group, which gives the response no advantage and leaves the baseline
+    unchanged; 503 for a group without any. `null`, `nan`: for a trainer that is known to exclude them."""
     max_body_mb: PositiveFloat = 32.0
-    """A larger request is refused (413)."""
+    """A larger request is rejected (413)."""
     end_texts: tuple[str, ...] = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
-    """Taken off the end of a query of `/get_reward`, which comes with its special tokens: none of them is part of an
-    action, and an action with one behind it would be malformed."""
+    """Texts removed from the end of a query of `/get_reward`, which contains its special tokens. They are not part of
+    an action, and an action followed by one would be malformed."""
     records: str | None = None
-    """JSONL that gets every served record; null keeps none. The trainers' own protocols carry only the rewards."""
+    """JSONL that receives every served record. null: none. The trainers' own protocols carry only the rewards."""
     drain_s: PositiveFloat = 30.0
-    """Longest wait for requests under way when the server is told to stop."""
+    """Maximum wait for requests in progress when the server is stopped."""

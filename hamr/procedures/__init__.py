@@ -1,4 +1,4 @@
-"""SAGE: service procedures as graphs, and what an agent ought to do on them."""
+"""SAGE: service procedures as graphs, and the correct behaviour of an agent on them."""
 
 from hamr.procedures.files import load_scenario, scenario_names
 from hamr.procedures.graph import Case, Route, Scenario

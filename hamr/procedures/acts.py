@@ -22,7 +22,7 @@ ASK = "ask "
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a text of a decision point may depend on: the split, the fields shown so far, and the ticket's values."""
+    """Context of a text at a decision point: the split, the fields shown so far, and the values of the ticket."""
 
     split: Split
     shown: Mapping[str, Value]
@@ -44,7 +44,7 @@ class SageActs:
 
     @classmethod
     def of(cls, sample: ServiceSample) -> SageActs | None:
-        """Return the acts of the scenario that generated the sample, or None where it is not one that ships."""
+        """Return the acts of the scenario that generated the sample, or None if it is not a shipped one."""
         meta = sample.meta
         if meta.get("scenario") not in _names() or not {"act", "split", "fields", "system", "language"} <= meta.keys():
             return None
@@ -55,7 +55,7 @@ class SageActs:
         return (*(f"{ASK}{name}" for name in self.words.of(split).ask), *self.scenario.file.actions)
 
     def texts(self, act: str, context: Context) -> list[str]:
-        """Return every reference text of the act; empty where its wordings do not fit the context."""
+        """Return every reference text of the act. Empty if its wordings do not fit the context."""
         wordings = self.words.of(context.split)
         field = act.removeprefix(ASK)
         own = fitting(wordings.ask[field], context.shown) if act.startswith(ASK) else wordings.say[act]
@@ -66,12 +66,12 @@ class SageActs:
         return list(dict.fromkeys((*self.texts(act, context), *self.related_wordings(act, context, "reworded"))))
 
     def related_wordings(self, act: str, context: Context, relation: Relation) -> list[str]:
-        """Return the act's further right wordings, its partial ones or its opposites; empty where there are none."""
+        """Return further right wordings of the act, partial ones or opposites. Empty if there are none."""
         known: Mapping[str, ByValue] = getattr(self.words.of(context.split), relation)
         return list(self._fill(act, fitting(known.get(act.removeprefix(ASK), ()), context.shown), context))
 
     def actions(self, act: str, context: Context, rng: Random) -> list[Action]:
-        """Return the gold actions of the act: one tool call, or a reply in each of its wordings. Empty where the act is
+        """Return the gold actions of the act: one tool call, or a reply in each of its wordings. Empty if the act is
         impossible in the context."""
         action, values = self.scenario.file.actions.get(act), self.values(act, context)
         if values is None:
@@ -83,13 +83,13 @@ class SageActs:
         return [Reply(content=one_of((text,), values, rng)) for text in own]
 
     def complete(self, context: Context, rng: Random) -> Context:
-        """Return the context with every field shown and no amount of zero, so that each act has something to say."""
+        """Return the context with every field shown and no amount of zero, so that each act has a text."""
         file = self.scenario.file
         shown = {name: rng.choice(field.options or ()) for name, field in file.fields.items()} | dict(context.shown)
         return replace(context, shown=shown, values=self._positive(context.values, rng))
 
     def elsewhere(self, context: Context, rng: Random) -> Context:
-        """Return the context with every field and every number of the system drawn anew."""
+        """Return the context with every field and every number of the system redrawn."""
         file = self.scenario.file
         shown = {name: rng.choice(field.options or ()) for name, field in file.fields.items()}
         drawn = {
@@ -112,7 +112,8 @@ class SageActs:
             yield from dict.fromkeys(variant.format(**values) for text in texts for variant in expansions(text))
 
     def values(self, act: str, context: Context) -> dict[str, Value] | None:
-        """The values that the act's texts may name, its amount included; None where the amount cannot be computed."""
+        """Return the values that the texts of the act may use, including its amount. None if the amount cannot be
+        computed."""
         action = self.scenario.file.actions.get(act)
         if action is None or action.amount is None:
             return dict(context.values)

@@ -1,4 +1,4 @@
-"""What can be wrong with a scenario whose keys are all well formed: parts that do not fit together."""
+"""Consistency checks of a scenario with well-formed keys: do its parts fit together?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamr.procedures.schema import Condition, Fact, ProcedureStage, ScenarioFile
 
 
 class ScenarioFault(NamedTuple):
-    """Where in the file (keys and list positions), what stands there, and what to change."""
+    """Location in the file (keys and list positions), the value there, and the correction."""
 
     where: tuple[str | int, ...]
     value: object
@@ -19,8 +19,11 @@ class ScenarioFault(NamedTuple):
 
 
 def faults(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """The faults of one kind after the other. Take the first: a later kind may only be asked for when there is none of
-    the earlier ones, since it walks the graph that they describe."""
+    """Yield the faults of one kind after the other.
+
+    Use only the first: a later check assumes that the earlier ones found nothing, since it walks the graph that they
+    validate.
+    """
     yield from _names(file)
     yield from _stages(file)
     yield from _graph(file)
@@ -30,13 +33,13 @@ def faults(file: ScenarioFile) -> Iterator[ScenarioFault]:
 
 
 def _names(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """No name may mean two things."""
+    """Check that no name has two meanings."""
     kinds = {"fields": file.fields, "system": file.system, "facts": file.facts, "formulas": file.formulas}
     yield from _check_doubles(kinds)
     yield from _check_doubles({"stages": file.stages, "actions": file.actions})
     if file.start not in file.stages:
         yield ScenarioFault(
-            ("start",), file.start, f"is no stage; {nearest(file.start, file.stages)}known: {list(file.stages)}"
+            ("start",), file.start, f"is not a stage; {nearest(file.start, file.stages)}known: {list(file.stages)}"
         )
 
 
@@ -45,12 +48,13 @@ def _check_doubles(kinds: Mapping[str, Iterable[str]]) -> Iterator[ScenarioFault
     for kind, names in kinds.items():
         for name in names:
             if name in seen:
-                yield ScenarioFault((kind, name), name, f"{seen[name]} has this name too; rename one")
+                yield ScenarioFault((kind, name), name, f"the name is already used in {seen[name]}; rename one")
             seen[name] = kind
 
 
 def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """Targets and variables exist, and every value of a variable that is read fires exactly one branch."""
+    """Check that targets and variables exist, and that every value of a variable that is read fires exactly one
+    branch."""
     places = [*file.stages, *file.actions]
     variables = {**file.fields, **file.system}
     for name, stage in file.stages.items():
@@ -63,7 +67,7 @@ def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
         if stage.reads is not None and stage.reads not in variables:
             hint = nearest(stage.reads, variables)
             yield ScenarioFault(
-                ("stages", name, "reads"), stage.reads, f"is no variable; {hint}known: {list(variables)}"
+                ("stages", name, "reads"), stage.reads, f"is not a variable; {hint}known: {list(variables)}"
             )
         elif stage.reads is not None:
             yield from _branches(name, stage, variables[stage.reads])
@@ -80,7 +84,7 @@ def _branches(name: str, stage: ProcedureStage, variable: Variable) -> Iterator[
 
 
 def _values_to_try(stage: ProcedureStage, variable: Variable) -> tuple[Value, ...]:
-    """Every value of a variable with options; of a number those on both sides of every border."""
+    """Return every option of a variable, or for a number the values on both sides of every border."""
     if variable.options is not None:
         return variable.options
     least = variable.minimum
@@ -91,9 +95,9 @@ def _values_to_try(stage: ProcedureStage, variable: Variable) -> tuple[Value, ..
 
 
 def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable | Fact) -> Iterator[ScenarioFault]:
-    """Something that the variable can be."""
+    """Check that the variable can satisfy the condition."""
     if test.above is not None and (variable.options is not None if isinstance(variable, Variable) else False):
-        yield ScenarioFault((*where, "above"), test.above, "the variable is no number; give values")
+        yield ScenarioFault((*where, "above"), test.above, "the variable is not a number; give values")
     for index, value in enumerate(test.values or ()):
         problem = variable.problem(value) if isinstance(variable, Variable) else None
         if problem:
@@ -101,13 +105,13 @@ def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable
 
 
 def _graph(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """No loop, no stage that nothing leads to, no action that nothing ends in."""
+    """Check that there is no loop, no unreachable stage and no unused action."""
     import networkx
 
     graph = Scenario(file).graph
     if not networkx.is_directed_acyclic_graph(graph):
         loop = [edge[0] for edge in networkx.find_cycle(graph)]
-        why = "the stages form a loop; every walk has to end in an action"
+        why = "the stages form a loop; every walk must end in an action"
         yield ScenarioFault(("stages", loop[0]), " -> ".join([*loop, loop[0]]), why)
     reached = {file.start, *networkx.descendants(graph, file.start)}
     for name in file.stages:
@@ -121,7 +125,7 @@ def _graph(file: ScenarioFile) -> Iterator[ScenarioFault]:
 
 
 def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """What the other sections say of the variables."""
+    """Check the references of the other sections to the variables."""
     for name, variable in file.system.items():
         if variable.options is None and file.listed_states is None:
             yield ScenarioFault(("system", name), variable.type, "a number has no list of states; write system_states")
@@ -130,7 +134,7 @@ def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
             where = ("refused", index, "when", name)
             if name not in file.system:
                 yield ScenarioFault(
-                    where, name, f"is no system variable; {nearest(name, file.system)}known: {list(file.system)}"
+                    where, name, f"is not a system variable; {nearest(name, file.system)}known: {list(file.system)}"
                 )
             else:
                 yield from _condition(where, test, file.system[name])
@@ -164,7 +168,7 @@ def _state(where: tuple[str | int, ...], state: Mapping[str, Value], file: Scena
 def _check_reference(
     where: tuple[str | int, ...], name: str, value: Value | None, variables: Mapping[str, Variable]
 ) -> Iterator[ScenarioFault]:
-    """The variable exists and may be `value` (None: only the name is given)."""
+    """Check that the variable exists and may have `value` (None: check only the name)."""
     if name not in variables:
         yield ScenarioFault(where, name, f"no such variable; {nearest(name, variables)}known: {list(variables)}")
         return
@@ -174,7 +178,7 @@ def _check_reference(
 
 
 def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """Formulas read variables of the ticket that are numbers, and conditions that can hold."""
+    """Check that formulas read numeric variables of the ticket, with satisfiable conditions."""
     numbers = {name for name, fact in file.facts.items() if fact.number}
     numbers |= {name for name, variable in file.system.items() if variable.options is None}
     readable: dict[str, Variable | Fact] = {**file.system, **file.facts}
@@ -192,7 +196,7 @@ def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
         if action.amount is not None and action.amount not in file.formulas:
             hint = nearest(action.amount, file.formulas)
             yield ScenarioFault(
-                ("actions", name, "amount"), action.amount, f"is no formula; {hint}known: {list(file.formulas)}"
+                ("actions", name, "amount"), action.amount, f"is not a formula; {hint}known: {list(file.formulas)}"
             )
 
 
@@ -201,7 +205,8 @@ def _no_readable(name: str, known: Iterable[str]) -> str:
 
 
 def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """What the edges allow and the conditions together do not; and dialogues that no customer would have."""
+    """Check combinations of conditions that the single edges allow but no setting reaches, and fields without an
+    intent."""
     scenario = Scenario(file)
     visited = set()
     for fields, _, done in scenario.settings():
@@ -211,4 +216,4 @@ def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:
     for kind, names in (("stages", file.stages), ("actions", file.actions)):
         for name in names:
             if name not in visited:
-                yield ScenarioFault((kind, name), name, "unreachable: no setting of the variables comes to it")
+                yield ScenarioFault((kind, name), name, "unreachable: no setting of the variables leads to it")

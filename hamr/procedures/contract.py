@@ -1,7 +1,7 @@
-"""What an agent has to say at every turn: one JSON object, read strictly (SAGE Eq. 2, Appendix B.3.2).
+"""Output contract of an agent: one JSON object per turn, parsed strictly (SAGE Eq. 2, Appendix B.3.2).
 
-A fault that leaves the object unreadable costs the turn. One that breaks a rule of the contract (a chat too long, a
-stage that does not exist) is counted by its kind, and what could be read is scored.
+A fault that makes the object unreadable costs the turn. A breach of the contract (a chat too long, an unknown stage) is
+counted by its kind, and the readable parts are scored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ BREACHES: tuple[str, ...] = get_args(Breach)
 KEYS: Mapping[str, type] = {CLASSIFICATION_OUTPUT: dict, COT: str, NOW_PATH: list, FINALS: dict, CHAT: str}
 _FORBIDDEN = frozenset('"\\[]')
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-# A Chinese or Japanese character counts as a word, a Korean syllable block stands in one.
+# A Chinese or Japanese character counts as a word; Korean syllable blocks belong to words.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOutput:
-    """What the agent said. `fields` has only labels that exist."""
+    """Output of the agent. `fields` has only labels that exist."""
 
     fields: Mapping[str, Value]
     cot: str
@@ -62,7 +62,7 @@ class OutputFault:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputReading:
-    """`output` is None where there is an unreadable fault, which then is the only one."""
+    """`output` is None if there is an unreadable fault, which is then the only one."""
 
     output: AgentOutput | None
     faults: tuple[OutputFault, ...] = ()
@@ -79,12 +79,11 @@ class _Unread(Exception):
 
 
 def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> OutputReading:
-    """Never raises, whatever the text; `cut_off` says that its end is missing. A closed <think> block in front is the
-    model's own, and no part of the answer.
+    """Parse an output. Never raises. `cut_off` means that the end of the text is missing.
 
-    Unreadable: nothing; no JSON object; anything around it (a code fence too); a key that stands twice, is missing or
-    is none of the five; a value of another type than the contract's. Labels: what the field's options are, and for
-    true and false their names in any case.
+    A closed <think> block at the start is ignored. Unreadable outputs are: an empty text, no JSON object, text around
+    it (also a code fence), a key that is duplicate, missing or unknown, and a value of the wrong type. Labels must be
+    options of the field; for true and false the names are accepted in any case.
     """
     try:
         raw = _object(_THOUGHT.sub("", text, count=1).strip())
@@ -107,8 +106,10 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
 
 @lru_cache(maxsize=64)
 def output_schema(scenario: Scenario) -> dict[str, Any]:
-    """The contract as a JSON schema, for pools that hold what they write to one (`structured`): an agent of such a pool
-    makes no format errors, and is measured by the rest."""
+    """Return the contract as a JSON schema, for pools with constrained decoding (`structured`).
+
+    An agent of such a pool makes no format errors and is measured by the other criteria.
+    """
     fields = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
     names = list(dict.fromkeys(map(stage_name, scenario.file.stages)))
     return object_schema(
@@ -123,7 +124,7 @@ def output_schema(scenario: Scenario) -> dict[str, Any]:
 
 
 def words(text: str) -> int:
-    """Length of a chat in words, a Chinese character being one.
+    """Return the length of a chat in words. A Chinese character counts as one.
 
     >>> words("Hello there"), words("您好 Anna")
     (2, 3)
@@ -132,12 +133,12 @@ def words(text: str) -> int:
 
 
 def whole(text: str) -> str:
-    """A text that every file can hold: JSON can spell halves of characters."""
+    """Return the text with lone surrogates replaced, which JSON can encode but files cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 def label(value: object, variable: Variable) -> Value | None:
-    """The option that `value` names, or None. JSON writes true, a model that learned from Python "True"."""
+    """Return the option that `value` names, or None. JSON has true, a model trained on Python code may write "True"."""
     for option in variable.options or ():
         if type(value) is type(option) and value == option:
             return option
@@ -146,7 +147,7 @@ def label(value: object, variable: Variable) -> Value | None:
     return None
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- parsing -----------------------------------------------------------------------------------
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise _Unread("no_json", f"{constant} is no JSON")
+    raise _Unread("no_json", f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
@@ -232,7 +233,7 @@ def _check_chat(chat: str, faults: list[OutputFault]) -> None:
         faults.append(OutputFault(kind="chat_empty"))
     count = words(chat)
     if count > CHAT_WORDS:
-        faults.append(OutputFault(kind="chat_long", detail=f"{count} words, {CHAT_WORDS} are allowed"))
+        faults.append(OutputFault(kind="chat_long", detail=f"{count} words, at most {CHAT_WORDS} are allowed"))
     strange = sorted(_FORBIDDEN & set(chat))
     if strange:
         faults.append(OutputFault(kind="chat_characters", detail=" ".join(strange)))

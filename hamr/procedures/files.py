@@ -1,4 +1,4 @@
-"""Scenario files: finding, reading and refusing them, with the line that is wrong."""
+"""Scenario files: search, parsing, and validation errors with line numbers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hamr.procedures.rules import nearest
 from hamr.procedures.schema import ScenarioFile
 
 Model = TypeVar("Model", bound=BaseModel)
-# Ten times as fast where PyYAML was built with it, and just as safe.
+# Ten times as fast if PyYAML was built with it, and equally safe.
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def scenario_names() -> list[str]:
-    """The scenarios that ship with hamr."""
+    """Return the names of the shipped scenarios."""
     return sorted(path.stem for path in resource("conf", "scenarios").glob("*.yaml"))
 
 
 def load_scenario(name: str | Path) -> Scenario:
-    """A shipped scenario by its name, or the user's own by its path (anything with a slash or that ends in .yaml).
+    """Load a shipped scenario by name, or a user's by path (contains a slash or ends in .yaml).
 
-    Raises BadInput that names file and line: no such name (the nearest is named) or file, bad YAML, an unknown key, a
-    value that cannot be, and parts that do not fit together (see `checks`).
+    BadInput names file and line: unknown name (with the nearest one) or file, invalid YAML, unknown key, invalid value,
+    or parts that do not fit together (see `checks`).
     """
     return _shipped_scenario(str(name)) if not is_path(name) else _read(Path(name).expanduser())
 
@@ -57,7 +57,7 @@ def _read(path: Path) -> Scenario:
 
 
 def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml.Node]:
-    """(what the file says, its YAML nodes, for `place`). Raises BadInput with the line of what is wrong."""
+    """Return (validated content, YAML nodes for `place`). BadInput names the line of the error."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = yaml.compose(text, Loader=_SafeLoader)
@@ -71,18 +71,18 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise BadInput(where, getattr(error, "problem", None), "is not YAML there; check the indentation") from error
     if not isinstance(tree, yaml.MappingNode) or not isinstance(raw, dict):
-        raise BadInput(f"{path}:1", raw, f"{what}: has to be a YAML mapping; start from a shipped one")
+        raise BadInput(f"{path}:1", raw, f"{what}: must be a YAML mapping; start from a shipped one")
     try:
         _refuse_doubled(tree, path)
         return model.model_validate(raw), tree
     except ValidationError as error:
         raise _validation_error(error, model, tree, path) from error
     except RecursionError as error:
-        raise BadInput(what, str(path), "a part of it holds itself; write it without aliases") from error
+        raise BadInput(what, str(path), "a part of it contains itself; write it without aliases") from error
 
 
 def _refuse_doubled(node: yaml.Node, path: Path) -> None:
-    """YAML itself takes the last of two equal keys without a word."""
+    """Reject duplicate keys. YAML itself silently uses the last one."""
     children = [node]
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
@@ -90,7 +90,7 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
             line = key.start_mark.line + 1
             if key.value in seen:
                 raise BadInput(
-                    f"{path}:{line}", key.value, f"this key stands on line {seen[key.value]} already; remove one"
+                    f"{path}:{line}", key.value, f"duplicate key, first on line {seen[key.value]}; remove one"
                 )
             seen[str(key.value)] = line
         children = [value for _, value in node.value]
@@ -104,7 +104,7 @@ def _refuse_doubled(node: yaml.Node, path: Path) -> None:
 
 def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml.Node, path: Path) -> BadInput:
     found = error.errors()
-    # A mistyped key is also a missing one: say the first.
+    # A mistyped key is also a missing one: report the mistyped one first.
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     where = place(path, tree, first["loc"])
     if first["type"] == "extra_forbidden":
@@ -115,14 +115,14 @@ def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    """Every key that the model, or a neighbour of it that its file may be made of, has."""
+    """Return every key of the model and of the other models in its module, which its file may contain."""
     home = vars(sys.modules[model.__module__]).values()
     models = [m for m in home if isinstance(m, type) and issubclass(m, BaseModel)]
     return [field.alias or name for each in models for name, field in each.model_fields.items()]
 
 
 def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
-    """`file:line: the.keys` of the deepest of these keys that stands in the file."""
+    """Return `file:line: the.keys`, with the line of the deepest of these keys that is in the file."""
     node, line = tree, 1
     for part in where:
         found = _child(node, part)

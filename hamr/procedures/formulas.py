@@ -1,4 +1,4 @@
-"""Arithmetic of scenario files: numbers, names, + - * / ( ), min and max, worked out exactly. Nothing else parses."""
+"""Exact arithmetic for scenario files: numbers, names, + - * / ( ), min and max. Nothing else parses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {"min": min, "max": max}
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression of a scenario file.
+    """One expression of a scenario file. Raises ValueError that names the disallowed part for any other text.
 
     >>> Expression("max(0, Paid - Paid * Taken / Total)").value({"Paid": 100, "Taken": 1, "Total": 3})
     Fraction(200, 3)
@@ -42,19 +42,19 @@ class Expression:
             tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(
-                f"{self.text!r} is no formula; write it with names, numbers, + - * / ( ) min max"
+                f"{self.text!r} is not a formula; write it with names, numbers, + - * / ( ) min max"
             ) from error
         _check(tree)
         object.__setattr__(self, "_tree", tree)
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables that it reads."""
+        """Variables that it reads."""
         found = (node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name))
         return frozenset(found) - _FUNCTIONS.keys()
 
     def value(self, values: Mapping[str, object]) -> Fraction:
-        """Raises KeyError for a variable without a value, and ZeroDivisionError."""
+        """Evaluate it. Raise KeyError for a variable without a value, and ZeroDivisionError."""
         return _value(self._tree, values)
 
     @classmethod

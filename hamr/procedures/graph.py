@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Route(NamedTuple):
-    """A way through the graph: the stages in order of visit, and the action at its end."""
+    """A path through the graph: the stages in order of visit, and the final action."""
 
     stages: tuple[str, ...]
     action: str
@@ -28,7 +28,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting of all variables with what follows from it."""
+    """One setting of all variables with its result."""
 
     fields: Mapping[str, Value]
     system: Mapping[str, Value]
@@ -39,16 +39,19 @@ class Scenario:
     """One procedure: its graph, its routes and its rule engine."""
 
     def __init__(self, file: ScenarioFile, source: Path | None = None) -> None:
-        """`source`: where the file lies; wordings of generated dialogues are looked for beside it."""
+        """`source` is the path of the file. The wordings of generated dialogues are in its folder."""
         self.file = file
         self.source = source
         self.name = file.name
 
     @cached_property
     def graph(self) -> networkx.DiGraph:
-        """Nodes carry `kind` (start, stage, decision, action), `title` (a Text) and `stage`, the name in paths (None
-        for an action); edges carry `reads`, the variable's name or None, and `when`, the conditions that fire them (one
-        per branch with this target)."""
+        """Graph of the procedure.
+
+        Nodes have `kind` (start, stage, decision, action), `title` (a Text) and `stage`, the name in paths (None for an
+        action). Edges have `reads`, the name of the variable or None, and `when`, the conditions that fire them (one
+        per branch with this target).
+        """
         import networkx
 
         graph = networkx.DiGraph(name=self.name)
@@ -64,23 +67,26 @@ class Scenario:
         return graph
 
     def paths(self) -> list[Route]:
-        """Every route from the start to an action that some setting of the variables takes, sorted.
+        """Return every route from the start to an action that some setting of the variables takes, sorted.
 
-        A walk over the edges alone would also list routes whose conditions exclude each other; these
-        come from the rule engine. Telecom Package: 12, with 9 different stage sequences.
+        A walk over the edges alone would also list routes whose conditions exclude each other, so the routes come from
+        the rule engine. Telecom Package: 12, with 9 different stage sequences.
         """
         return sorted({_route(done) for _, _, done in self.settings()})
 
     def settings(self) -> Iterator[tuple[dict[str, Value], Mapping[str, Value], Walk]]:
-        """(the fields that are read, the state of the system, the whole walk) for every way to fill in the fields one
-        after the other, as they are asked for, in every state. As many as there are different walks, so that a
-        procedure with many fields costs no more than its branches."""
+        """Yield (fields that are read, state of the system, complete walk) for every combination of fields in every
+        state.
+
+        Fields are filled in the order in which the walk asks for them. There are as many settings as different walks,
+        so the cost of a procedure with many fields depends only on its branches.
+        """
         for system in self.file.system_states:
             for fields in self._complete({}, system):
                 yield fields, system, self.walk(fields, system)
 
     def _complete(self, known: dict[str, Value], system: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
-        """`known` completed in every way that the walk asks for."""
+        """Yield `known`, completed in every way that the walk asks for."""
         awaited = self.walk(known, system).awaits
         if awaited is None:
             yield known
@@ -89,17 +95,17 @@ class Scenario:
             yield from self._complete({**known, awaited: option}, system)
 
     def cases(self) -> list[Case]:
-        """The settings that an evaluation should cover.
+        """Return the settings that an evaluation should cover.
 
-        Fields listed as crossed take all their options and every system state; the others take theirs only
-        where the walk reads them, else their filler.
+        Crossed fields take all their options with every system state. The others take theirs only if the walk reads
+        them, else their filler.
 
-        Telecom Package: 36, the number of valid paths that the paper gives (B.3.4) without listing them. It cannot be
-        routes: there are 9 (12 with their actions). Three countings of settings give it: the 3*3*2*2 labels
-        alone, which say nothing of the system; the 9 sequences times profile and emotion, which never use Hesitate;
-        and this one, which holds the paper's three examples word for word: intent, profile and the three possible
-        states crossed; the tendency only where something is recommended, else Agree as in the paper's Path 2; the
-        emotion only where stage7 reads it, else Calm.
+        Telecom Package: 36, the number of valid paths that the paper states (B.3.4) without a list. Routes cannot be
+        meant: there are 9 (12 with their actions). Three ways of counting settings give 36: the 3*3*2*2 labels alone,
+        which ignore the system; the 9 sequences times profile and emotion, which never use Hesitate; and this one,
+        which contains the three examples of the paper verbatim: intent, profile and the three possible states are
+        crossed; the tendency is used only if something is recommended, else Agree as in the paper's Path 2; the emotion
+        only if stage7 reads it, else Calm.
         """
         coverage = self.file.coverage
         crossed = itertools.product(*(self.file.fields[name].options or () for name in coverage.crossed))
@@ -113,7 +119,7 @@ class Scenario:
         return cases
 
     def path_list(self) -> list[dict[str, Any]]:
-        """`cases` in the form in which the paper prints its valid paths (B.3.4)."""
+        """Return `cases` in the format of the valid paths in the paper (B.3.4)."""
         return [
             {
                 "Classification_items": list(case.fields.values()),
@@ -125,20 +131,21 @@ class Scenario:
         ]
 
     def intents_of(self, fields: Mapping[str, object]) -> list[str]:
-        """Names of the intents that a customer may have whose dialogue has these fields: the inverse configuration."""
+        """Return the intents that are consistent with these fields of a dialogue: the inverse configuration."""
         return [name for name, intent in self.file.intents.items() if intent.allows(fields)]
 
     def furnish(self, system: Mapping[str, Value], *, seed: object) -> dict[str, Value]:
-        """`system` and a draw of the ticket's other facts, the same for the same seed on every machine. Facts that
-        `system` has already stay."""
+        """Return `system` with random values for the other facts of the ticket. The same seed gives the same values on
+        every machine. Facts in `system` are kept."""
         rng = random.Random(f"{self.name}/{seed}")
         drawn = {name: rng.choice(fact.values) for name, fact in self.file.facts.items()}
         return {**system, **{name: value for name, value in drawn.items() if name not in system}}
 
     def amount(self, formula: str, values: Mapping[str, object]) -> int:
-        """What the formula comes to, in whole units; fractions are dropped.
+        """Return the value of the formula in whole units, rounded down.
 
-        Raises BadInput for a variable that it reads and `values` lacks, and for a division by zero.
+        Raises:
+            BadInput: A variable is missing in `values`, or a division by zero.
         """
         try:
             cases = self.file.formulas[formula].cases
@@ -150,11 +157,13 @@ class Scenario:
             raise BadInput(f"{self.name}.formulas.{formula}", dict(values), "divides by zero") from error
 
     def walk(self, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
-        """As far as the known fields carry; see `rules.walk`."""
+        """Walk as far as the known fields allow; see `rules.walk`."""
         return walk(self.file, fields, system)
 
     def reference(self, fields: Mapping[str, object], system: Mapping[str, object]) -> tuple[list[str], str]:
-        """The unique (stages, action) for a complete setting. Fields that the path does not read may be absent.
+        """Return the unique (stages, action) of a complete setting. Fields that the path does not read may be absent.
+
+        Raises BadInput if a field that the path needs is missing, and as `rules.walk`.
 
         >>> load_scenario("telecom_package").reference(
         ...     {"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penalty": 0})

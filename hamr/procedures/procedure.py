@@ -1,4 +1,4 @@
-"""A scenario's graph in words, for whoever has to follow it or to judge it."""
+"""Text of a scenario's graph, for agents and judges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamr.procedures.templates import Phrases, phrases_in
 
 
 def sop_text(scenario: Scenario, *, language: str) -> str:
-    """The procedure in words: every stage with where it leads, and every amount with how it is worked out."""
+    """Return the procedure as text: every stage with its successors, and every amount with its formula."""
     words = phrases_in(language)
     lines = [_stage(scenario, node, stage, words, language) for node, stage in scenario.file.stages.items()]
     sided = next((node for node in scenario.file.stages if "@" in node), None)

@@ -1,8 +1,8 @@
-"""What the agent under test, the simulated customer and the judges are told, rendered from the scenario (SAGE B.3.2).
+"""System prompts of the agent under test, the simulated customer and the judges, rendered from the scenario (SAGE
+B.3.2).
 
-The fixed words are `prompts/sage_{service,user,judge,policy,phrases}.<language>.yaml`; whatever a scenario says of
-itself is written once, in its file. The dialogue is no part of these texts: whoever asks a model adds it, as
-untrusted text.
+The fixed texts are in `prompts/sage_{service,user,judge,policy,phrases}.<language>.yaml`. Scenario-specific texts are
+in the scenario file only. The prompts do not contain the dialogue: callers add it as untrusted text.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hamr.procedures.schema import Fact, Value, Variable
 from hamr.procedures.templates import Phrases, TextPrompt, phrases_in
 
 END_MARK = "[END]"
-"""What the simulated customer writes behind the last message."""
+"""Mark that the simulated customer writes after the last message."""
 CHAT_WORDS = 40
-"""The longest `chat`, in words; a Chinese character counts as one."""
+"""Maximum length of `chat`, in words. A Chinese character counts as one."""
 
 CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT = "classification_output", "cot", "now_path", "finals", "chat"
 SERVICE_KEYS = (CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT)
-"""The agent's answer, one JSON object with exactly these keys (Eq. 2)."""
+"""Keys of the agent's answer, one JSON object with exactly these keys (Eq. 2)."""
 ACTION = "Action"
-"""The one key of `finals`."""
+"""The only key of `finals`."""
 
 CLASSIFICATION, QUALITY = "classification", "chat_quality_dimensions"
 JUDGE_REASONS = ("classification_reasoning", "chat_quality_reasoning")
 JUDGE_KEYS = (CLASSIFICATION, QUALITY, *JUDGE_REASONS)
-"""The judge's answer, one JSON object with exactly these keys."""
+"""Keys of the judge's answer, one JSON object with exactly these keys."""
 DIMENSIONS: Mapping[str, int] = {
     "linguistic_quality": 20,
     "anthropomorphism_emotion": 25,
@@ -39,21 +39,23 @@ DIMENSIONS: Mapping[str, int] = {
     "user_satisfaction": 15,
     "instruction_compliance": 15,
 }
-"""The five dimensions of chat quality with their weights in percent."""
+"""Five dimensions of chat quality with their weights in percent."""
 GRADES = (3, 6, 9)
 
 
 def prompt_ids(language: str) -> dict[str, str]:
-    """Name, version and digest of every template behind the texts of this language, for the records."""
+    """Return name, version and digest of every template used in this language, for the records."""
     phrases = phrases_in(language).id
     roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge", "policy")}
     return {**roles, "phrases": phrases}
 
 
 def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language: str) -> str:
-    """The system prompt of the agent under test: fields, procedure, actions, what the system knows, the form of the
-    answer. `system`: the system variables and those of the ticket's facts that are to be seen; empty where they stand
-    in a sample's ticket."""
+    """Return the system prompt of the agent under test: fields, procedure, actions, system facts and answer format.
+
+    `system` holds the system variables and the visible facts of the ticket. It is empty if the ticket of a sample has
+    them.
+    """
     words = phrases_in(language)
     variables = {
         "desk": _desk(scenario, words, language),
@@ -77,11 +79,13 @@ def user_prompt(
     system: Mapping[str, Value],
     language: str,
 ) -> str:
-    """The system prompt of the simulated customer: who it is, what it wants, how hard it makes it, and how the fields
-    are to come out (those that `fields` gives). What the system hides from customers is left out.
+    """Return the system prompt of the simulated customer: persona, intent, difficulty, and the values of `fields` to
+    show.
 
-    Raises BadInput for an intent, persona or level that the scenario does not have, and for fields that the intent
-    excludes.
+    Facts that the system hides from customers are omitted.
+
+    Raises:
+        BadInput: The scenario does not have the intent, persona or level, or the intent excludes the fields.
     """
     words, file = phrases_in(language), scenario.file
     for key, name, known in (
@@ -107,7 +111,7 @@ def user_prompt(
 
 
 def judge_prompt(scenario: Scenario, *, language: str) -> str:
-    """The system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
+    """Return the system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
     words = phrases_in(language)
     variables = {
         "desk": _desk(scenario, words, language),
@@ -122,9 +126,11 @@ def judge_prompt(scenario: Scenario, *, language: str) -> str:
 def service_answer(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], chat: str, *, language: str
 ) -> str:
-    """What a flawless agent writes where the dialogue has shown `fields`: one JSON object in the form that
-    `service_prompt` asks for. What has not come up counts as the scenario's filler, else as the field's first option;
-    path and action follow from all of them."""
+    """Return the correct answer after the dialogue has shown `fields`: one JSON object as `service_prompt` specifies.
+
+    Fields that are not shown take the filler of the scenario, else the first option of the field. Path and action
+    follow from all of them.
+    """
     file, words = scenario.file, phrases_in(language)
     first = {name: (field.options or ())[0] for name, field in file.fields.items()}
     complete = {**first, **file.coverage.filled, **fields}
@@ -144,7 +150,8 @@ def service_answer(
 
 
 def policy_text(scenario: Scenario, *, language: str) -> str:
-    """The policy of a generated sample, for an agent that answers with a reply or a tool call (`Action.tool`)."""
+    """Return the policy of a generated sample, for an agent that answers with a reply or a tool call
+    (`Action.tool`)."""
     words = phrases_in(language)
     lines = []
     for name, action in scenario.file.actions.items():
@@ -162,7 +169,7 @@ def policy_text(scenario: Scenario, *, language: str) -> str:
     return TextPrompt.load(f"sage_policy.{language}").render(variables)
 
 
-# --- the other parts ---------------------------------------------------------------------------
+# --- other parts -------------------------------------------------------------------------------
 
 
 def _desk(scenario: Scenario, words: Phrases, language: str) -> str:
@@ -226,7 +233,7 @@ def _behaviour(scenario: Scenario, fields: Mapping[str, Value], words: Phrases, 
     return "\n".join(lines)
 
 
-# --- the forms of the answers ------------------------------------------------------------------
+# --- answer formats ----------------------------------------------------------------------------
 
 
 def _service_answer(scenario: Scenario, words: Phrases) -> str:

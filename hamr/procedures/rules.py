@@ -1,4 +1,4 @@
-"""The rule engine: known variables in, the stages passed and the action out (SAGE Eq. 4)."""
+"""Rule engine: from known variables to the stages passed and the action (SAGE Eq. 4)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hamr.procedures.schema import ScenarioFile
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """How far the procedure gets with what is known.
+    """Progress of the procedure with the known variables.
 
-    `path` are the stages in the order visited (not always numeric), by the names that an agent says; `nodes` the same
-    stages by their names in the graph (`stage6@course` where the path says `stage6`). Either `action` is the end, or
-    `awaits` names the variable that the last stage of `path` needs and nobody has given yet.
-    `read` are the variables that decided, in order.
+    `path` holds the stages in order of visit (not always numeric), by the names that an agent uses. `nodes` holds the
+    same stages by their names in the graph (`stage6@course` for `stage6` in the path). Either `action` is the end, or
+    `awaits` names the variable that the last stage of `path` needs and that is not known yet. `read` holds the
+    variables that decided, in order.
     """
 
     path: tuple[str, ...]
@@ -28,7 +28,7 @@ class Walk:
 
 
 def stage_name(node: str) -> str:
-    """The stage as a path names it.
+    """Return the name of the stage in paths.
 
     >>> stage_name("stage6@course")
     'stage6'
@@ -37,17 +37,18 @@ def stage_name(node: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for whoever mistyped: "did you mean 'x'? " or nothing."""
+    """Return a hint for a mistyped name: "did you mean 'x'? ", or an empty text."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
 def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
-    """Follow the graph from its start. A field that is absent or None is not known yet; `system` may also carry the
-    ticket's facts, which decide nothing.
+    """Follow the graph from its start. A field that is absent or None is unknown. `system` may also contain the facts
+    of the ticket, which have no effect.
 
-    Raises BadInput for an unknown variable, a value outside its options or range, a missing system
-    variable and a combination of system variables that cannot be.
+    Raises:
+        BadInput: Unknown variable, value outside its options or range, missing system variable, or impossible
+            combination of system variables.
     """
     known = _check_fields(scenario, fields, system)
     at = scenario.start
@@ -80,7 +81,7 @@ def _check_fields(
     _check_values(scenario, "system", {name: v for name, v in system.items() if name not in scenario.facts})
     for name in scenario.system:
         if name not in system:
-            raise BadInput(f"{scenario.name}.system.{name}", None, "missing; every system variable has to be given")
+            raise BadInput(f"{scenario.name}.system.{name}", None, "missing; give every system variable")
     refusal = scenario.refusal(system)
     if refusal is not None:
         raise BadInput(f"{scenario.name}.system", {name: system[name] for name in refusal.when}, refusal.why)

@@ -1,4 +1,4 @@
-"""What a scenario file may say, key by key. Whether its parts fit together is what `checks` asks."""
+"""Schema of scenario files. `checks` validates that the parts fit together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Strict(BaseModel):
 
 
 class Text(Strict):
-    """A text in every language. A plain text in the file stands for all of them."""
+    """A text in every language. A plain text in the file is used for all of them."""
 
     en: str
     zh: str
@@ -36,9 +36,9 @@ class Text(Strict):
 
 
 class Variable(Strict):
-    """A classification field or a system variable: one of `options`, or a whole number from `minimum` on.
+    """A classification field or a system variable: one of `options`, or a whole number of at least `minimum`.
 
-    `examples`: numbers beside those of `system_states` that generated data may show. `hidden`: a system variable that
+    `examples`: numbers for generated data, in addition to those of `system_states`. `hidden`: a system variable that
     the back end knows and the customer does not.
     """
 
@@ -55,11 +55,11 @@ class Variable(Strict):
             if self.meanings is not None or self.minimum is None:
                 raise ValueError("an integer needs minimum, and has no options")
             if any(example < self.minimum for example in self.examples):
-                raise ValueError("examples have to be at least minimum")
+                raise ValueError("examples must be at least minimum")
         elif not self.meanings or self.minimum is not None or self.examples:
             raise ValueError(f"a variable of type {self.type} needs options, and has no minimum and no examples")
         elif (self.type == "boolean") != all(isinstance(option, bool) for option in self.meanings):
-            raise ValueError("true and false are the options of a boolean and of nothing else")
+            raise ValueError("true and false are the options of a boolean, and only of a boolean")
         return self
 
     @property
@@ -67,7 +67,7 @@ class Variable(Strict):
         return None if self.meanings is None else tuple(self.meanings)
 
     def problem(self, value: object) -> str | None:
-        """Why `value` cannot be this variable's, or None. A bool is no number here."""
+        """Return the reason if `value` is invalid, else None. A bool is not a number here."""
         if self.options is not None:
             fits = any(type(value) is type(option) and value == option for option in self.options)
             return None if fits else f"allowed: {list(self.options)}"
@@ -78,8 +78,10 @@ class Variable(Strict):
 
 
 class Fact(Strict):
-    """Something else that the ticket says of this customer and that no stage reads: one of `one_of`, or a whole number
-    from `low` to `high` in steps of `step`. Formulas may use the numbers."""
+    """Another fact of the ticket about this customer that no stage reads.
+
+    One of `one_of`, or a whole number from `low` to `high` in steps of `step`. Formulas may use the numbers.
+    """
 
     description: Text
     one_of: tuple[str | int, ...] | None = None
@@ -94,7 +96,7 @@ class Fact(Strict):
         if bool(self.one_of) == ranged or (self.low is None) != (self.high is None):
             raise ValueError("a fact needs either one_of, or low and high")
         if ranged and not self.values:
-            raise ValueError("low has to be at most high")
+            raise ValueError("low must be at most high")
         return self
 
     @property
@@ -110,7 +112,7 @@ class Fact(Strict):
 
 
 class Condition(Strict):
-    """A condition on one variable's value."""
+    """Condition on the value of one variable."""
 
     values: tuple[Value, ...] | None = None
     above: int | None = None
@@ -133,10 +135,10 @@ class Branch(Condition):
 
 
 class ProcedureStage(Strict):
-    """Either goes on unconditionally (`next`) or reads one variable and branches.
+    """A stage that either continues unconditionally (`next`) or reads one variable and branches.
 
-    A stage that the procedure comes to from several sides with different consequences is written once per side, as
-    `stage6@course` and `stage6@other`: the path that is asked for, and scored, says `stage6`.
+    A stage that is reached from several sides with different successors is written once per side, as `stage6@course`
+    and `stage6@other`. In the requested and scored path both are `stage6`.
     """
 
     title: Text
@@ -156,14 +158,14 @@ class ProcedureStage(Strict):
 
 
 class FormulaCase(Strict):
-    """`value` where every condition of `when` holds."""
+    """`value` applies if every condition of `when` holds."""
 
     when: Mapping[str, Condition] = {}
     value: Expression
 
 
 class Formula(Strict):
-    """An amount, worked out by the first of `cases` whose conditions hold, in whole units (fractions are dropped)."""
+    """An amount, computed by the first of `cases` whose conditions hold, in whole units (rounded down)."""
 
     description: Text
     cases: tuple[FormulaCase, ...] = Field(min_length=1)
@@ -171,7 +173,7 @@ class Formula(Strict):
     @model_validator(mode="after")
     def _ends(self) -> Formula:
         if self.cases[-1].when or not all(case.when for case in self.cases[:-1]):
-            raise ValueError("every case but the last needs `when`, and the last has none: it is for all the rest")
+            raise ValueError("every case but the last needs `when`; the last has none and covers all others")
         return self
 
     @property
@@ -180,8 +182,11 @@ class Formula(Strict):
 
 
 class Action(Strict):
-    """What ends a walk. `reply`: done by words alone; any other is a tool call. `amount` names the formula of what is
-    paid. Actions of one `group` are the options of one tool (PLAN with its options A to F)."""
+    """An action that ends a walk.
+
+    `reply`: a text only; all others are tool calls. `amount` names the formula of the paid amount. Actions of one
+    `group` are the options of one tool (PLAN with its options A to F).
+    """
 
     description: Text
     reply: bool = False
@@ -194,13 +199,13 @@ class Action(Strict):
         if (self.group is None) != (self.option is None):
             raise ValueError("group and option go together")
         if self.reply and (self.amount or self.group):
-            raise ValueError("what is done by words alone has no amount and no group")
+            raise ValueError("a reply has no amount and no group")
         if self.amount and self.group:
             raise ValueError("an option of a group has no amount")
         return self
 
     def tool(self, name: str) -> str:
-        """Of the action of this name: the tool that does it.
+        """Return the tool name of the action with this name.
 
         >>> Action(description={"en": "", "zh": ""}).tool("RescheduleOrRefund+HandlingFee")
         'reschedule_or_refund_handling_fee'
@@ -210,7 +215,7 @@ class Action(Strict):
 
 
 class Intent(Strict):
-    """What a customer wants. `pins`: the fields that this decides; the others may take any value with it."""
+    """Intent of a customer. `pins`: the fields that it determines. All others may have any value."""
 
     description: Text
     pins: Mapping[str, Value]
@@ -224,9 +229,11 @@ class Persona(Strict):
 
 
 class Metrics(Strict):
-    """How a turn's score is made. Logic (SAGE 3.2.4) weighs classification, path and action; overall (Eq. 9) weighs
-    logic and chat. `group_credit`: what an action of the right group with the wrong option earns; None: nothing, as
-    any other wrong action earns (Eq. 7)."""
+    """Weights of the score of a turn.
+
+    Logic (SAGE 3.2.4) weights classification, path and action. Overall (Eq. 9) weights logic and chat. `group_credit`:
+    score of an action of the right group with the wrong option. None: 0, as for any other wrong action (Eq. 7).
+    """
 
     classification: float = Field(default=0.4, ge=0)
     path: float = Field(default=0.4, ge=0)
@@ -238,19 +245,19 @@ class Metrics(Strict):
     @model_validator(mode="after")
     def _sums(self) -> Metrics:
         if abs(self.classification + self.path + self.action - 1) > 1e-9 or abs(self.logic + self.chat - 1) > 1e-9:
-            raise ValueError("classification, path and action have to sum to 1, and so have logic and chat")
+            raise ValueError("classification, path and action must sum to 1, and so must logic and chat")
         return self
 
 
 class Refusal(Strict):
-    """A combination of system variables that cannot be."""
+    """An impossible combination of system variables."""
 
     when: Mapping[str, Condition]
     why: str
 
 
 class Coverage(Strict):
-    """How the listing of cases crosses the fields; see `Scenario.cases`."""
+    """Coverage of the fields in the list of cases; see `Scenario.cases`."""
 
     crossed: tuple[str, ...]
     filled: Mapping[str, Value]
@@ -275,7 +282,7 @@ class ScenarioFile(Strict):
     intents: Mapping[str, Intent] = Field(min_length=1)
     personas: Mapping[str, Persona] = Field(min_length=1)
     adversity: Mapping[str, Text] = Field(min_length=1)
-    """What each adversarial level means here, the easiest first."""
+    """Description of each adversarial level, easiest first."""
     metrics: Metrics = Metrics()
 
     @property
@@ -285,8 +292,8 @@ class ScenarioFile(Strict):
 
     @property
     def system_states(self) -> tuple[Mapping[str, Value], ...]:
-        """The states of the system variables that differ for the procedure: those listed, else every combination of
-        their options that is not refused."""
+        """States of the system variables that matter for the procedure: those listed, else every combination of their
+        options that is not refused."""
         if self.listed_states is not None:
             return self.listed_states
         options = [variable.options or () for variable in self.system.values()]
@@ -294,6 +301,6 @@ class ScenarioFile(Strict):
         return tuple(state for state in states if self.refusal(state) is None)
 
     def refusal(self, system: Mapping[str, object]) -> Refusal | None:
-        """The entry of `refused` that this complete state falls under."""
+        """Return the entry of `refused` that matches this complete state, or None."""
         fits = (r for r in self.refused if all(test.holds(system[name]) for name, test in r.when.items()))
         return next(fits, None)

@@ -1,4 +1,4 @@
-"""What one turn is worth: SAGE's Eq. 5 to 9. Pure arithmetic on labels, stages and actions."""
+"""Scores of one turn: SAGE Eq. 5 to 9. Pure arithmetic on labels, stages and actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamr.procedures.schema import Metrics, Value
 
 @dataclass(frozen=True, kw_only=True)
 class SageReference:
-    """What the agent ought to have said: labels that are known, and the way and the action that follow from them."""
+    """Correct output of the agent: the known labels, and the resulting path and action."""
 
     fields: Mapping[str, Value]
     path: tuple[str, ...]
@@ -24,7 +24,7 @@ class SageReference:
 
 @dataclass(frozen=True, kw_only=True)
 class LogicScore:
-    """Each part in [0, 1]; `logic` in [0, 100]."""
+    """Each part is in [0, 1], `logic` in [0, 100]."""
 
     classification: float
     path: float
@@ -33,7 +33,7 @@ class LogicScore:
 
 
 def reference_of(scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value]) -> SageReference | None:
-    """Eq. 4. None where the procedure needs a field that is not among `fields`: then nobody can say what is right."""
+    """Return the reference (Eq. 4). None if the procedure needs a field that is not in `fields`."""
     walk = scenario.walk(fields, system)
     if walk.action is None:
         return None
@@ -48,9 +48,9 @@ def logic_score(
     path: PathForm = "intersection",
     action: ActionForm = "exact",
 ) -> LogicScore:
-    """100 x (0.4 classification + 0.4 path + 0.2 action), with the scenario's weights (section 3.2.4).
+    """Return 100 x (0.4 classification + 0.4 path + 0.2 action), with the weights of the scenario (section 3.2.4).
 
-    The paper leaves its weights open; these give its Table 2 from its Table 4.
+    The paper does not state its weights. These reproduce its Table 2 from its Table 4.
     """
     metrics = scenario.file.metrics
     c = classification(output.fields, reference.fields)
@@ -60,7 +60,7 @@ def logic_score(
 
 
 def combined_logic(classification: float, path: float, action: float, metrics: Metrics | None = None) -> float:
-    """In [0, 100] from parts in [0, 1].
+    """Return the logic score in [0, 100] from parts in [0, 1].
 
     >>> round(combined_logic(0.880, 0.660, 0.295), 1)
     67.5
@@ -70,7 +70,7 @@ def combined_logic(classification: float, path: float, action: float, metrics: M
 
 
 def overall(logic: float, chat: float, metrics: Metrics | None = None) -> float:
-    """Eq. 9 with the weights that its Table 1 was made with: 0.8 logic + 0.2 chat, all in [0, 100].
+    """Return Eq. 9 with the weights of its Table 1: 0.8 logic + 0.2 chat, all in [0, 100].
 
     >>> round(overall(70.10, 77.38), 2)
     71.56
@@ -80,9 +80,10 @@ def overall(logic: float, chat: float, metrics: Metrics | None = None) -> float:
 
 
 def classification(given: Mapping[str, Value], known: Mapping[str, Value]) -> float:
-    """Eq. 5: the share of the known fields that the agent labelled alike; one that it left out is wrong.
+    """Return the share of the known fields with the right label (Eq. 5). A missing label is wrong.
 
-    Raises ValueError where no field is known: a share of nothing is no number.
+    Raises:
+        ValueError: No field is known.
     """
     if not known:
         raise ValueError("no field is known")
@@ -90,10 +91,10 @@ def classification(given: Mapping[str, Value], known: Mapping[str, Value]) -> fl
 
 
 def path_score(given: Sequence[str], reference: Sequence[str], form: PathForm = "intersection") -> float:
-    """In [0, 1].
+    """Return the path score in [0, 1].
 
-    `intersection`, Eq. 6: |given ∩ reference| / |reference|. Stages too many, twice or in another order cost nothing.
-    `prefix`: 1 for the same path, else the length of the common beginning over that of the longer path.
+    `intersection`, Eq. 6: |given ∩ reference| / |reference|. Additional, repeated or reordered stages cost nothing.
+    `prefix`: 1 for the same path, else the length of the common prefix divided by that of the longer path.
 
     >>> path_score(["stage1", "stage2", "stage9", "stage4"], ["stage1", "stage2", "stage4"])
     1.0
@@ -106,7 +107,7 @@ def path_score(given: Sequence[str], reference: Sequence[str], form: PathForm = 
 
 
 def departure(given: Sequence[str], reference: Sequence[str]) -> int:
-    """How many stages both have in common from the start."""
+    """Return the length of the common prefix in stages."""
     common = 0
     for said, right in zip(given, reference, strict=False):
         if said != right:
@@ -116,8 +117,11 @@ def departure(given: Sequence[str], reference: Sequence[str]) -> int:
 
 
 def action_score(given: str, reference: str, scenario: Scenario, form: ActionForm = "exact") -> float:
-    """Eq. 7: 1 for the right action, else 0. With `group`, the right tool with another of its options earns the
-    scenario's `group_credit` (the released code of Online Education: 0.7 for PLAN, 0.3 for which)."""
+    """Return 1 for the right action, else 0 (Eq. 7).
+
+    With `group`, the right tool with another of its options scores the `group_credit` of the scenario (released code of
+    Online Education: 0.7 for PLAN, 0.3 for the option).
+    """
     if given == reference:
         return 1.0
     actions, credit = scenario.file.actions, scenario.file.metrics.group_credit
@@ -128,7 +132,7 @@ def action_score(given: str, reference: str, scenario: Scenario, form: ActionFor
 
 
 def quality(dimensions: Mapping[str, int]) -> float:
-    """One judge's Eq. 8: ten times the weighted mean of the grades 3, 6 and 9, so in [30, 90].
+    """Return Eq. 8 of one judge: ten times the weighted mean of the grades 3, 6 and 9, so in [30, 90].
 
     >>> quality(dict.fromkeys(DIMENSIONS, 9))
     90.0

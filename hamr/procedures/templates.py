@@ -1,4 +1,4 @@
-"""The fixed words of the SAGE prompts: texts with variables in tags, and the sentences that a graph is told in."""
+"""Fixed texts of the SAGE prompts: texts with tagged variables, and the sentences that describe a graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TextPrompt:
     @classmethod
     @lru_cache(maxsize=64)
     def load(cls, name: str) -> TextPrompt:
-        """Raises ConfigError that says what is wrong with the file."""
+        """Load a template. ConfigError describes the invalid file."""
         content, path, digest = _read(name, "text")
         check_kinds(content, ("name", "language", "text"), path)
         check_wrapped(content["text"], f"prompt {path}: text")
@@ -37,11 +37,11 @@ class TextPrompt:
 
     @property
     def id(self) -> str:
-        """Name, version and the file's digest: what a record keeps as `prompt_version`."""
+        """Name, version and digest of the file: the `prompt_version` of a record."""
         return f"{self.name}@{self.version}+{self.digest}"
 
     def render(self, variables: Mapping[str, str]) -> str:
-        """Raises DataError for a variable that is missing or is no text."""
+        """Return the text with the variables. Raise DataError for a variable that is missing or not a text."""
         return fill_template(self.text, variables, self.name)
 
 
@@ -55,12 +55,12 @@ class Phrases:
     @classmethod
     @lru_cache(maxsize=16)
     def load(cls, name: str) -> Phrases:
-        """Raises ConfigError that says what is wrong with the file."""
+        """Load the phrases. ConfigError describes the invalid file."""
         content, path, digest = _read(name, "phrases")
         check_kinds(content, ("name", "language"), path)
         phrases = content["phrases"]
         if not isinstance(phrases, dict) or not all(isinstance(text, str) for text in phrases.values()):
-            raise ConfigError(f"prompt {path}: phrases", phrases, "has to be texts by name")
+            raise ConfigError(f"prompt {path}: phrases", phrases, "must map names to texts")
         return cls(id=f"{content['name']}@{content['version']}+{digest}", phrases=phrases)
 
     def say(self, phrase: str, **values: object) -> str:
@@ -68,7 +68,7 @@ class Phrases:
 
 
 def phrases_in(language: str) -> Phrases:
-    """The shipped sentences of a language. Raises BadInput for a language that there is not."""
+    """Return the shipped sentences of a language. Raise BadInput for an unknown language."""
     if language not in LANGUAGES:
         raise BadInput("language", language, f"known: {list(LANGUAGES)}")
     return Phrases.load(f"sage_phrases.{language}")

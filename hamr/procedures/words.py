@@ -1,6 +1,7 @@
-"""What customers and agents of generated dialogues say: `words/<scenario>.<language>.yaml` beside the scenario's file.
+"""Wordings of customers and agents in generated dialogues: `words/<scenario>.<language>.yaml` next to the scenario
+file.
 
-Each split has wordings of its own, so that nobody who learned the sentences of one knows those of another.
+Each split has its own wordings, so a model trained on the sentences of one split has not seen those of another.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def _readable(text: str) -> str:
     try:
         list(Formatter().parse(text))
     except ValueError as error:
-        raise ValueError(f"{error}; braces stand for variables: {{Name}}") from error
+        raise ValueError(f"{error}; braces mark variables: {{Name}}") from error
     if prod(found.count("|") + 1 for found in _CHOICE.findall(text)) > _VARIANTS:
-        raise ValueError(f"stands for more than {_VARIANTS} texts; write several instead")
+        raise ValueError(f"expands to more than {_VARIANTS} texts; write several instead")
     return text
 
 
@@ -47,13 +48,14 @@ ByValue = Texts | Mapping[str, Texts]
 
 
 class Wordings(Strict):
-    """One split's. Of [a|b|c] one is drawn; {Name} is a variable of the ticket.
+    """Wordings of one split. One alternative of [a|b|c] is drawn; {Name} is a variable of the ticket.
 
-    `manner`: how a persona begins. `opening`: the first message, by intent; it says what the intent pins. `show`: the
-    customer's sentence that shows a field's value. `ask`: the agent's that leads to it, if need be by another field's
-    value ("Profile=Data"). `say`: what goes with an action, or is all of it; {amount} is the action's amount.
+    `manner`: the beginning of a persona's message. `opening`: the first message by intent, which states what the intent
+    pins. `show`: sentence of the customer that shows the value of a field. `ask`: sentence of the agent that asks for
+    it, optionally by the value of another field ("Profile=Data"). `say`: the text of an action, alone or with a call;
+    {amount} is the amount of the action.
 
-    For scorers alone, by field for questions and by action for the rest: `reworded`, further right wordings; `partial`,
+    For scorers only, by field for questions and by action for the rest: `reworded`, further right wordings; `partial`,
     wordings that lack a detail or have one too many; `negated`, the opposite.
     """
 
@@ -68,7 +70,7 @@ class Wordings(Strict):
 
 
 class Words(Strict):
-    """`opens_with`: fields that show in the first message, whatever the procedure does with them."""
+    """Wordings of all splits. `opens_with`: fields that the first message shows, regardless of the procedure."""
 
     opens_with: Texts = ()
     train: Wordings
@@ -80,12 +82,12 @@ class Words(Strict):
 
 
 def load_words(scenario: Scenario, language: str) -> Words:
-    """Raises BadInput that names file and line: no such file, a missing wording, and a sentence in two splits."""
+    """Load the wordings. BadInput names file and line: no such file, a missing wording, or a sentence in two splits."""
     assert scenario.source is not None
     path = scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
     if not path.is_file():
         there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
-        raise BadInput("words", str(path), f"no such file; dialogues need wordings. There is: {there or 'none'}")
+        raise BadInput("words", str(path), f"no such file; dialogues need wordings. Found: {there or 'none'}")
     words, tree = read_checked(path, Words, "words")
     fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
     if fault is not None:
@@ -95,7 +97,7 @@ def load_words(scenario: Scenario, language: str) -> Words:
 
 
 def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
-    """The agent's sentences that lead to `field`, where `shown` is known already. Raises BadInput if none fits."""
+    """Return the sentences of the agent that ask for `field` when `shown` is known. Raise BadInput if none fits."""
     texts = wordings.ask[field]
     found = fitting(texts, shown)
     if not found:
@@ -104,7 +106,7 @@ def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts
 
 
 def fitting(texts: ByValue, shown: Mapping[str, object]) -> Texts:
-    """Return the texts, or those of the first value that the shown fields have; empty where none fits."""
+    """Return the texts, or those of the first value that the shown fields have. Empty if none fits."""
     if not isinstance(texts, Mapping):
         return texts
     return next((found for key, found in texts.items() if _fits(key, shown)), ())
@@ -126,8 +128,10 @@ def customer_turns(
     persona: str,
     rng: Random,
 ) -> Iterator[tuple[str, dict[str, Value], Walk]]:
-    """(message, fields that the dialogue has shown by then, how far the procedure gets) of a customer who at every turn
-    shows the field that the procedure waits for, until it has all that it needs."""
+    """Yield (message, fields shown so far, progress of the procedure) for each turn of a customer.
+
+    At every turn the customer shows the field that the procedure waits for, until it has all that it needs.
+    """
     wordings, told = words.of(split), _fields_told(scenario, words, intent)
     parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
     said = " ".join(one_of(texts, ticket, rng) for texts in parts)
@@ -140,7 +144,7 @@ def customer_turns(
 def customer_fields(
     scenario: Scenario, words: Words, *, fields: Mapping[str, Value], ticket: Mapping[str, Value], intent: str
 ) -> Iterator[tuple[dict[str, Value], Walk]]:
-    """Yield the last two of `customer_turns`, which do not depend on the wordings."""
+    """Yield the last two items of `customer_turns`, which do not depend on the wordings."""
     first = {*scenario.file.intents[intent].pins, *_fields_told(scenario, words, intent)}
     shown = {name: value for name, value in fields.items() if name in first}
     while True:
@@ -152,33 +156,33 @@ def customer_fields(
 
 
 def _fields_told(scenario: Scenario, words: Words, intent: str) -> list[str]:
-    """Return the fields that the first message shows beyond those that the intent pins."""
+    """Return the fields that the first message shows in addition to those that the intent pins."""
     return [name for name in words.opens_with if name not in scenario.file.intents[intent].pins]
 
 
 def one_of(texts: Sequence[str], ticket: Mapping[str, Value], rng: Random) -> str:
-    """One of these, drawn, with the ticket's values in it."""
+    """Draw one of these texts, with the values of the ticket."""
     return draw_alternatives(rng.choice(texts), rng).format(**ticket)
 
 
 def draw_alternatives(text: str, rng: Random) -> str:
-    """The text with one alternative of each [a|b|c].
+    """Return the text with one alternative of each [a|b|c].
 
-    >>> drawn("a [good|bad] plan", Random(1))
+    >>> draw_alternatives("a [good|bad] plan", Random(1))
     'a good plan'
     """
     return _CHOICE.sub(lambda found: rng.choice(found[1].split("|")), text)
 
 
 def expansions(text: str) -> Iterator[str]:
-    """Every text that `drawn` may give."""
+    """Yield every text that `draw_alternatives` may return."""
     parts = _CHOICE.split(text)
     choices = [part.split("|") if index % 2 else [part] for index, part in enumerate(parts)]
     yield from map("".join, itertools.product(*choices))
 
 
 def sentences(text: str) -> list[str]:
-    """Its sentences as a reader would compare them: lower case, no punctuation, one space.
+    """Return the sentences of a text in comparable form: lower case, no punctuation, one space.
 
     >>> sentences("Hi there! I want {Plan}.")
     ['hi there', 'i want plan']
@@ -188,7 +192,7 @@ def sentences(text: str) -> list[str]:
 
 
 def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
-    """What a dialogue of this scenario could need and would not find."""
+    """Yield the wordings that a dialogue of this scenario may need and that are missing."""
     file = scenario.file
     open_fields = {
         variable
@@ -199,7 +203,7 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
     }
     for name in words.opens_with:
         if name not in file.fields:
-            yield ("opens_with",), name, f"is no field; there are {list(file.fields)}"
+            yield ("opens_with",), name, f"is not a field; known: {list(file.fields)}"
     for split in SPLITS:
         one = words.of(split)
         needed: dict[tuple[str, ...], object] = {("manner", name): one.manner.get(name) for name in file.personas}
@@ -215,11 +219,11 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         acts = {*one.ask, *one.say}
         for relation in RELATIONS:
             for name in getattr(one, relation).keys() - acts:
-                yield (split, relation, name), name, f"is no act; {nearest(name, acts)}known: {sorted(acts)}"
+                yield (split, relation, name), name, f"is not an act; {nearest(name, acts)}known: {sorted(acts)}"
 
 
 def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
-    """Every {name} stands for something that the ticket has, or for the amount of the action that is said."""
+    """Check that every {name} is a variable of the ticket, or the amount of the action."""
     file = scenario.file
     for split in SPLITS:
         for where, text in _all_texts(words.of(split).model_dump()):
@@ -239,7 +243,7 @@ def _check_shared(words: Words) -> Iterator[Fault]:
                     yield (
                         (split, *where),
                         sentence,
-                        f"stands in {home[sentence]} too; say it differently in one of them",
+                        f"is also in {home[sentence]}; use different wordings",
                     )
 
 

@@ -1,7 +1,7 @@
-"""Reading a judge's written answer, strictly: what cannot be read is VerdictUnparsable, never a number.
+"""Strict parser of a judge's written answer. An unparseable answer is VerdictUnparsable, never a number.
 
-An answer is an analysis that ends with one JSON object. Nothing may follow that object (a closing code fence aside): a
-JSON text that the judge merely quotes from what it judges, in an answer that is cut off later, is then no verdict.
+An answer is an analysis that ends with one JSON object. Nothing may follow that object (except a closing code fence).
+JSON that the judge quotes from the judged text, in an answer that is truncated later, is therefore not a verdict.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ ANSWER_KEYS = (
     "compliance_score", "structure_score", "anonymization_score",
     *(written for written, key in _ALIASES.items() if key != "reason"),
 )  # fmt: skip
-"""Keys that decide a reward, or what of a teacher's work is kept. Prompting sees to it that untrusted text cannot show
-them as keys."""
+"""Keys that decide a reward, or what part of a teacher's work is used. Prompting ensures that untrusted text cannot
+contain them as keys."""
 _SHOWN = 120
 
 Schema = dict[str, Any]
 
 
 def final_object(text: str, keys: Sequence[str]) -> dict[str, Any]:
-    """The JSON object that ends `text`, with exactly `keys`.
+    """Return the JSON object at the end of `text`, with exactly `keys`.
 
-    Keys may be written in Chinese where a table here has them. A doubled key, NaN, another set of keys, and text behind
-    the object make the answer unreadable.
+    Keys may be written in Chinese where a table here has them. A duplicate key, NaN, another set of keys, or text after
+    the object makes the answer unparseable. VerdictUnparsable then contains the end of the answer.
 
     >>> final_object('Not bad. {"reason": "polite", "score": 4}', ["reason", "score"])["score"]
     4
@@ -42,27 +42,30 @@ def final_object(text: str, keys: Sequence[str]) -> dict[str, Any]:
     """
     answer = text.strip().removesuffix("```").rstrip()
     if answer.startswith("<think>") and "</think>" not in answer:
-        raise VerdictUnparsable(f"the reasoning has no end: {answer[-_SHOWN:]!r}")
+        raise VerdictUnparsable(f"the reasoning does not end: {answer[-_SHOWN:]!r}")
     found = _ending_object(answer) if answer.endswith("}") else None
     if found is None:
         raise VerdictUnparsable(f"no JSON object at the end of {answer[-_SHOWN:]!r}")
     named = {_ALIASES.get(key.strip(), key.strip()): value for key, value in found.items()}
     if len(named) < len(found) or named.keys() != set(keys):
-        raise VerdictUnparsable(f"the JSON object has the keys {sorted(found)[:12]}, wanted are {sorted(keys)}")
+        raise VerdictUnparsable(f"the JSON object has the keys {sorted(found)[:12]}, expected {sorted(keys)}")
     return named
 
 
 def grade(value: Any) -> int:
-    """An integer from 1 to 5, written as a number. Raises VerdictUnparsable for anything else ("5", true, 4.5, 6)."""
+    """Return an integer from 1 to 5, written as a number. Raise VerdictUnparsable for anything else ("5", true, 4.5,
+    6)."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (isinstance(value, float) and value.is_integer())) or not 1 <= value <= 5:
-        raise VerdictUnparsable(f"{value!r} is no grade; a grade is an integer from 1 to 5")
+        raise VerdictUnparsable(f"{value!r} is not a grade; a grade is an integer from 1 to 5")
     return int(value)
 
 
 def choice(value: Any, names: Mapping[str, str]) -> str:
-    """The canonical name of a label, by any of its written `names` (lower case -> canonical); case, surrounding
-    punctuation, "_" and "-" for a space do not matter. Raises VerdictUnparsable for anything else."""
+    """Return the canonical name of a label, given its written `names` (lower case -> canonical).
+
+    Case, surrounding punctuation, and "_" or "-" for a space are ignored. Raise VerdictUnparsable for anything else.
+    """
     said = " ".join(str(value).replace("_", " ").replace("-", " ").strip(" .。\"'`*").lower().split())
     if not isinstance(value, str) or said not in names:
         raise VerdictUnparsable(f"{value!r} is not among the labels {sorted(set(names.values()))}")
@@ -70,14 +73,15 @@ def choice(value: Any, names: Mapping[str, str]) -> str:
 
 
 def reason(value: Any) -> str:
-    """A judge's reason as a text that every file can hold. Raises VerdictUnparsable for what is no text."""
+    """Return the reason of a judge as valid UTF-8 text. Raise VerdictUnparsable if it is not a text."""
     if not isinstance(value, str):
-        raise VerdictUnparsable(f"the reason {value!r} is no text")
+        raise VerdictUnparsable(f"the reason {value!r} is not a text")
     return value.encode("utf-8", "replace").decode().strip()
 
 
 def object_schema(**properties: Schema) -> Schema:
-    """The JSON schema of an object with exactly these properties, in this order: the reason comes first."""
+    """Return the JSON schema of an object with exactly these properties, in this order, so that the reason comes
+    first."""
     return {
         "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
     }  # fmt: skip
@@ -88,7 +92,7 @@ GRADE: Schema = {"enum": [1, 2, 3, 4, 5]}
 
 
 def _ending_object(answer: str) -> dict[str, Any] | None:
-    """The outermost JSON object that ends where `answer` ends."""
+    """Return the outermost JSON object that ends where `answer` ends."""
     decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
     start = answer.find("{")
     while start >= 0:
@@ -97,7 +101,7 @@ def _ending_object(answer: str) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             end = -1
         if end == len(answer):
-            # A key in escapes ("\u0073core") is nobody's honest spelling, and would not be defused where it is quoted.
+            # Reject escaped keys ("\u0073core"): no honest answer uses them, and they are not neutralised when quoted.
             return value if all(f'"{key}"' in answer[start:] for key in value) else None
         start = answer.find("{", start + 1)
     return None
@@ -105,9 +109,9 @@ def _ending_object(answer: str) -> dict[str, Any] | None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return dict(pairs)
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -1,4 +1,4 @@
-"""Grading the responses of one group beside each other, in one prompt (second paper, Appendix G: policy, tools)."""
+"""Comparative grading: grade the responses of one group in one prompt (second paper, Appendix G: policy, tools)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from hamr.types import Judgement, Question, ServiceSample
 
 
 def response_id(place: int) -> str:
-    """What the response at `place` (from 0) is called in a prompt: R1, R2, ... no grade looks like it."""
+    """Return the name of the response at `place` (from 0) in a prompt: R1, R2, ... The form is distinct from any
+    grade."""
     return f"R{place + 1}"
 
 
 def order(count: int, *key: object) -> list[int]:
-    """A shuffle of range(count) that follows from `key` alone: judges favour places, and a response's place must
-    neither depend on when it came nor be the same in every prompt."""
+    """Return a shuffle of range(count) that depends only on `key`.
+
+    Judges have a position bias, so the position of a response must neither depend on its arrival nor be the same in
+    every prompt.
+    """
     seed = hashlib.sha256("/".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
     places = list(range(count))
     random.Random(seed).shuffle(places)
@@ -31,7 +35,7 @@ def order(count: int, *key: object) -> list[int]:
 def compared_question(
     component: str, sample: ServiceSample, responses: Sequence[Said], config: ComparedConfig, attempt: int
 ) -> Question:
-    """One response is asked about with the template that knows no others; several with the one that compares."""
+    """Return the question: the pointwise template for one response, the comparative one for several."""
     if len(responses) == 1:
         prompt = config.prompt or f"{component}.{config.language}"
         return judge_question(sample, prompt, SCHEMA, attempt=attempt, response=responses[0])
@@ -47,10 +51,11 @@ def compared_question(
 
 
 def read_compared(text: str, component: str, count: int) -> tuple[Judgement | None, ...]:
-    """A judgement per response of the prompt, in the prompt's order; None for one that the answer leaves out.
+    """Return one judgement per response of the prompt, in its order. None for a response that the answer omits.
 
-    Raises VerdictUnparsable for an answer that cannot be read: no {"reason", "scores"} at its end, a response that was
-    not there, a grade that is none, or no response at all.
+    Raises:
+        VerdictUnparsable: The answer does not end with {"reason", "scores"}, names an unknown response, has an invalid
+            grade, or grades no response.
     """
     if count == 1:
         return (read_grade(text, component),)

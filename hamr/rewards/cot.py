@@ -1,4 +1,5 @@
-"""Quality of the reasoning that stands before a response (second paper, Appendix G). For building data: no reward."""
+"""Quality of the reasoning before a response (second paper, Appendix G). Used for data construction, not as a
+reward."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ SCHEMA = object_schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CotQuality:
-    """The judge's three fields: two yes or no, and a grade from 1 to 5."""
+    """Fields of the judge's answer: two booleans and a grade from 1 to 5."""
 
     complete_and_clear: bool
     follows_policy: bool
@@ -26,12 +27,12 @@ class CotQuality:
 def cot_question(
     sample: ServiceSample, reasoning: str, response: str, *, prompt: str = "cot_quality.en", attempt: int = 0
 ) -> Question:
-    """Grades `reasoning` together with the response that came of it."""
+    """Return the question that grades `reasoning` together with the resulting response."""
     return judge_question(sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=Said(words=response))
 
 
 def read_cot_quality(text: str) -> CotQuality:
-    """Raises VerdictUnparsable unless the answer ends with exactly the three fields."""
+    """Parse an answer. Raise VerdictUnparsable unless it ends with exactly the three fields."""
     said = final_object(text, ("complete_and_clear", "follows_policy", "cot_quality"))
     return CotQuality(
         complete_and_clear=choice(said["complete_and_clear"], _YES_NO) == "yes",

@@ -1,7 +1,7 @@
-"""Dialogue quality: does the response read like a good agent's (second paper, section 3.1 and Appendix A.2)?
+"""Dialogue quality: does the response read like that of a good agent (second paper, section 3.1 and Appendix A.2)?
 
-One response at a time, one grade from 1 to 5 over seven traits: intent recognition, semantic understanding, empathy,
-linguistic diversity, naturalness, proactiveness, conversational flow.
+Each response is judged alone and gets one grade from 1 to 5 over seven traits: intent recognition, semantic
+understanding, empathy, linguistic diversity, naturalness, proactiveness, conversational flow.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def read(text: str, sample: ServiceSample, count: int, config: GradedConfig) -> 
 
 
 def value(judgement: Judgement, config: GradedConfig) -> float:
-    """In [0, 1]: the grade, normalised."""
+    """Return the normalised grade, in [0, 1]."""
     return graded_value(judgement, config.scale)

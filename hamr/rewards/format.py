@@ -1,4 +1,4 @@
-"""The format reward: the response is an action in the format and the order that were asked for, or it is not."""
+"""Format reward: 1 if the response is an action in the requested format and order, else 0."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hamr.types import Action, MalformedResponse
 
 
 def format_reward(text: str, response_format: ResponseFormat = "plain") -> float:
-    """1.0 if `text` parses as an action and begins with the block that the prompt asked for first, else 0.0 (second
-    paper, section 4.3: hybrid-CoT has both orders, and the system prompt says which).
+    """Return 1.0 if `text` parses as an action and begins with the requested block, else 0.0.
 
-    In post-CoT (`answer_think`) what follows the answer does not count, a rationale that is missing or cut off
-    included: a deployment that stops at the answer would otherwise be worth less than one that does not.
+    In hybrid-CoT both orders occur, and the system prompt selects one (second paper, section 4.3). In post-CoT
+    (`answer_think`) the text after the answer is ignored, even if the rationale is missing or truncated. Otherwise a
+    deployment that stops at the answer would have a lower reward.
 
     >>> format_reward("<think>a</think><answer>b</answer>", "think_answer"), format_reward("b", "think_answer")
     (1.0, 0.0)
@@ -20,5 +20,5 @@ def format_reward(text: str, response_format: ResponseFormat = "plain") -> float
 
 
 def format_value(text: str, action: Action | MalformedResponse, response_format: ResponseFormat) -> float:
-    """`format_reward` of a text that has been parsed."""
+    """Return the `format_reward` of a parsed text."""
     return float(not isinstance(action, MalformedResponse) and in_order(text, response_format))

@@ -1,4 +1,4 @@
-"""A judge's grade from 1 (worst) to 5 (best), and what it is worth."""
+"""Judge grades from 1 (worst) to 5 (best) and their values."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ SCHEMA = object_schema(reason=TEXT, score=GRADE)
 
 
 def normalise_grade(given: int, scale: Scale) -> float:
-    """A grade x in 1..5 as a reward in [0, 1].
+    """Return a grade x in 1..5 as a reward in [0, 1].
 
-    `span`: (x - 1) / 4, from 0 to 1. `share`: x / 5, from 0.2 to 1, as the benchmark's overall figure has it.
+    `span`: (x - 1) / 4, from 0 to 1. `share`: x / 5, from 0.2 to 1, as in the overall score of the benchmark.
 
-    The paper says that these rewards are normalised to [0, 1] and not how (Appendix C). `span` is the default because
-    only it reaches both ends: with the weights of Stage 2 the total then spans the [-4, 6.2] that the stated ranges
-    give, a weight of 1 is worth a whole 1 between worst and best, and a response that is no action, which is 0 without
-    a judge, is not below one that a judge calls unusable. Within a group the two differ by the factor 1.25 alone.
+    The paper states that these rewards are normalised to [0, 1], but not how (Appendix C). `span` is the default
+    because only it reaches both ends. With the weights of Stage 2 the total then covers [-4, 6.2], which follows from
+    the stated ranges, and a weight of 1 is worth 1 between worst and best. A malformed response, which is 0 without a
+    judge, is then not below one that a judge calls unusable. Within a group the two scales differ only by the factor
+    1.25.
 
-    >>> normalised(4, "span"), normalised(4, "share")
+    >>> normalise_grade(4, "span"), normalise_grade(4, "share")
     (0.75, 0.8)
     """
     if not 1 <= given <= 5:
-        raise ValueError(f"{given} is no grade from 1 to 5")
+        raise ValueError(f"{given} is not a grade from 1 to 5")
     return (given - 1) / 4 if scale == "span" else given / 5
 
 
 def read_grade(text: str, component: str) -> Judgement:
-    """The grade of an answer that ends with {"reason", "score"}. Raises VerdictUnparsable."""
+    """Parse the grade of an answer that ends with {"reason", "score"}. Raise VerdictUnparsable otherwise."""
     said = final_object(text, ("reason", "score"))
     return Judgement(component=component, grade=grade(said["score"]), reason=reason(said["reason"]))
 
 
 def graded_value(judgement: Judgement, scale: Scale) -> float:
-    """Raises MissingScore where the judgement has no grade."""
+    """Return the value of the grade. Raise MissingScore if the judgement has none."""
     if judgement.grade is None:
-        raise MissingScore(f"no grade was asked for: {judgement}")
+        raise MissingScore(f"the judgement has no grade: {judgement}")
     return normalise_grade(judgement.grade, scale)

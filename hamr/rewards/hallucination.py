@@ -1,7 +1,7 @@
-"""Hallucination: does the response part from the facts, the evidence or the business (second paper, Appendix A.4, G)?
+"""Hallucination: does the response contradict the facts, the evidence or the business (second paper, Appendix A.4, G)?
 
-Exactly one of five labels. `misuse` is for responses that had fitting evidence: without any, an invented answer is
-`factual`.
+Exactly one of five labels. `misuse` is for responses that had relevant evidence. Without evidence, an invented answer
+is `factual`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def question(
 
 
 def read(text: str, sample: ServiceSample, count: int, config: HallucinationConfig) -> tuple[Judgement | None, ...]:
-    """The label of an answer that ends with {"reason", "judgment"}. Raises VerdictUnparsable."""
+    """Parse the label of an answer that ends with {"reason", "judgment"}. Raise VerdictUnparsable otherwise."""
     said = final_object(text, ("reason", "judgment"))
     label = choice(said["judgment"], _WRITTEN)
     return (Judgement(component=name, labels=(label,), reason=reason(said["reason"])),)
 
 
 def value(judgement: Judgement, config: HallucinationConfig) -> float:
-    """0 for `none`, -1 for every other label (Appendix C)."""
+    """Return 0 for `none` and -1 for every other label (Appendix C)."""
     return -1.0 if vetoes(judgement) else 0.0
 
 

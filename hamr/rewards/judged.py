@@ -1,7 +1,8 @@
-"""The side rewards that a judge gives, each in its file, listed here. Pure: what to ask, how to read, what it is worth.
+"""Registry of the side rewards from judges, one file each. Pure functions: build the question, parse the answer, value
+it.
 
-A reward is a module with the functions of `JudgedReward`. The router puts its questions, asks again what cannot be
-read, and turns what fails into a typed outcome.
+A reward is a module with the functions of `JudgedReward`. The router sends its questions, retries unparseable answers,
+and turns failures into typed outcomes.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from hamr.types import Judgement, Question, ServiceSample
 
 
 class JudgedReward(Protocol):
-    """`config` is always the reward's own section."""
+    """Interface of a judged reward. `config` is always the section of the reward."""
 
     @property
     def name(self) -> str:
-        """Of the component and of its section in `rewards`."""
+        """Name of the component and of its section in `rewards`."""
         ...
 
     def absent(self, sample: ServiceSample, config: Any) -> str | None:
-        """Why there is nothing to judge in this sample; None if there is."""
+        """Return the reason if the sample has nothing to judge, else None."""
         ...
 
     def question(self, sample: ServiceSample, responses: Sequence[Said], config: Any, attempt: int = 0) -> Question:
-        """One question about these responses: one, or several where the reward compares."""
+        """Return one question about these responses: one response, or several if the reward compares."""
         ...
 
     def read(self, text: str, sample: ServiceSample, count: int, config: Any) -> tuple[Judgement | None, ...]:
-        """A judgement per response of the question, None for one that was left out. Raises VerdictUnparsable."""
+        """Parse one judgement per response of the question, None for an omitted one. Raise VerdictUnparsable."""
         ...
 
     def value(self, judgement: Judgement, config: Any) -> float:
-        """What a judgement is worth, before the weight. Raises MissingScore where it lacks what `config` needs."""
+        """Return the value of a judgement before the weight. Raise MissingScore if it lacks what `config` needs."""
         ...
 
 
 class Veto(JudgedReward, Protocol):
-    """A reward that can spare the costlier judges a response."""
+    """A reward that can veto a response, so that the remaining judges are not called."""
 
     def vetoes(self, judgement: Judgement) -> bool: ...
 
@@ -59,8 +60,11 @@ JUDGED: Mapping[str, JudgedReward] = {
 
 
 def check_prompts(rewards: JudgedRewards) -> None:
-    """Tries every template that the judged rewards with a weight ask by. Raises ConfigError for one that cannot be
-    read, wants a variable that no question has, or does not show the response."""
+    """Check the templates of all judged rewards with a weight.
+
+    Raises:
+        ConfigError: A template cannot be read, has an unknown variable, or does not show the response.
+    """
     for name, section in rewards.judged.items():
         compares = isinstance(section, ComparedConfig) and section.judging == "comparative"
         for count in (1, 2) if compares else (1,):

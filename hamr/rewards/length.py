@@ -1,4 +1,4 @@
-"""The length reward: concise answers lose nothing, long ones up to 1 (second paper, Eq. 1)."""
+"""Length reward: 0 for concise answers, down to -1 for long ones (second paper, Eq. 1)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 
 def length_reward(length: int, reference_length: int, cache_ratio: float) -> float:
-    """R_len in [-1, 0], with L_cache = cache_ratio * L_ref.
+    """Return R_len in [-1, 0], with L_cache = cache_ratio * L_ref.
 
         0                          if |y| <= L_ref
         -(|y| - L_ref) / L_cache   if L_ref < |y| <= L_ref + L_cache
         -1                         beyond
 
-    Lengths in any one unit; hamr counts tokens of the policy's tokenizer. Continuous: -1 is reached exactly at
-    L_ref + L_cache. A reference of length 0 leaves no margin: 0 for an empty answer, -1 for any other.
+    Lengths have any common unit; hamr counts tokens of the policy's tokenizer. The function is continuous: -1 is
+    reached exactly at L_ref + L_cache. With a reference of length 0 it is 0 for an empty answer, -1 for any other.
 
     >>> length_reward(15, 10, 1.0)
     -0.5

@@ -1,6 +1,6 @@
-"""What of a response can be scored without a model: its type, and the parameters of a tool call.
+"""Score without a model: the type of a response and the parameters of a tool call.
 
-Parameters of a reference are plain values, which mean equality, or constraints `{"op": ..., "value": ...}`:
+Reference parameters are plain values, which must be equal, or constraints `{"op": ..., "value": ...}`:
 
 | op       | also written                     | a value v satisfies it when                       |
 |----------|----------------------------------|---------------------------------------------------|
@@ -9,11 +9,11 @@ Parameters of a reference are plain values, which mean equality, or constraints 
 | lt, le   | is_less_than; lte, is_at_most    | v < value, v <= value (numbers only)              |
 | gt, ge   | is_greater_than; gte, is_at_least| v > value, v >= value (numbers only)              |
 | in       | is_one_of                        | v equals an element of the list `value`           |
-| contains |                                  | text v has `value` in it, or list v an equal element |
-| any      |                                  | always; the parameter has to be there             |
+| contains |                                  | text v contains `value`, or list v an equal element |
+| any      |                                  | always; the parameter must be present              |
 
-A response may give a value that satisfies the constraint, or the same constraint itself (the query languages of
-public corpora pass constraints as arguments). An object with another `op` is an ordinary value.
+A response may give a value that satisfies the constraint, or the same constraint (the query languages of public
+corpora pass constraints as arguments). An object with another `op` is an ordinary value.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ _OPS = {
     "any": "any",
 }  # fmt: skip
 
-# A leading zero marks an identifier ("007"), so only JSON's own way of writing a number counts as one.
+# A leading zero marks an identifier ("007"), so only the JSON notation of a number counts as a number.
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,63})(?:\.\d{1,64})?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchRules:
-    """How parameters compare. `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a response may meet a
-    reference's constraint with a value; else it has to state the same constraint. `verbatim`: a reply in a reference's
-    very words (white space aside) needs no scorer. `call_credit`: what a call of the right tool earns at most while a
-    parameter is wrong."""
+    """Comparison rules.
+
+    `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a value may satisfy a constraint of a reference;
+    otherwise the response must state the same constraint. `verbatim`: a reply identical to a reference (except for
+    white space) needs no scorer. `call_credit`: maximum score of a call of the right tool with a wrong parameter.
+    """
 
     numeric_strings: bool = True
     values_satisfy: bool = True
@@ -58,11 +60,11 @@ class MatchRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """What the types and parameters alone say.
+    """Result of the comparison of types and parameters.
 
-    `score` is 0.0 or 1.0, between them for a call with credit, or None where the scorers have to be asked. `reference`
-    is the index of the reference that a tool call met, or that a reply said again. `ask` are the indices of the
-    references that the scorers compare a reply with.
+    `score` is 0.0 or 1.0, a value between them for a call with credit, or None if scorers are needed. `reference` is
+    the index of the reference that a tool call matches or a reply repeats. `ask` holds the indices of the references
+    that the scorers compare a reply with.
     """
 
     kind: Literal["type_mismatch", "tool_call", "reply"]
@@ -72,13 +74,14 @@ class Match:
 
 
 def match_action(action: Action, references: Sequence[Reference | Action], rules: MatchRules | None = None) -> Match:
-    """Compares an action with the acceptable ones (hybrid reward, section 3.3).
+    """Compare an action with the acceptable ones (hybrid reward, section 3.3).
 
-    No reference of the action's type: exactly 0, before any model is asked. A tool call: 1 if its name and all of
-    its parameters agree with some reference, else 0; extra and missing parameters disagree. A reply: `ask` names
-    the reply references; tool-call references beside them are other acceptable actions and play no part. Under
-    `rules.verbatim` a reply that repeats a reference is worth 1. With `rules.call_credit` c, a call of the right tool,
-    k of whose n parameters agree, is worth c (1 + k) / (1 + n); n counts extra and missing ones.
+    If no reference has the type of the action, the score is exactly 0, without a model. A tool call scores 1 if its
+    name and all of its parameters agree with some reference, else 0; extra and missing parameters disagree. For a
+    reply, `ask` holds the reply references; tool-call references are ignored as alternative actions. Under
+    `rules.verbatim` a reply that repeats a reference scores 1. With `rules.call_credit` c, a call of the right tool
+    with k of n agreeing parameters scores c (1 + k) / (1 + n); n includes extra and missing ones. An empty list raises
+    DataError.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0
@@ -118,8 +121,10 @@ def agreement(call: ToolCall, reference: ToolCall, rules: MatchRules) -> float:
 
 
 def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = None) -> bool:
-    """Whether name and parameters agree. The order of keys and white space around values do not matter;
-    a key has to be written as the tool's schema writes it."""
+    """Return True if name and parameters agree.
+
+    The order of keys and white space around values are ignored. Keys must be spelled as in the schema of the tool.
+    """
     rules = rules or MatchRules()
     given, wanted = call.parameters, reference.parameters
     return (
@@ -130,9 +135,9 @@ def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = No
 
 
 def canonical(value: Any, rules: MatchRules | None = None) -> tuple[Any, ...]:
-    """A form in which equal values are equal: tagged, so that True is not 1 and null is not "".
+    """Return a canonical form that is equal for equal values. It is tagged, so that True is not 1 and null is not "".
 
-    Text is trimmed; numbers are exact decimals; the order of an object's keys is lost, that of a list is kept.
+    Text is trimmed. Numbers are exact decimals. The order of keys in an object is discarded, that of a list is kept.
     """
     rules = rules or MatchRules()
     if value is None:
@@ -161,12 +166,12 @@ def _agrees(given: Any, wanted: Any, rules: MatchRules) -> bool:
     stated = _constraint(given)
     if stated is not None:
         return stated[0] == constraint[0] and _bind_constraint(stated, rules) == _bind_constraint(constraint, rules)
-    # A plain value states equality, so it always answers `eq`.
+    # A plain value states equality, so it always satisfies `eq`.
     return (rules.values_satisfy or constraint[0] == "eq") and _satisfies(given, *constraint, rules)
 
 
 def _constraint(value: Any) -> tuple[str, Any] | None:
-    """(operator, bound) of a constraint, None for an ordinary value."""
+    """Return (operator, bound) of a constraint, None for an ordinary value."""
     if not isinstance(value, Mapping) or not {"op"} <= value.keys() <= {"op", "value"}:
         return None
     op = _OPS.get(value["op"]) if isinstance(value["op"], str) else None

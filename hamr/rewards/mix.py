@@ -1,4 +1,4 @@
-"""The weighted mix: from the components of a reward to its total."""
+"""Weighted sum of reward components."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hamr.types import Component, Failure, Scored, Total
 
 
 def mix(components: Sequence[Component]) -> Total:
-    """Scored(sum of weight x value), or the first failure among the components with a non-zero weight.
+    """Return Scored(sum of weight x value), or the first failure among the components with a non-zero weight.
 
-    A failure is never a number: not 0, and not left out of the sum either. A malformed response is the policy's
-    own doing and adds its genuine 0. What is absent is left out. No component, or none with a weight: 0.
+    A failure is never a number: it is neither 0 nor omitted from the sum. A malformed response is the fault of the
+    policy and adds a genuine 0. Absent components are omitted. Without weighted components the result is 0.
     """
     weighted = [component for component in components if component.weight]
     for component in weighted:

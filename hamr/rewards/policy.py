@@ -1,7 +1,8 @@
-"""Policy compliance: does the response keep to the service policy (second paper, Appendix A.2 and G)?
+"""Policy compliance: does the response follow the service policy (second paper, Appendix A.2 and G)?
 
 A grade from 1 to 5 over four dimensions: core workflow, authorization and commitment, script and wording, output
-constraints and red lines. The paper grades by comparing the responses of a group: 5 is compliant and the best of them.
+constraints and red lines. The paper grades by comparison of the responses of a group: 5 is compliant and the best of
+them.
 """
 
 from __future__ import annotations
@@ -30,5 +31,5 @@ def read(text: str, sample: ServiceSample, count: int, config: ComparedConfig) -
 
 
 def value(judgement: Judgement, config: ComparedConfig) -> float:
-    """In [0, 1]: the grade, normalised."""
+    """Return the normalised grade, in [0, 1]."""
     return graded_value(judgement, config.scale)

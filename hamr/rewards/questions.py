@@ -1,4 +1,4 @@
-"""What scorers are asked about a response, as values; the pools' templates turn it into words."""
+"""Questions to scorers as values. The templates of the pools render them as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from hamr.types import Action, Question, Reply, ServiceSample
 
 
 def consistency_question(sample: ServiceSample, reference: Reply, reply: Reply) -> Question:
-    """Does the response lead the customer as the reference does?
+    """Ask whether the response leads the customer as the reference does.
 
-    `statement_a` is the reference, `statement_b` the response, `history` the dialogue before both.
-
-    The variables that the responses of a group share come first in every template, and the sample's id as
-    affinity keeps the group on one replica while its load allows: its prompt prefix is computed once.
+    `statement_a` is the reference, `statement_b` the response, `history` the dialogue before both. In every template
+    the variables that a group shares come first. The sample id as affinity keeps the group on one replica while its
+    load allows, so the prompt prefix is computed once.
     """
     return Question(
         variables={
@@ -32,15 +31,17 @@ def consistency_question(sample: ServiceSample, reference: Reply, reply: Reply) 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """A response as judges read it. The call has a place of its own, where no words can stand in for one."""
+    """A response as shown to judges. The call is a separate field, so words cannot imitate one."""
 
     words: str
     call: str = ""
 
 
 def words_of(text: str, action: Action, response_format: ResponseFormat) -> Said:
-    """The words to the customer, and the tool call, if there is one. The rationale is left out, so that what comes
-    after an answer (post-CoT, where it may be cut off) cannot move its score."""
+    """Return the words to the customer, and the tool call if there is one.
+
+    The rationale is omitted, so text after an answer (post-CoT, where it may be truncated) cannot change its score.
+    """
     words = customer_text(text, response_format)
     if isinstance(action, Reply):
         return Said(words=words)
@@ -49,8 +50,11 @@ def words_of(text: str, action: Action, response_format: ResponseFormat) -> Said
 
 
 def case_variables(sample: ServiceSample) -> dict[str, str]:
-    """What a judge may get to read of a sample: `policy`, `ticket`, `tools`, `history` (tools' results among it).
-    A template takes of these what it needs. `privileged` is not among them."""
+    """Return the variables of a sample that a judge may see: `policy`, `ticket`, `tools`, `history` (with tool
+    results).
+
+    A template uses a subset. `privileged` is excluded.
+    """
     return {
         "policy": sample.policy,
         "ticket": "\n".join(" ".join(f"{key} = {value}".split()) for key, value in sample.ticket.items()),
@@ -69,8 +73,10 @@ def judge_question(
     each: Sequence[Mapping[str, str]] = (),
     **variables: str,
 ) -> Question:
-    """A question that asks for a written answer about `sample`, by the template `prompt`, where it is about one
-    `response`: variables of the same name and `call`."""
+    """Return a question for a written answer about `sample` with the template `prompt`.
+
+    A `response` sets the variables `response` and `call`.
+    """
     shown = {"response": response.words, "call": response.call} if response else {}
     return Question(
         variables={**case_variables(sample), **shown, **variables},

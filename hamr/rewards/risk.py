@@ -1,7 +1,7 @@
-"""Critical business risk: does the response say what must not be said (second paper, Appendix A.3)?
+"""Critical business risk: does the response contain prohibited statements (second paper, Appendix A.3)?
 
-Four types, of which one response may have several: admitting the platform's liability, misidentifying the role of
-the service, overcommitting, disparaging people or merchants.
+Four types, of which one response may have several: admission of the platform's liability, misidentification of the role
+of the service, overcommitment, disparagement of people or merchants.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ def question(sample: ServiceSample, responses: Sequence[Said], config: RiskConfi
 
 
 def read(text: str, sample: ServiceSample, count: int, config: RiskConfig) -> tuple[Judgement | None, ...]:
-    """The types of an answer that ends with {"reason", "types", "risk": yes or no}. Raises VerdictUnparsable, also for
-    one that contradicts itself: a yes without a type, or a no with one."""
+    """Parse the types of an answer that ends with {"reason", "types", "risk": yes or no}.
+
+    Raise VerdictUnparsable for any other answer, also for a contradiction: a yes without a type, or a no with one.
+    """
     said = final_object(text, ("reason", "types", "risk"))
     if not isinstance(said["types"], list):
-        raise VerdictUnparsable(f"types={said['types']!r} is no list")
+        raise VerdictUnparsable(f"types={said['types']!r} is not a list")
     found = {choice(written, _WRITTEN) for written in said["types"]}
     risky = choice(said["risk"], _RISKY) == "yes"
     if risky != bool(found):
@@ -60,9 +62,9 @@ def read(text: str, sample: ServiceSample, count: int, config: RiskConfig) -> tu
 
 
 def value(judgement: Judgement, config: RiskConfig) -> float:
-    """`scale: reward`: 1 without a risk, else 0, the range that the paper gives it. `scale: penalty`: 0 and -1.
+    """Return the value. `scale: reward`: 1 without a risk, else 0, the range in the paper. `scale: penalty`: 0 and -1.
 
-    The two differ by a constant, which a group's baseline takes out again; only the total's range moves.
+    The two differ by a constant that the group baseline removes. Only the range of the total differs.
     """
     risky = -1.0 if judgement.labels else 0.0
     return risky if config.scale == "penalty" else 1.0 + risky

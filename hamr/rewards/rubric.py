@@ -1,4 +1,4 @@
-"""Rubrics (second paper, Algorithm 1): asking for one, reading it, and which items are kept."""
+"""Rubrics (second paper, Algorithm 1): question, parser, and filter of the items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WEIGHT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RubricItem:
-    """One behaviour to look for. `weight` says how much it matters: [1, 5] is good, -1 or -2 is an error."""
+    """One behaviour to check. `weight` is its importance: [1, 5] for a good behaviour, -1 or -2 for an error."""
 
     title: str
     description: str
@@ -31,21 +31,21 @@ class RubricItem:
 
 
 def keeps_weight(weight: float, *, strict_integers: bool = False) -> bool:
-    """Algorithm 1, line 6: w in [1, 5] or w in {-2, -1}.
+    """Check the weight of an item (Algorithm 1, line 6): w in [1, 5] or w in {-2, -1}.
 
-    As written it lets 2.5 pass, while the prompt that generates the items asks for integers: `strict_integers`
-    decides. 0, -3 and 6 are dropped either way, and so is NaN.
+    As written, the condition accepts 2.5, while the prompt that generates the items asks for integers.
+    `strict_integers` accepts integers only. 0, -3, 6 and NaN are always dropped.
     """
     kept = 1 <= weight <= 5 or weight in (-2, -1)
     return kept and (not strict_integers or float(weight).is_integer())
 
 
 def parse_rubric(text: str, *, strict_integers: bool = False) -> tuple[RubricItem, ...]:
-    """The valid items that a generator wrote, in its order. Never raises; nothing readable gives no items.
+    """Return the valid items of a generated rubric, in order. Never raises; unparseable text gives no items.
 
-    Read are JSON items with `title`, `description` and `weight` (the last list of them wins: what comes before it
-    is the analysis), JSON objects one after the other, or else lines such as `- Title (w = 5): Description.`.
-    Only the weight is checked, as in Algorithm 1; an item without a title or a readable weight is none.
+    Accepted are a list of JSON items with `title`, `description` and `weight` (the last list, because an analysis
+    precedes it), consecutive JSON objects, or lines such as `- Title (w = 5): Description.`. Only the weight is
+    checked, as in Algorithm 1. An item without a title or a parseable weight is dropped.
 
     >>> [item.weight for item in parse_rubric("- Be kind (w = 5): Is kind.\\n- Lies (w = -3): Lies.")]
     [5.0]
@@ -69,8 +69,11 @@ def _item(fields: Mapping[str, Any]) -> RubricItem | None:
 
 
 def _line_fields(line: str) -> dict[str, str] | None:
-    """The fields of `- Title (w = 5): Description.`, step by step: one expression for all of it would take time that
-    grows with the fourth power of a line of blanks, which models write."""
+    """Parse the fields of `- Title (w = 5): Description.` step by step.
+
+    A single regular expression would need time that grows with the fourth power of the length of a blank line, which
+    models do write.
+    """
     found = _WEIGHT.search(line)
     if found is None:
         return None
@@ -98,7 +101,7 @@ def _json_items(text: str) -> list[dict[str, Any]]:
 
 
 def _json_values(text: str) -> Iterator[Any]:
-    """Every outermost JSON object or array in a text, in order."""
+    """Yield every outermost JSON object or array in a text, in order."""
     decoder = json.JSONDecoder()
     position = 0
     while (found := re.compile(r"[\[{]").search(text, position)) is not None:
@@ -111,8 +114,10 @@ def _json_values(text: str) -> Iterator[Any]:
 
 
 def sample_rubric(sample: ServiceSample, *, strict_integers: bool = False) -> tuple[RubricItem, ...]:
-    """The rubric that travels with a sample: `privileged.rubric`, a list of {"title", "description", "weight"}. Judges
-    see it, the policy never does. Items that Algorithm 1 drops are dropped here too; no rubric gives no items."""
+    """Return the rubric of a sample: `privileged.rubric`, a list of {"title", "description", "weight"}.
+
+    Judges see it, the policy never does. Items that Algorithm 1 drops are dropped. Without a rubric there are no items.
+    """
     rubric = sample.privileged.get("rubric", ())
     items = (_item(fields) for fields in rubric if isinstance(fields, Mapping))
     return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
@@ -121,6 +126,8 @@ def sample_rubric(sample: ServiceSample, *, strict_integers: bool = False) -> tu
 def rubric_question(
     sample: ServiceSample, responses: Sequence[str], *, prompt: str = "rubric_create.en", attempt: int = 0
 ) -> Question:
-    """Asks a generator for a rubric, from the sample's policy and responses of differing quality (Algorithm 1, lines 1
-    and 2); `parse_rubric` reads what it writes."""
+    """Ask a generator for a rubric, given the policy of the sample and responses of different quality.
+
+    This is Algorithm 1, lines 1 and 2. `parse_rubric` parses the answer.
+    """
     return judge_question(sample, prompt, SCHEMA, attempt=attempt, each=[{"response": text} for text in responses])

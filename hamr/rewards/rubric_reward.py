@@ -1,12 +1,12 @@
-"""The rubric reward: how far does a response meet its own sample's rubric (second paper, section 4.2, Appendix F)?
+"""Rubric reward: how far does a response satisfy the rubric of its sample (second paper, section 4.2, Appendix F)?
 
-The paper says it in two ways. `holistic`: the judge sees all items, whose weights say how much they matter, and gives
-one grade from 1 to 5 (the prompt of its Appendix G). `items`: the judge says of each item whether the response passes,
-and with the items' weights w
+The paper describes two variants. `holistic`: the judge sees all items with their weights and gives one grade from 1 to
+5 (the prompt of its Appendix G). `items`: the judge decides for each item whether the response passes, and with the
+weights w of the items
 
     R = sum of |w| over the passed items / sum of |w| over all items,    in [0, 1]
 
-An item with w > 0 is passed when its behaviour is there, one with w < 0 when its error is not. That is the weighted sum
+An item with w > 0 passes if its behaviour is present, one with w < 0 if its error is absent. This is the weighted sum
 of satisfactions, sum of w x satisfied, mapped linearly from its lowest to its highest value.
 """
 
@@ -30,7 +30,7 @@ _ERROR = {"clear": "pass", "未出现": "pass", "violated": "fail", "出现": "f
 
 
 def absent(sample: ServiceSample, config: RubricConfig) -> str | None:
-    """A sample without a usable rubric gives nothing to judge by."""
+    """Return a reason if the sample has no usable rubric."""
     return None if _items(sample, config) else "the sample has no rubric"
 
 
@@ -57,7 +57,7 @@ def question(sample: ServiceSample, responses: Sequence[Said], config: RubricCon
 
 
 def read(text: str, sample: ServiceSample, count: int, config: RubricConfig) -> tuple[Judgement | None, ...]:
-    """A grade, or a verdict on every item. Raises VerdictUnparsable, also when an item has none."""
+    """Parse a grade, or a verdict on every item. Raise VerdictUnparsable, also if an item has no verdict."""
     if config.reading == "holistic":
         return (read_grade(text, name),)
     said = final_object(text, ("reason", "checks"))
@@ -72,14 +72,14 @@ def read(text: str, sample: ServiceSample, count: int, config: RubricConfig) -> 
 
 
 def value(judgement: Judgement, config: RubricConfig) -> float:
-    """In [0, 1]. Raises MissingScore where the judge was asked for the other reading."""
+    """Return the value, in [0, 1]. Raise MissingScore if the judgement has the other variant."""
     if config.reading == "holistic":
         return graded_value(judgement, config.scale)
     return passed_share(judgement.items)
 
 
 def passed_share(items: Sequence[tuple[float, bool]]) -> float:
-    """The weighted share of passed items (weight, passed).
+    """Return the weighted share of passed items (weight, passed). Raise MissingScore without items.
 
     >>> passed_share([(5.0, True), (3.0, False), (-2.0, True)])
     0.7
@@ -87,7 +87,7 @@ def passed_share(items: Sequence[tuple[float, bool]]) -> float:
     Raises MissingScore for no items.
     """
     if not items:
-        raise MissingScore("no item of the rubric was asked about")
+        raise MissingScore("the judgement has no rubric items")
     return math.fsum(abs(w) for w, passed in items if passed) / math.fsum(abs(w) for w, _ in items)
 
 

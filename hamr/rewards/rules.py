@@ -1,4 +1,4 @@
-"""The rule-match reward: explicit violations that need no model (second paper, section 4.3)."""
+"""Rule-match reward: explicit violations that need no model (second paper, section 4.3)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _KEYS = {"name", "version", "terms", "patterns"}
 
 @dataclass(frozen=True, kw_only=True)
 class RuleBook:
-    """What an answer must not contain: (name of the rule, pattern), in the order of the file."""
+    """Prohibited content: (name of the rule, pattern), in the order of the file."""
 
     name: str
     version: int
     rules: tuple[tuple[str, re.Pattern[str]], ...]
 
     def violations(self, text: str) -> tuple[str, ...]:
-        """The names of the rules that `text` breaks."""
+        """Return the names of the rules that `text` breaks."""
         return tuple(name for name, pattern in self.rules if pattern.search(text))
 
 
 def rule_match(text: str, rules: RuleBook) -> float:
-    """1.0 for a clean text, 0.0 for one that breaks a rule. An empty text is clean."""
+    """Return 1.0 for a text without violations, else 0.0. An empty text has none."""
     return 0.0 if rules.violations(text) else 1.0
 
 
 def load_rules(file: str | None = None) -> RuleBook:
-    """Reads a rule file; None takes the shipped one.
+    """Read a rule file. None reads the default one.
 
-    `terms` are prohibited words and phrases: matched as whole words, any case, any white space between words.
-    `patterns` maps a rule's name to a regular expression, searched in any case. Raises ConfigError with the file
-    and the entry that cannot be used.
+    `terms` are prohibited words and phrases. They match as whole words, in any case, with any white space between
+    words. `patterns` maps the name of a rule to a case-insensitive regular expression. ConfigError names the file and
+    the invalid entry.
 
     >>> rule_match("Please tell me your password.", load_rules())
     0.0
@@ -71,7 +71,7 @@ def _terms(terms: Any, path: Path) -> tuple[tuple[str, re.Pattern[str]], ...]:
         if not isinstance(term, str) or not term.strip():
             raise ConfigError(f"rules {path}: terms[{number}]", term, "has to be a text")
         body = r"\s+".join(re.escape(word) for word in term.split())
-        # Chinese puts no space between words, so only Latin letters and digits bound a term.
+        # Chinese has no spaces between words, so only Latin letters and digits bound a term.
         rules.append((term.strip(), re.compile(rf"(?<![A-Za-z0-9]){body}(?![A-Za-z0-9])", re.IGNORECASE)))
     return tuple(rules)
 

@@ -1,8 +1,8 @@
-"""The logic reward: does the response keep to the procedure, by SAGE's rule engine and no model (SAGE 3.2.4)?
+"""Logic reward: does the response follow the procedure, by SAGE's rule engine without a model (SAGE 3.2.4)?
 
-For policies that answer in SAGE's form: one JSON object with labels, path, action and chat. What is right comes with
-the sample: `privileged.fields` (what the dialogue has shown), `privileged.path`, and `privileged.action`, null where
-the procedure still waits for the customer; `meta.scenario` names the procedure.
+For policies that answer in the SAGE format: one JSON object with labels, path, action and chat. The gold comes with the
+sample: `privileged.fields` (shown by the dialogue), `privileged.path`, and `privileged.action`, null while the
+procedure waits for the customer. `meta.scenario` names the procedure.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from hamr.types import Absent, MalformedResponse, Scored, ServiceSample
 
 LogicOutcome = Scored | MalformedResponse | Absent
 Scenarios = Mapping[str, Scenario]
-"""By name."""
+"""Procedures by name."""
 
 
 def load_scenarios(files: Iterable[str] = ()) -> Scenarios:
-    """The procedures that ship, and those of the files, which win over one of the same name. Raises BadInput for a file
-    that cannot be used."""
+    """Load the shipped procedures and those of the files, which override shipped ones of the same name. Raise BadInput
+    for an unusable file."""
     return {scenario.name: scenario for scenario in map(load_scenario, (*scenario_names(), *files))}
 
 
 def check_gold(config: SageLogicConfig, samples: Sequence[ServiceSample]) -> None:
-    """Raises BadInput where the reward is on and would be absent for every sample (a run would learn nothing from it),
-    or a file of a procedure cannot be used."""
+    """Raise BadInput if the reward has a weight but no sample has its gold, or if a procedure file is unusable."""
     if not config.weight:
         return
     scenarios = load_scenarios(config.scenarios)
@@ -41,7 +40,7 @@ def check_gold(config: SageLogicConfig, samples: Sequence[ServiceSample]) -> Non
         raise ConfigError(
             "rewards.sage_logic.weight",
             config.weight,
-            f"no training sample has its gold: privileged.fields and path, and a meta.scenario that is known (theirs: "
+            f"no training sample has its gold: privileged.fields and path, and a known meta.scenario (found: "
             f"{', '.join(named[:6])}; known: {', '.join(scenarios)}); make samples with `hamr data sage scenario=... "
             "form=sage`, name your own procedure's file in rewards.sage_logic.scenarios, or set the weight to 0",
         )
@@ -55,11 +54,11 @@ def sage_logic(
     path: PathForm = "intersection",
     response_format: ResponseFormat = "plain",
 ) -> LogicOutcome:
-    """In [0, 1]: 0.4 classification + 0.4 path + 0.2 action, with the scenario's own weights.
+    """Return a score in [0, 1]: 0.4 classification + 0.4 path + 0.2 action, with the weights of the scenario.
 
-    Where the procedure waits for the customer no action is right yet, and the other two share its weight; where nothing
-    is shown yet, so do path and action with the labels'. A response that is not in SAGE's form is malformed: a genuine
-    0. Absent for a sample that has no gold, or whose scenario is not among `scenarios`.
+    While the procedure waits for the customer, no action is correct and the other two terms share its weight. If no
+    field is shown yet, path and action also share the weight of the labels. A response that is not in the SAGE format
+    is malformed: a genuine 0. Absent for a sample without gold, or whose scenario is not in `scenarios`.
     """
     gold = gold_of(sample, scenarios)
     if gold is None:
@@ -82,7 +81,7 @@ def sage_logic(
 
 
 def gold_of(sample: ServiceSample, scenarios: Scenarios) -> tuple[Scenario, Mapping[str, Value], Sequence[str]] | None:
-    """(procedure, fields shown, path), where the sample has all three."""
+    """Return (procedure, fields shown, path) if the sample has all three."""
     name, fields, path = sample.meta.get("scenario"), sample.privileged.get("fields"), sample.privileged.get("path")
     scenario = scenarios.get(name) if isinstance(name, str) else None
     if scenario is None or not isinstance(fields, Mapping) or not _is_path(path):

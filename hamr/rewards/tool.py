@@ -1,8 +1,8 @@
-"""Tool calling: is the right tool called, when it is needed, with the right parameters (second paper, Appendix A.2, G)?
+"""Tool calling: is the right tool called when needed, with the right parameters (second paper, Appendix A.2, G)?
 
-A grade from 1 to 5 over four dimensions: necessity, choice of the tool, tool and parameter matching, policy as a whole.
-The paper grades by comparing the responses of a group. A response without a call is graded as well: not to call may
-be right or wrong.
+A grade from 1 to 5 over four dimensions: necessity, choice of the tool, tool and parameter matching, overall policy.
+The paper grades by comparison of the responses of a group. A response without a call is graded too, because a missing
+call can be right or wrong.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def read(text: str, sample: ServiceSample, count: int, config: ComparedConfig) -
 
 
 def value(judgement: Judgement, config: ComparedConfig) -> float:
-    """In [0, 1]: the grade, normalised."""
+    """Return the normalised grade, in [0, 1]."""
     return graded_value(judgement, config.scale)

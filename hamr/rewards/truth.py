@@ -1,6 +1,6 @@
-"""Exact act: does a response take the due act with the right facts, by rule and for replies too?
+"""Exact act: rule-based check that a response, including a reply, takes the due act with the right facts.
 
-Never a reward. It is computed beside the reward so that a policy that pleases its scorers without being right is seen.
+Never a reward. It is computed next to the reward to detect a policy that satisfies its scorers without being right.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hamr.rewards.matching import match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 
 PRECISION = 0.7
-"""Least share of a reply's words that the nearest known wording of the act has too."""
+"""Minimum share of the words of a reply that occur in the nearest known wording of the act."""
 RECALL = 0.5
-"""Least share of that wording's words that the reply has."""
+"""Minimum share of the words of that wording that occur in the reply."""
 _WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
 """A word, or one Chinese character."""
 
@@ -26,11 +26,11 @@ Wording = tuple[str, Counter[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class ExactAct:
-    """The rule for a data set whose samples name their act (`meta.act`).
+    """Rule for a dataset whose samples name their act (`meta.act`).
 
-    A tool call is right if it equals a reference. A reply is right if a reply is due, the known wording that it is
-    nearest to belongs to the due act, and its facts (numbers, with the name before them) are those of the references:
-    all that every reference states, and none that no reference states.
+    A tool call is right if it equals a reference. A reply is right if a reply is due, its nearest known wording belongs
+    to the due act, and its facts (numbers, with the name before them) match the references: it states all facts that
+    every reference states, and none that no reference states.
     """
 
     wordings: Mapping[str, tuple[Counter[str], ...]]
@@ -39,7 +39,7 @@ class ExactAct:
 
     @classmethod
     def of(cls, samples: Iterable[ServiceSample]) -> ExactAct | None:
-        """The rule from the references of all splits, or None where the data do not name at least two acts."""
+        """Build the rule from the references of all splits. Return None if the data do not name at least two acts."""
         found: dict[str, dict[tuple[str, ...], Counter[str]]] = {}
         for sample in samples:
             act = sample.meta.get("act")
@@ -55,7 +55,7 @@ class ExactAct:
         return cls(wordings={act: tuple(known.values()) for act, known in found.items()})
 
     def is_exact(self, action: Action | None, sample: ServiceSample) -> bool:
-        """Whether the action is the due one in act and facts. `None`, a malformed response, is not."""
+        """Return True if the action matches the due act and facts. False for `None`, a malformed response."""
         if action is None:
             return False
         if isinstance(action, ToolCall):
@@ -67,21 +67,21 @@ class ExactAct:
         return set.intersection(*known) <= stated <= set.union(*known)
 
     def agree(self, reference: Reply, reply: Reply) -> bool:
-        """Whether two replies take the same act with the same facts, whatever the context."""
+        """Return True if two replies take the same act with the same facts, regardless of the context."""
         act = self.act_of(reference)
         return act is not None and act == self.act_of(reply) and facts(reference.content) == facts(reply.content)
 
     def by_act(self, actions: Sequence[Action | None], samples: Sequence[ServiceSample]) -> dict[str, list[bool]]:
-        """Due act -> for each response to such a sample, whether it is exact. Acts in alphabetical order."""
+        """Map each due act to the exactness of the responses to its samples. Acts are in alphabetical order."""
         found: dict[str, list[bool]] = {}
         for action, sample in zip(actions, samples, strict=True):
             found.setdefault(str(sample.meta["act"]), []).append(self.is_exact(action, sample))
         return dict(sorted(found.items()))
 
     def act_of(self, action: Action) -> str | None:
-        """The act that an action takes: a call's tool, or the act of the wording that a reply is nearest to.
+        """Return the act of an action: the tool of a call, or the act of the nearest wording of a reply.
 
-        None: the reply is near to no known wording, or equally near to wordings of two acts.
+        None if no known wording is near, or wordings of two acts are equally near.
         """
         if isinstance(action, ToolCall):
             return action.name
@@ -109,7 +109,7 @@ def _words(text: str) -> Counter[str]:
 
 
 def metric_word(act: str) -> str:
-    """An act's name as one word of a metric's name.
+    """Return the name of an act as one word of a metric name.
 
     >>> metric_word("ask EmotionTag")
     'ask_EmotionTag'

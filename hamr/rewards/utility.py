@@ -1,6 +1,6 @@
-"""The utility judge: would another reply than the logged one have helped too (first paper, section 3.1, Appendix D.2)?
+"""Utility judge: would another reply than the logged one have helped too (first paper, section 3.1, Appendix D.2)?
 
-It sees the ticket's summary (`privileged`), which no policy does. For building data: no reward.
+It sees the summary of the ticket (`privileged`), which no policy sees. Used for data construction, not as a reward.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SCHEMA = object_schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Utility:
-    """`available`: the reply would have served. `vetoes`: the points of the list that strike it, in their order."""
+    """Judgement. `available`: the reply would have helped. `vetoes`: the points of the list that apply, in their
+    order."""
 
     available: bool
     stage: str
@@ -49,18 +50,23 @@ def utility_question(
     prompt: str = "utility.en",
     attempt: int = 0,
 ) -> Question:
-    """`summary` and `reference` are the standard: the ticket's summary, and the reply that solved it."""
+    """Return the question. `summary` and `reference` are the standard: the ticket summary and the reply that solved
+    it."""
     return judge_question(
         sample, prompt, SCHEMA, attempt=attempt, summary=summary, reference=reference, response=Said(words=response)
     )
 
 
 def read_utility(text: str) -> Utility:
-    """Raises VerdictUnparsable unless the answer ends with exactly {"reason", "stage", "vetoes", "judge_result"}, and
-    for a reply that is called available although a veto strikes it."""
+    """Parse an answer.
+
+    Raises:
+        VerdictUnparsable: The answer does not end with exactly {"reason", "stage", "vetoes", "judge_result"}, or calls
+            a reply available despite a veto.
+    """
     said = final_object(text, ("reason", "stage", "vetoes", "judge_result"))
     if not isinstance(said["vetoes"], list):
-        raise VerdictUnparsable(f"vetoes={said['vetoes']!r} is no list")
+        raise VerdictUnparsable(f"vetoes={said['vetoes']!r} is not a list")
     struck = {choice(point, _POINTS) for point in said["vetoes"]}
     available = choice(said["judge_result"], _RESULTS) == "available"
     if available and struck:

@@ -1,6 +1,6 @@
-"""A scorer's verdict: its labels, what they are worth, and how it is read.
+"""Verdicts of scorers: labels, values, and parsing.
 
-Three levels with one canonical name each. Templates and papers write them differently; all of these are read:
+Three levels with one canonical name each. Templates and papers use different names; all of these are accepted:
 
 | canonical | value | as a token | as a level                     |
 |-----------|-------|------------|--------------------------------|
@@ -33,18 +33,21 @@ _TRIMMED = " \t\r\n\"'`*_.,;!。，；！{}[]()<>|"
 
 
 def canonical_label(written: str) -> Label | None:
-    """The level that `written` names, None if it names none. Case and surrounding punctuation do not matter."""
+    """Return the level that `written` names, or None. Case and surrounding punctuation are ignored."""
     return _WRITTEN.get(" ".join(written.strip(_TRIMMED).lower().split()))
 
 
 def soft_score(probabilities: Mapping[str, float], *, renormalise: bool = True) -> float:
-    """S_J = P(Yes) + 0.5 P(Part), in [0, 1] (hybrid reward, section 3.3).
+    """Return S_J = P(Yes) + 0.5 P(Part), in [0, 1] (hybrid reward, section 3.3).
 
-    `probabilities` are those of the labels at the verdict position, by any name of the table above; two-level
-    scorers have no Part. The paper leaves open what happens to the mass on other tokens: by default it is divided
-    out, so that the score says what the model thinks given that it answers at all, and does not sink with the
-    odds of, say, a line break. A label that is absent counts as 0, which is only sound if the others are all
-    there is: their sum has to be 1, else ValueError (a top-k list may have lost it).
+    `probabilities` are those of the labels at the verdict position, by any name in the table above. Two-level scorers
+    have no Part. The paper does not specify the treatment of the mass on other tokens. By default the score is
+    renormalised, so that it is conditional on a label and does not decrease with the probability of, for example, a
+    line break. An absent label counts as 0, which is valid only if the other labels hold all the mass. Their sum must
+    then be 1 (a top-k list may have lost the label).
+
+    Raises ValueError for an unknown or duplicate label, an invalid probability, or missing mass, and VerdictUnparsable
+    if no label has any mass.
 
     >>> round(soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}), 6)
     0.666667
@@ -72,7 +75,7 @@ def soft_score(probabilities: Mapping[str, float], *, renormalise: bool = True) 
 
 
 def hard_score(verdict: str) -> float:
-    """1, 0.5 or 0 for a verdict by any of its names. Raises VerdictUnparsable for anything else."""
+    """Return 1, 0.5 or 0 for a verdict by any of its names. Raise VerdictUnparsable for anything else."""
     label = canonical_label(verdict)
     if label is None:
         raise VerdictUnparsable(f"{verdict!r} is not a verdict; one of {', '.join(_WRITTEN)} is")
@@ -80,16 +83,16 @@ def hard_score(verdict: str) -> float:
 
 
 def parse_verdict(text: str) -> Label | None:
-    """The verdict that a written answer ends with, None if it cannot be read.
+    """Return the verdict at the end of a written answer, None if unparseable.
 
-    Reasoning before </think> does not count. The last "Verdict: ..." (or `judge_result`) wins, and is not replaced
-    by an earlier one when it cannot be read itself; without any, the text has to be a label and nothing else.
+    Reasoning before </think> is ignored. The last "Verdict: ..." (or `judge_result`) is used, and is not replaced by an
+    earlier one if it is unparseable. Without any, the text must consist of a label only.
     """
     return canonical_label(text[slice(*verdict_place(text))])
 
 
 def verdict_place(text: str) -> tuple[int, int]:
-    """Where what `parse_verdict` reads begins and ends in `text`."""
+    """Return the start and end in `text` of the part that `parse_verdict` parses."""
     start = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
     said = [found.span("said") for found in _MARKER.finditer(text[start:])]
     first, last = said[-1] if said else (0, len(text) - start)

@@ -1,4 +1,4 @@
-"""Templates that ask a judge for a written answer: an analysis that ends with one JSON object."""
+"""Templates for written answers of a judge: an analysis that ends with one JSON object."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _KEYS = {"name", "version", "language", "system", "user", "each", "after"}
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenPrompt:
-    """One judge's prompt. `system` is fixed. What follows is Jinja, as in the scorers' templates: `user`, then `each`
-    once per entry of a list (the responses of a group, the items of a rubric; "" where there is none), then `after`
-    ("" for nothing). What a group shares stands in front, so that its prefix is computed once.
+    """Prompt of one judge.
+
+    `system` is fixed. The rest is Jinja, as in the templates of the scorers: `user`, then `each` once per entry of a
+    list (the responses of a group, the items of a rubric; "" without a list), then `after` ("" for nothing). The shared
+    part of a group comes first, so its prefix is computed once.
 
     >>> sorted(WrittenPrompt.load("dialogue.en").variables)
     ['history', 'response']
@@ -41,8 +43,8 @@ class WrittenPrompt:
     @classmethod
     @lru_cache(maxsize=256)
     def load(cls, name: str) -> WrittenPrompt:
-        """Reads a shipped template by its name, or the user's own by its path; once per process. Raises ConfigError
-        that says what is wrong with the file."""
+        """Read a shipped template by name, or a user's by path. Cached per process. ConfigError describes the invalid
+        file."""
         content, path, digest = read_template(name)
         if not isinstance(content, dict) or content.keys() != _KEYS:
             keys = sorted(map(str, content)) if isinstance(content, dict) else content
@@ -56,24 +58,22 @@ class WrittenPrompt:
 
     @property
     def id(self) -> str:
-        """Name, version and the file's digest: what a record keeps as `prompt_version`."""
+        """Name, version and digest of the file: the `prompt_version` of a record."""
         return f"{self.name}@{self.version}+{self.digest}"
 
     @property
     def variables(self) -> frozenset[str]:
-        """The variables that `render` needs beside those of the entries."""
+        """Variables that `render` needs in addition to those of the entries."""
         return variables_of(self.user) | variables_of(self.after)
 
     @property
     def each_variables(self) -> frozenset[str]:
-        """The variables of one entry; none for a template without a list."""
+        """Variables of one entry. Empty for a template without a list."""
         return variables_of(self.each)
 
     def render(self, variables: Mapping[str, str], each: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
-        """Chat messages with neutralised texts; variables that the template does not have are ignored.
-
-        Raises DataError for a variable that is missing or is no text.
-        """
+        """Return chat messages with neutralised texts. Ignore unknown variables. Raise DataError for a variable that is
+        missing or not a text."""
         entries = [fill_template(self.each, entry, self.name) for entry in each] if self.each else []
         parts = [
             fill_template(self.user, variables, self.name),

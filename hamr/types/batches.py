@@ -1,4 +1,4 @@
-"""What a trainer learns from."""
+"""Training batches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSequence:
-    """One completion to learn from. `advantage` weighs its tokens; `old_logprobs` are the engine's
-    (empty for supervised fine-tuning). `mask[i]` is False for tokens that carry no loss."""
+    """One completion to train on.
+
+    `advantage` weights its tokens. `old_logprobs` are those of the engine (empty for supervised fine-tuning). `mask[i]`
+    is False for tokens without loss.
+    """
 
     token_ids: tuple[int, ...]
     advantage: float = 1.0
@@ -19,7 +22,7 @@ class TrainSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainGroup:
-    """Completions that share one prompt: the trainer computes the prompt once for all of them."""
+    """Completions that share one prompt. The trainer computes the prompt once for all of them."""
 
     prompt_ids: tuple[int, ...]
     sequences: tuple[TrainSequence, ...]
@@ -28,13 +31,16 @@ class TrainGroup:
 Aggregation = Literal["token_mean", "sequence_mean"]
 SftKind = Literal["decision", "decision_dra", "patm", "patm_dra", "decision_post"]
 SftPart = Literal["rationale", "action", "environment"]
-"""What a supervised target is, and what it is made of (`hamr.data.sft_items`)."""
+"""Kinds of supervised targets, and their parts (`hamr.data.sft_items`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch:
-    """One optimiser step's data. `loss` names the loss; `aggregation` says what counts alike in it: every completion
-    token (`token_mean`), or every completion whatever its length (`sequence_mean`)."""
+    """Data of one optimiser step.
+
+    `loss` names the loss. `aggregation` sets the unit that has equal weight: each completion token (`token_mean`) or
+    each completion regardless of its length (`sequence_mean`).
+    """
 
     groups: tuple[TrainGroup, ...]
     loss: Literal["policy", "sft"] = "policy"
@@ -42,5 +48,5 @@ class TrainBatch:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens that carry loss."""
+        """Number of completion tokens with loss."""
         return sum(sum(s.mask) if s.mask else len(s.token_ids) for g in self.groups for s in g.sequences)

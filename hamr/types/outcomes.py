@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A score was given. `value` is in the range that the component declares."""
+    """A score. `value` is in the range that the component declares."""
 
     value: float
     ok = True
@@ -16,7 +16,7 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class MalformedResponse:
-    """The policy's response is no action. That is the policy's own fault, so the score is a genuine 0."""
+    """A response that does not parse as an action. The policy is at fault, so the score is a genuine 0."""
 
     detail: str = ""
     value = 0.0
@@ -26,7 +26,8 @@ class MalformedResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """No score could be had. Never a number: it leaves the group's baseline and gets advantage 0."""
+    """No score is available. A failure is never a number: it is excluded from the group's baseline and has advantage
+    0."""
 
     detail: str = ""
     ok = False
@@ -60,7 +61,8 @@ class JudgeUnavailable(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """The sample gives this component nothing to judge (no rubric, say). It is not counted: no number, no failure."""
+    """The sample has nothing to judge for this component (for example no rubric). Not counted: neither number nor
+    failure."""
 
     detail: str = ""
     ok = True
@@ -69,12 +71,12 @@ class Absent:
 
 @dataclass(frozen=True, kw_only=True)
 class Vetoed(Absent):
-    """Not asked, because the veto that `detail` names had fired. Not counted either."""
+    """Not scored because the veto named in `detail` fired. Not counted either."""
 
     kind = "vetoed"
 
 
 Total = Scored | MalformedResponse | Failure
-"""How a response's whole reward may end."""
+"""Possible outcomes of the total reward of a response."""
 Outcome = Total | Absent
-"""How one component of it may end."""
+"""Possible outcomes of one reward component."""

@@ -11,17 +11,18 @@ from hamr.types.rollouts import Rollout, SampleKey, VersionSpan
 from hamr.types.samples import Action, ServiceSample
 
 Fallback = Literal["reranker"]
-"""Who stood in for a scorer that was away."""
+"""Scorer that replaced an unavailable one."""
 Band = Literal[
     "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "skipped", "judge_only",
     "reranker_only"
 ]  # fmt: skip
-"""`skipped`: the cascade wanted the judge, whose word could not have changed the group (`hamr.cascade.group_aware`)."""
+"""`skipped`: the cascade selected the judge, but its score could not have changed the group
+(`hamr.cascade.group_aware`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScore:
-    """What the scorers said of one response against one reference. None: not asked."""
+    """Scores of one response against one reference. None: not scored."""
 
     reference: int
     s_r: float | None = None
@@ -31,7 +32,7 @@ class ReferenceScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One term of the reward. `contribution` = weight x value, or None where there is no value."""
+    """One term of the reward. `contribution` = weight x value, or None without a value."""
 
     name: str
     outcome: Outcome
@@ -43,18 +44,18 @@ class Component:
 
     @property
     def value(self) -> float | None:
-        """The outcome's number; None for a failure and for what is absent."""
+        """Number of the outcome. None for a failure or an absent outcome."""
         return None if isinstance(self.outcome, Failure | Absent) else self.outcome.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerCall:
-    """One question put to a scorer: who answered, how long it took, what it cost.
+    """One question to a scorer, with its replica, latency and cost.
 
-    `queue_s` and `service_s` in seconds; `cost` in the pool's own unit (its price per 1,000 tokens). `cached_tokens` of
-    the prompt were in the replica's prefix cache. Where the question was put to a second replica beside the first
-    (hedging), the loser counts in `attempts` and in `cost`, as dear as the answer that came: a cancelled call sends no
-    bill.
+    `queue_s` and `service_s` are in seconds. `cost` is in the unit of the pool (its price per 1,000 tokens).
+    `cached_tokens` prompt tokens were in the prefix cache of the replica. If the question was hedged to a second
+    replica, `attempts` and `cost` include the losing call. It is counted at the cost of the winning call, because a
+    cancelled call returns no usage.
     """
 
     pool: str
@@ -72,10 +73,10 @@ class ScorerCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a judge said of one response for one component, as it was read: enough to compute the outcome again.
+    """Parsed judgement of one response for one component. Sufficient to compute the outcome again.
 
-    `grade`: 1 to 5, as given. `labels`: what was found (types of risk, a hallucination's label). `items`: per item of
-    the rubric its weight and whether the response passes it. `compared`: responses that stood in the prompt.
+    `grade`: 1 to 5. `labels`: types of risk, or the label of a hallucination. `items`: the weight of each rubric item
+    and whether the response passes it. `compared`: number of responses in the prompt.
     """
 
     component: str
@@ -88,10 +89,10 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What the judge said of a reply that it had not been asked about, or not about all of its references.
+    """Audit of a reply that the judge did not score, or not against all of its references.
 
-    `s_r`, `s_j`: of the reference that decided. `best`: the highest S_J over all references, which a judge for all
-    would have given. Both are None where the judge failed, `best` in older ledgers too.
+    `s_r` and `s_j` belong to the decisive reference. `best` is the highest S_J over all references, the score of a
+    judge that sees every reference. Both are None if the judge failed; `best` is also None in older ledgers.
     """
 
     s_r: float
@@ -101,13 +102,14 @@ class Audit:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardRecord:
-    """Everything that made one response's reward; enough to compute the same number again offline.
+    """Everything that determined the reward of one response. Sufficient to compute the same number again offline.
 
-    `total` is Scored only if no component with a non-zero weight failed; otherwise it is the first
-    failure among them, and the response takes no part in its group's baseline.
+    `total` is Scored only if no component with a non-zero weight failed. Otherwise it is the first such failure, and
+    the response is excluded from the baseline of its group.
 
-    `fallback` says that the judge was away and the reranker's score alone made what Eq. 4 would have mixed
-    (`rewards.consistency.fallback: reranker`); such a reward is a number, but not the one that was meant.
+    `fallback` is set if the judge was unavailable and the reranker score alone replaced the mix of Eq. 4
+    (`rewards.consistency.fallback: reranker`). Such a reward is a number, but it is not comparable to a full cascade
+    reward.
     """
 
     key: SampleKey
@@ -127,14 +129,14 @@ class RewardRecord:
     audit: Audit | None = None
     fallback: Fallback | None = None
     cascade: tuple[float, float, float, float] | None = None
-    """(tau_a, tau_b, w1, w2) that were in force; None where no cascade was (another mode, or an older ledger)."""
+    """(tau_a, tau_b, w1, w2) in force. None without a cascade (another mode, or an older ledger)."""
     mean_logprob: float | None = None
-    """Of the response's tokens under the policy that sampled it (nats, <= 0): its length-normalised log-probability.
-    None where nobody knows it (a response from a file, a token of probability 0, an older ledger)."""
+    """Length-normalised log-probability of the response under the policy that sampled it (nats, <= 0). None if unknown
+    (a response from a file, a token of probability 0, an older ledger)."""
     answer_tokens: int | None = None
     answer_s: float | None = None
-    """Tokens and seconds from the request to the end of the answer: in post-CoT before its rationale, else to the
-    response's own end. None where nobody knows (a response from a file, an older ledger)."""
+    """Tokens and seconds from the request to the end of the answer: before the rationale in post-CoT, otherwise to the
+    end of the response. None if unknown (a response from a file, an older ledger)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ class RolloutGroup:
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
-        """Total reward per response; None where scoring failed."""
+        """Total reward of each response. None if scoring failed."""
         return tuple(None if isinstance(r.total, Failure) else r.total.value for r in self.records)
 
 
@@ -155,21 +157,21 @@ class RolloutGroup:
 class Question:
     """One question to a pool.
 
-    Without `prompt` the pool renders its own template with `variables` and answers with a label. For the consistency
-    scorers: `history`, `statement_a` (the reference), `statement_b` (the response).
+    Without `prompt` and `messages`, the pool renders its own template with `variables` and answers with a label. The
+    consistency scorers use the variables `history`, `statement_a` (the reference) and `statement_b` (the response).
 
-    With `prompt`, the name of a template that asks for a written answer, it renders that one, with `each` as the
-    entries of a list in it, and answers with `Answer.text`. `schema` is the JSON schema of such an answer, for engines
-    that can hold a model to it. `attempt` above 0 asks again what could not be read: greedy decoding would repeat it.
+    `prompt` is the name of a template that asks for a written answer. The pool renders it, with `each` as the entries
+    of a list in it, and answers with `Answer.text`. `schema` is the JSON schema of the answer, for engines with
+    constrained decoding. `attempt` above 0 retries an unparseable answer; greedy decoding would repeat it.
 
-    With `messages` ({"role", "content"} each) it asks for the next message of that conversation, as `Answer.text`;
-    `variables` is then empty.
+    With `messages` ({"role", "content"} each) the pool answers with the next message of that conversation, as
+    `Answer.text`. `variables` is then empty.
 
-    `temperature` and `max_new_tokens` are for written answers; None: greedy at the first attempt, and the pool's
-    `answer_tokens`. `seed` tells apart questions that are sampled from the same words.
-    A written answer ends where one of the texts of `stop` would come, which is then not part of it.
+    `temperature` and `max_new_tokens` apply to written answers. None: greedy at the first attempt, and the
+    `answer_tokens` of the pool. `seed` distinguishes samples of the same question. A written answer ends before the
+    first text in `stop`.
 
-    `affinity` names the group: its questions share a prompt prefix.
+    `affinity` names the group. Its questions share a prompt prefix.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -186,20 +188,20 @@ class Question:
 
     @property
     def written(self) -> bool:
-        """Whether the answer is a text, and no label of the pool's own prompt."""
+        """True if the answer is a text instead of a label of the pool's own prompt."""
         return bool(self.prompt or self.messages)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a pool said. Either `score` (in [0, 1]) or `failure` is set, never both; to a question that brings its own
-    prompt, `text` or `failure`.
+    """Answer of a pool. Exactly one of `score` (in [0, 1]) and `failure` is set. For a question with its own prompt or
+    messages, exactly one of `text` and `failure` is set.
 
-    `probabilities` are those of the labels at the verdict position, renormalised over the labels;
-    `label_mass` is what they summed to before (a low mass means that the model wanted to say something else).
+    `probabilities` are those of the labels at the verdict position, renormalised over the labels. `label_mass` is their
+    sum before renormalisation (a low mass means that the model preferred another token).
 
-    `retry_in_s` comes with a refusal: the question was put to nobody, because the pool's breaker is open or its
-    endpoint takes no more for now, and asking again sooner is no use.
+    `retry_in_s` comes with a refusal: the question was not sent, because the circuit breaker of the pool is open or its
+    endpoint is rate-limited. Retrying earlier fails again.
     """
 
     score: float | None = None

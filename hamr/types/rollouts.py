@@ -1,4 +1,4 @@
-"""Responses as engines sample them."""
+"""Responses sampled by the engines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SampleKey:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionSpan:
-    """Tokens [start, end) of a response were sampled from policy `version`."""
+    """Tokens [start, end) of a response that were sampled from policy `version`."""
 
     version: int
     start: int
@@ -29,8 +29,11 @@ class VersionSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """One response of the policy. `logprobs[i]` is log p(token_ids[i]) under the policy that sampled
-    it, at the sampling temperature (nats, <= 0). The end-of-sequence token is among `token_ids`."""
+    """One response of the policy.
+
+    `logprobs[i]` is log p(token_ids[i]) under the policy that sampled it, at the sampling temperature (nats, <= 0).
+    `token_ids` includes the end-of-sequence token.
+    """
 
     key: SampleKey
     prompt_ids: tuple[int, ...]
@@ -42,18 +45,18 @@ class Rollout:
     seed: int | None = None
     seconds: float = 0.0
     siblings: int = 1
-    """Responses that were asked for in this one's group, itself included: judges that compare wait for so many."""
+    """Number of responses requested for this group, including this one. Judges that compare wait for this number."""
     rescored: bool = False
-    """Scored again, alone or beside those of its group that failed with it: the others have their rewards, so that
-    nothing can be decided by looking at the group."""
+    """Scored again, alone or together with failed responses of its group. The other responses already have rewards, so
+    group-level decisions do not apply."""
     answer_tokens: int | None = None
     answer_s: float | None = None
-    """Tokens and seconds up to the end of the answer, where more may follow it (post-CoT). None: it never ended, or
-    nothing may follow, and the answer ends with the response."""
+    """Tokens and seconds up to the end of the answer if text may follow it (post-CoT). None if the answer did not end,
+    or if nothing may follow and the answer ends with the response."""
 
     @property
     def mean_logprob(self) -> float | None:
-        """log p(response) / tokens; None without tokens, and where a token's is not finite."""
+        """log p(response) / tokens. None without tokens or if the log-probability of a token is not finite."""
         total = math.fsum(self.logprobs) if all(map(math.isfinite, self.logprobs)) else math.nan
         return total / len(self.logprobs) if self.logprobs and math.isfinite(total) else None
 

@@ -11,14 +11,14 @@ Role = Literal["customer", "agent", "tool"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The agent says `content` to the customer."""
+    """Reply to the customer with `content`."""
 
     content: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCall:
-    """The agent calls tool `name` with JSON-like `parameters`."""
+    """Call of tool `name` with JSON-like `parameters`."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -29,8 +29,11 @@ Action = Reply | ToolCall
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One turn of a dialogue. An agent's turn that called a tool has `tool_call` and no content;
-    a tool's turn has the tool's `name` and its result as `content`."""
+    """One turn of a dialogue.
+
+    An agent turn that calls a tool has `tool_call` and no content. A tool turn has the `name` of the tool and its
+    result as `content`.
+    """
 
     role: Role
     content: str = ""
@@ -40,7 +43,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One acceptable action. `source` says where it came from: logged, consistency, utility, ..."""
+    """One acceptable action. `source` names its origin: logged, consistency, utility, ..."""
 
     action: Action
     source: str = "logged"
@@ -50,9 +53,9 @@ class Reference:
 class ServiceSample:
     """One decision point of a service dialogue: everything before the agent's next action.
 
-    `ticket` holds the system variables that the policy may see. `privileged` reaches judges and the
-    simulator, never the policy; its `rubric`, if there is one, is what the rubric reward judges by
-    (`hamr.rewards.rubric.sample_rubric`). `meta` is free for the builder of the data.
+    `ticket` holds the system variables that the policy may see. `privileged` is visible to judges and the simulator,
+    never to the policy. An optional `rubric` in it is the rubric that the rubric reward uses
+    (`hamr.rewards.rubric.sample_rubric`). `meta` holds arbitrary metadata of the dataset builder.
     """
 
     id: str

@@ -178,7 +178,7 @@ def test_a_setting_that_holds_it_goes_nowhere(
     monkeypatch.setenv("HF_TOKEN", PLAIN)
     assert cli.main([*command, "experiment=smoke", f"logging.wandb.group=mine-{PLAIN}"]) == 2
     said = "".join(capsys.readouterr())
-    assert "logging.wandb.group: '[redacted]': holds the value of a secret environment variable" in said
+    assert "logging.wandb.group: '[redacted]': contains the value of a secret environment variable" in said
     assert "canary" not in said
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -176,7 +176,7 @@ def test_trl_s_conversational_completions_are_one_message_each() -> None:
     messages = [[{"role": "assistant", "content": text}] for text in ("one", "three", "hang", "four")]
     assert call(TrlReward(Scripted()), completions=messages) == [0.3, 0.5, None, 0.4]
     for bad in ([], [messages[0][0], messages[1][0]], [{"role": "assistant", "tool_calls": [{}], "content": ""}], 3):
-        with pytest.raises(DataError, match=r"completions\[1\]: .*give TRL no `tools`"):
+        with pytest.raises(DataError, match=r"completions\[1\]: .*do not pass `tools` to TRL"):
             call(TrlReward(Scripted()), completions=[messages[0], bad, messages[2], messages[3]])
 
 
@@ -189,7 +189,7 @@ def test_trl_s_group_size_tells_two_groups_of_one_sample_apart() -> None:
 def test_a_dataset_without_samples_is_refused() -> None:
     with pytest.raises(DataError, match=r"sample: \['difficulty'\]: no such column"):
         TrlReward(Scripted())(prompts=["p"], completions=["c"], completion_ids=[[1]], difficulty=[1])
-    with pytest.raises(DataError, match=r"sample\[2\]: .*no JSON"):
+    with pytest.raises(DataError, match=r"sample\[2\]: .*not JSON"):
         call(TrlReward(Scripted()), sample=["{}", "{}", "oops", "oops"])
     assert call(TrlReward(Scripted(), column="ticket"), ticket=[A] * 4)[0] == 0.3
 

@@ -32,7 +32,7 @@ def test_groups_cover_all_places_in_order_and_hold_one_key(keys: list[str], size
 def test_two_groups_of_one_sample_are_told_apart_by_their_size() -> None:
     assert runs(["a"] * 4) == [range(0, 4)]
     assert runs(["a"] * 4, size=2) == [range(0, 2), range(2, 4)]
-    with pytest.raises(ValueError, match="one response at least"):
+    with pytest.raises(ValueError, match="at least one response"):
         runs(["a"], size=0)
 
 

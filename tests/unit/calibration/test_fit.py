@@ -362,13 +362,13 @@ def test_bad_triples_are_one_clear_line(triples, says):
     [
         ({"max_escalated_frac": 1.2}, r"max_escalated_frac: 1.2: must be a share"),
         ({"max_escalated_frac": math.nan}, "max_escalated_frac: nan"),
-        ({"max_cost": 0.5}, "max_cost: 0.5: every row costs reranker_cost=1 already"),
+        ({"max_cost": 0.5}, "max_cost: 0.5: every row already costs reranker_cost=1"),
         ({"judge_cost": -1.0}, "judge_cost: -1.0: must be"),
         ({"reranker_cost": math.inf}, "reranker_cost: inf"),
         ({"folds": 1}, "folds: 1: must be 0 .* or at least 2"),
         ({"resamples": -5}, "resamples: -5"),
         ({"hard": [0.5] * 29}, "hard: '29 verdicts'"),
-        ({"hard": [0.3] * 30}, r"hard\[0\]: 0.3: is no verdict"),
+        ({"hard": [0.3] * 30}, r"hard\[0\]: 0.3: is not a verdict"),
     ],
 )
 def test_bad_options_are_one_clear_line(options, says):

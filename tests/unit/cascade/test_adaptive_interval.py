@@ -91,7 +91,7 @@ def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
     assert one(evidence, (0.0, 1.0)) <= 0.12 < one(evidence, (0.45, 1.0))
     assert all(one(evidence, ends) <= 0.12 for ends in path)
     assert 0.45 < path[-1][0] < 0.66
-    shares = [evidence.escalated(*(np.array([end]) for end in ends))[0] for ends in path]
+    shares = [evidence.escalated_share(*(np.array([end]) for end in ends))[0] for ends in path]
     assert shares == sorted(shares, reverse=True)
 
 

@@ -20,7 +20,7 @@ def replies(scores):
 
 
 def share_of(evidence, ends):
-    return evidence.escalated(*(np.array([end]) for end in ends))[0]
+    return evidence.escalated_share(*(np.array([end]) for end in ends))[0]
 
 
 def settle(evidence, target, *, start=START, below=None, max_move=0.05, reach=1.0, steps=60):

@@ -75,8 +75,8 @@ async def test_the_failed_are_scored_again_and_only_they():
     assert (waits, result.metrics) == ([10.0], {"rollout/rescored": 3.0, "timing/step/paused": 10.0})
     assert notes == [
         "step 3: 3 of 5 responses have no reward (judge_unavailable 3; e.g. no replica was running); waiting for the "
-        "scorers: asked again in 10 s, the run stops in 900 s",
-        "step 3: scored again after 10 s, goes on",
+        "scorers: retry in 10 s, the run stops in 900 s",
+        "step 3: rescored after 10 s, continuing",
     ]
 
 
@@ -95,7 +95,7 @@ async def test_at_the_end_one_line_says_what_is_missing():
         await settled(groups, rewarder, wait_s=25.0)
     assert str(stopped.value) == (
         "step 3: 3 of 4 responses have no reward (judge_unavailable 3; e.g. no replica was running) after 25 s of "
-        "asking again, and experiment.unscored.max_frac=0.5; nothing of this step was trained on or recorded: see to "
+        "retries; limit experiment.unscored.max_frac=0.5; nothing of this step was trained on or recorded. Restore "
         "the pools, then resume the run"
     )
     assert stopped.value.exit_code == 1

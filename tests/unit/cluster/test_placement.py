@@ -186,15 +186,15 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
 @pytest.mark.parametrize(
     ("trainer", "rollout", "says"),
     [
-        ({}, {"colocated": True}, "give each a share, 1 together"),
-        ({"num_gpus": 0.6}, {"colocated": True, "engine": {"num_gpus": 0.6}}, "give each a share, 1 together"),
+        ({}, {"colocated": True}, "set shares with a sum of at most 1"),
+        ({"num_gpus": 0.6}, {"colocated": True, "engine": {"num_gpus": 0.6}}, "set shares with a sum of at most 1"),
         (HALF | {"ranks": 2}, {"colocated": True, "engine": {"num_gpus": 0.5}}, "make them equal"),
         ({"num_gpus": 0.5}, {"colocated": True, "engine": {"num_gpus": 0.5}}, "computes on a CPU"),
-        ({}, {"transfer": "nccl", "engine": {"num_gpus": 1}}, "whose weights lie on a CPU"),
+        ({}, {"transfer": "nccl", "engine": {"num_gpus": 1}}, "whose weights are on a CPU"),
         (
             HALF,
             {"colocated": True, "transfer": "nccl", "engine": {"num_gpus": 0.5}},
-            "NCCL has no two ends on one GPU",
+            "NCCL cannot have two ranks on one GPU",
         ),
         ({"node_labels": {"z": "a"}}, {"engine": {"node_labels": {"z": "b"}}}, "give both the same"),
         ({"num_gpus": 1.5}, {}, "round it"),

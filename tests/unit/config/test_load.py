@@ -108,10 +108,10 @@ def test_an_unknown_key_names_the_nearest(override: str, says: str) -> None:
         ("data.sage=3", "data.sage: 3: must be a section of keys"),
         ("pools.extra.model=x", "pools.extra.role: required"),
         ("model.path=???", "model.path: required"),
-        ("trainer.learning_rate=1,2", "one value is taken"),
+        ("trainer.learning_rate=1,2", "only one value is accepted"),
         ("model.path=(x", "put it in quotes"),
-        ("model._target_=os.system", "class paths are not taken"),
-        ("model.path=${trainer.dtype}", "interpolations are not taken"),
+        ("model._target_=os.system", "class paths are not accepted"),
+        ("model.path=${trainer.dtype}", "interpolations are not accepted"),
         ("hydra.run.dir=x", "experiment.run_dir"),
         ("quickstart", "did you mean experiment=quickstart?"),
         ("nonsense", "not a key=value"),
@@ -161,7 +161,7 @@ def test_a_judged_reward_needs_a_pool_that_can_write() -> None:
     message = complaint("rewards.risk.weight=1", "rewards.risk.pool=safety")
     assert "rewards.risk.pool='safety' but pools has only ['judge', 'reranker']" in message
     assert "role 'judge' or 'grader'" in complaint("rewards.policy.weight=1", "rewards.policy.pool=reranker")
-    assert "compares two texts and cannot write" in complaint("pools=compact", "rewards.policy.weight=1")
+    assert "compares two texts and cannot generate text" in complaint("pools=compact", "rewards.policy.weight=1")
     config = load_config(["rewards.risk.weight=1", "rewards.risk.pool=safety", "pools.safety.role=grader"])
     assert config.rewards.judged.keys() == {"risk"}
     assert load_config(["rewards.risk.pool=safety"]).rewards.judged == {}, "nobody is asked without a weight"
@@ -259,8 +259,8 @@ def test_own_folder_must_exist(tmp_path: Path) -> None:
         ("trainer: {ranks: 0}\n", "mine.yaml:2"),
         ("trainer:\n  ranks: [1\n", "mine.yaml:"),
         ("trainer: 1\ntrainer: 2\n", "mine.yaml:3"),
-        ("model: {path: '${trainer.dtype}'}\n", "interpolations are not taken"),
-        ("model: {_target_: os.system}\n", "class paths are not taken"),
+        ("model: {path: '${trainer.dtype}'}\n", "interpolations are not accepted"),
+        ("model: {_target_: os.system}\n", "class paths are not accepted"),
     ],
 )
 def test_a_mistake_in_a_file_says_file_and_line(tmp_path: Path, text: str, says: str) -> None:
@@ -326,7 +326,7 @@ def test_a_dump_writes_every_default() -> None:
     ("text", "says"),
     [
         ("trainer: [", "not valid YAML"),
-        ("- 1\n", "holds no configuration"),
+        ("- 1\n", "contains no configuration"),
         ("data: {type: sage}\ntrainer: {rank: 1}\n", "did you mean trainer.ranks?"),
     ],
 )

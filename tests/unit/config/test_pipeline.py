@@ -64,7 +64,7 @@ def test_references_are_replaced_and_an_address_is_none() -> None:
         ("@inputs.experts", "@first.run", "mine.yaml:8: stages.first: @first: no such stage"),
         ("@inputs.experts", "@second.run", "a cycle: first takes from second takes from first; no order"),
         ("name: second", "name: first", "'first' is the name of an earlier stage"),
-        ("name: second", "name: inputs", "'inputs' is what the user gives"),
+        ("name: second", "name: inputs", "'inputs' is reserved for the inputs"),
         ("job: train", "job: trian", "mine.yaml:10: stages.1.job: 'trian': must be 'train', 'sft'"),
         ("job: train", "jop: train", "mine.yaml:9: stages.1.job: required"),
         ("name: two", "nam: two", "name: required"),

@@ -15,7 +15,7 @@ AWARE, AUDITS = f"{HYBRID}.group_aware.enabled=true", f"{HYBRID}.audit_frac=0.05
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ([ADAPTIVE], "audit_frac=0: nobody would know"),
+        ([ADAPTIVE], "audit_frac=0: without audits"),
         ([SHARE, f"{HYBRID}.mode=reranker"], "budget.judge_frac=0.3 but mode='reranker'"),
         ([ADAPTIVE, AUDITS, SHARE, f"{HYBRID}.adaptive.limit=0.1"], "set limit to null"),
         ([ADAPTIVE, AUDITS, AWARE], "turn one of them off"),

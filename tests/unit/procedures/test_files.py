@@ -89,13 +89,13 @@ def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
         ("to: Search}", "to: ask}", 15, "loop"),
         ("to: Thank}", "to: Thanks}", 19, "did you mean 'Thank'"),
         ("next: ask", "next: aks", 14, "did you mean 'ask'"),
-        ("reads: Room", "reads: Roon", 23, "is no variable; did you mean 'Room'"),
+        ("reads: Room", "reads: Roon", 23, "is not a variable; did you mean 'Room'"),
         ("values: [Hall, Attic]", "values: [Hall, Attik]", 25, "allowed: ['Hall', 'Attic']"),
-        ("values: [Hall, Attic]", "above: 3", 25, "no number"),
+        ("values: [Hall, Attic]", "above: 3", 25, "not a number"),
         ("start: begin", "start: began", 5, "did you mean 'begin'"),
         # names
-        ("  Search: {", "  ask: {", 12, "has this name too"),
-        ("  Room: {type: enum", "  Found: {type: enum", 9, "fields has this name too"),
+        ("  Search: {", "  ask: {", 12, "already used in"),
+        ("  Room: {type: enum", "  Found: {type: enum", 9, "already used in fields"),
         ("coverage: {crossed: [Found]", "coverage: {crossed: []", 26, "name every field"),
         ("pins: {}", "pins: {Fond: true}", 28, "did you mean 'Found'"),
         ("pins: {}", "pins: {Found: 1}", 28, "allowed: [True, False]"),
@@ -109,7 +109,7 @@ def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
         ("{type: boolean,", "{type: enum,", 7, "true and false are the options"),
         ("type: enum, description: where", "type: integer, minimum: 0, description: where", 9, "has no options"),
         ("    reads: Room\n", "", 21, "a stage needs either next"),
-        ("code: MI\n", "code: MI\ncode: MI\n", 3, "stands on line 2 already"),
+        ("code: MI\n", "code: MI\ncode: MI\n", 3, "first on line 2"),
         ("code: MI\n", "code: [MI\n", 3, "not YAML"),
         # system states, refusals, formulas
         ("coverage:", "system_states: [{Room: Cellar}]\ncoverage:", 26, "allowed: ['Hall', 'Attic']"),
@@ -117,8 +117,8 @@ def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
         ("coverage:", "refused: [{when: {Rom: {values: [Hall]}}, why: small}]\ncoverage:", 26, "did you mean 'Room'"),
         ("coverage:", "formulas: {F: {description: f, cases: [{value: Money * 2}]}}\ncoverage:", 26, "can read"),
         ("coverage:", "formulas: {F: {description: f, cases: [{value: 2 ** 9}]}}\ncoverage:", 26, "not allowed"),
-        ("coverage:", "facts: {Money: {description: m, low: 3, high: 1}}\ncoverage:", 26, "low has to be at most high"),
-        ("to look.}", "to look., amount: Fee}", 12, "is no formula"),
+        ("coverage:", "facts: {Money: {description: m, low: 3, high: 1}}\ncoverage:", 26, "low must be at most high"),
+        ("to look.}", "to look., amount: Fee}", 12, "is not a formula"),
         ("coverage:", "metrics: {logic: 0.9}\ncoverage:", 26, "sum to 1"),
     ],
 )  # fmt: skip
@@ -136,7 +136,7 @@ def test_a_stage_that_only_contradictory_conditions_lead_to_is_unreachable(tmp_p
     twice += "      - {values: [true], to: dead}\n  dead: {title: dead, next: Search}\n"
     start = MINE.index("  look:")
     text = MINE[:start] + twice + MINE[MINE.index("coverage:") :]
-    with pytest.raises(BadInput, match="no setting of the variables comes to it"):
+    with pytest.raises(BadInput, match="no setting of the variables leads to it"):
         load_scenario(broken(tmp_path, "MI", "MJ", text))
 
 

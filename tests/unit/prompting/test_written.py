@@ -210,12 +210,12 @@ GOOD = 'name: t\nversion: 1\nlanguage: en\nsystem: Judge.\nuser: "<a>{{ a }}</a>
     ("old", "new", "said"),
     [
         ("version: 1\n", "", "exactly the keys"),
-        ("version: 1", "version: one", "has to be an integer"),
+        ("version: 1", "version: one", "must be an integer"),
         ("system: Judge.", "system: 'Judge {{ a }}.'", "no variables"),
-        ('each: ""', "each: 5", "has to be a text"),
+        ('each: ""', "each: 5", "must be a text"),
         ('each: ""', 'each: "{{ b }}"', "alone in a tag"),
         ('after: ""', 'after: "<a>{{ b }}</b>"', "alone in a tag"),
-        ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "only {% if %}"),
+        ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "{% if %} is the only"),
     ],
 )
 def test_a_bad_template_is_one_clear_line(tmp_path, old, new, said):

@@ -153,7 +153,7 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
         (["scores={scores}", "output={out}", "folds=many"], "folds: 'many': must be a whole number"),
         (["scores={scores}", "output={out}", "max_cost=low"], "must be a number"),
         (["scores={scores}", "output={out}", "max_escalated_frac=7"], "must be a share"),
-        (["scores={scores}", "output={out}", "s_j=y", "y=s_j", "s_r=s_r", "max_cost=0.5"], "raise the first"),
+        (["scores={scores}", "output={out}", "s_j=y", "y=s_j", "s_r=s_r", "max_cost=0.5"], "raise max_cost"),
         (["pairs={scores}", "output={out}"], "content_A"),
     ],
 )

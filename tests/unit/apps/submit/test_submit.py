@@ -198,7 +198,7 @@ def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-0123456789abcdef")
     given = ["evaluate", "benchmark=olabench", "policy=judge", "data=/b/sk-0123456789abcdef", "output=/o"]
-    with pytest.raises(BadInput, match="argument: .* would travel with the job"):
+    with pytest.raises(BadInput, match="argument: .* would be sent with the job"):
         submit.main([*given, *CLUSTER, OPEN])
 
 

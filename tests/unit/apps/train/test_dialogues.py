@@ -120,7 +120,7 @@ async def test_pools_of_the_run_are_customers_and_judges(tmp_path: Path) -> None
         (["experiment.sage.scenarios=[telecom_pakage]"], 10, "did you mean 'telecom_package'"),
         (["experiment.sage.simulator=nobody"], 10, "experiment.sage.simulator=.nobody. but pools"),
         (["experiment.sage.simulator=scripted:wordy"], 10, "did you mean 'scripted:worded'"),
-        (["experiment.sage.judges=[reranker]"], 10, "cannot write"),
+        (["experiment.sage.judges=[reranker]"], 10, "cannot generate text"),
         (["experiment.sage.judges=[judge,judge]"], 10, "names one twice"),
         (["model.response_format=think_answer"], 10, "answers are plain"),
         ([], 4090, "model.max_context"),

@@ -332,7 +332,7 @@ async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp
     with Journal(tmp_path) as journal:
         verdict = verdict_on(journal, judge("dialogue"), trial, "p")
         assert (verdict.judgement, verdict.failure, verdict.passing) == (None, "judge_unparsable", False)
-        assert "6 is no grade" in verdict.detail and open_trials(journal, judge("dialogue"), [trial]) == []
+        assert "6 is not a grade" in verdict.detail and open_trials(journal, judge("dialogue"), [trial]) == []
 
 
 def test_a_verdict_without_a_judgement_is_never_a_number():
