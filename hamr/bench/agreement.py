@@ -1,4 +1,4 @@
-"""How far judges agree: with people who labelled the same pairs (first paper, section 3.1), and with one another."""
+"""Agreement of judges with human labels of the same pairs (first paper, section 3.1), and with each other."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hamr.calibration.ranks import bootstrap_interval, spearman
 from hamr.prompting.labels import LABEL_VALUES, Label
 
 Rating = tuple[float, Label]
-"""A score in [0, 1] and the level that was said with it."""
+"""A score in [0, 1] and the corresponding level."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correlation:
-    """Spearman's rho with the middle 95 % of its bootstrap; None where one side never varies."""
+    """Spearman's rho with its 95 % bootstrap interval; None where one side is constant."""
 
     rho: float | None
     low: float | None
@@ -27,11 +27,11 @@ class Correlation:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """With people, over the pairs that were rated; `missing` were not.
+    """Agreement with human labels, over the rated pairs; `missing` pairs have no rating.
 
     `spearman`: of the scores with the labels' values. `accuracy`: the same level of three. `clear_accuracy`: of the
-    pairs that people called consistent or inconsistent, those on whose side of one half the score is (one half is no
-    side); the one to look at where people had no third level. `kappa`: Cohen's, of the three levels.
+    pairs labelled consistent or inconsistent, the share with the score on the same side of one half (exactly one half
+    is on neither side). Use it where the labels have no third level. `kappa`: Cohen's kappa of the three levels.
     """
 
     accuracy: Estimate
@@ -51,7 +51,7 @@ class Between:
 
 
 def level(score: float) -> Label:
-    """The level that an ensemble's mean is nearest to; half way between two it is the middle one.
+    """Return the level nearest to an ensemble's mean; half way between two it is the middle one.
 
     >>> level(0.76), level(0.75), level(0.25), level(0.24)
     ('yes', 'part', 'part', 'no')
@@ -60,7 +60,7 @@ def level(score: float) -> Label:
 
 
 def with_people(ratings: Sequence[Rating | None], labels: Sequence[Label], *, resamples: int, seed: int) -> Agreement:
-    """A judge's, or the ensemble's, ratings beside people's labels of the same pairs. None: no rating."""
+    """Compare the ratings of a judge or of the ensemble with human labels of the same pairs. None: no rating."""
     known = [(rating, label) for rating, label in zip(ratings, labels, strict=True) if rating is not None]
     said, people = [rating[1] for rating, _ in known], [label for _, label in known]
     right = [(score - 0.5) * (LABEL_VALUES[label] - 0.5) > 0 for (score, _), label in known if label != "part"]
@@ -74,14 +74,14 @@ def with_people(ratings: Sequence[Rating | None], labels: Sequence[Label], *, re
 
 
 def between(a: Sequence[Label | None], b: Sequence[Label | None]) -> Between:
-    """Two judges' levels on the same questions; None where one did not answer."""
+    """Compare two judges' levels on the same questions; None where one did not answer."""
     both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     left, right = [x for x, _ in both], [y for _, y in both]
     return Between(n=len(both), same=exact_agreement(left, right), kappa=cohen_kappa(left, right))
 
 
 def correlation(scores: Sequence[float], values: Sequence[float], resamples: int, seed: int) -> Correlation:
-    """Spearman's rho of what a judge said and what people said; None where one side never varies."""
+    """Return Spearman's rho of scores and human labels; None where one side is constant."""
     if not scores:
         return Correlation(rho=None, low=None, high=None)
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(values, dtype=np.float64)

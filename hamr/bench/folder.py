@@ -1,4 +1,4 @@
-"""The folder of an evaluation, one process at a time: rows that are appended as they come, files that appear whole."""
+"""Folder of an evaluation with an exclusive lock, append-only row files and atomically written files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ LOCK = ".lock"
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Renamed into place: a reader sees the old file or the new one, never half of it."""
+    """Write the file with an atomic rename: a reader never sees a partial file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(text, encoding="utf-8")
     aside.replace(path)
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Makes the folder and holds it until what is returned is closed. Raises BadInput where another process does, or
-    where it cannot be written."""
+    """Create the folder and lock it until the returned file is closed.
+
+    Raises BadInput where another process holds the lock, or where the folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a")
@@ -33,12 +35,12 @@ def lock_folder(folder: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise BadInput("output", str(folder), "another evaluation is writing there; wait for it") from error
+        raise BadInput("output", str(folder), "another evaluation is writing to it; wait for it to finish") from error
     return file
 
 
 def append_to(path: Path) -> IO[str]:
-    """Open for appending behind the last whole line: what a killed process had begun to write is cut off."""
+    """Open for appending after the last complete line; a partial line of a killed process is truncated."""
     if path.exists():
         with path.open("rb+") as file:
             content = file.read()
@@ -47,7 +49,7 @@ def append_to(path: Path) -> IO[str]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file:line, row) of every whole line. Raises BadInput for one that is no JSON object."""
+    """Yield (file:line, row) of every complete line. Raises BadInput for one that is not a JSON object."""
     if not path.is_file():
         return
     with path.open(encoding="utf-8") as file:
@@ -58,7 +60,9 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise BadInput(where, line[:40], "is no JSON; restore the line, or give another folder") from error
+                raise BadInput(
+                    where, line[:40], "is not valid JSON; restore the line, or give another folder"
+                ) from error
             if not isinstance(row, dict):
-                raise BadInput(where, line[:40], "is no JSON object; restore the line, or give another folder")
+                raise BadInput(where, line[:40], "is not a JSON object; restore the line, or give another folder")
             yield where, row

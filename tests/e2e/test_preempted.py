@@ -61,7 +61,7 @@ def stop(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
 
 def test_a_run_is_stopped_in_each_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    resume = f"go on with: hamr train resume={run}"
+    resume = f"continue with: hamr train resume={run}"
     with running(tmp_path, "] start ...", **SETTINGS) as process:
         code, err = stop(process, signal.SIGINT)
     assert (code, err) == (130, f"hamr: stopped by Ctrl-C; {resume}\n")

@@ -41,7 +41,7 @@ async def main() -> None:
         fleet = LivePoolScaler(
             hasty.model_copy(update={"pools": {"judge": grown}}), {}, RUN, NoRouter(), scorer_factory=Placed
         )
-        with pytest.raises(HamrError, match="6 of 9 running.*add resources to the cluster; the pools are as they were"):
+        with pytest.raises(HamrError, match="6 of 9 running.*add resources to the cluster; the pools are unchanged"):
             await fleet.resize({"judge": 9})
         assert pool_status(RUN)["judge"]["running"] == 6, "what no node can be had for is taken back"
     finally:

@@ -54,7 +54,7 @@ def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "package: 2 files" in done.stdout
-    assert "kept back, as they look like keys: .env" in done.stdout
+    assert "excluded, because they look like keys: .env" in done.stdout
     assert f"dashboard: {cluster}/#/jobs/hamr-score-" in done.stdout
     assert "0 records replayed, 0 differ" in done.stdout, "the job's own words"
     failed = hamr("submit", "score", f"input={tmp_path}/absent.jsonl", *where, "output=/tmp/o.jsonl", cwd=work)

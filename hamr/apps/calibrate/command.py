@@ -1,4 +1,4 @@
-"""`hamr calibrate`: fits the cascade (Eq. 5) and writes it as a choice of rewards that `hamr train` takes."""
+"""`hamr calibrate`: fits the cascade (Eq. 5) and writes it as a choice of the config group `rewards`."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from hamr.data.triples import Triples, read_triples
 from hamr.errors import BadInput, DataError
 
 HELP = """\
-hamr calibrate: finds the trust interval and the weights (Eq. 5) that rank replies most like a teacher does.
+hamr calibrate: finds the trust interval and the weights (Eq. 5) whose ranking of replies is closest to a teacher's.
 
 usage:
   hamr calibrate scores=FILE output=FOLDER [s_r=NAME] [s_j=NAME] [y=NAME] [hard=NAME]
-      FILE (.jsonl, .csv or .parquet) has one reply a row: the reranker's score s_r, the judge's s_j and the teacher's
-      y, all in [0, 1], and perhaps the judge's verdict as 1, 0.5 or 0 (hard); the options name other fields
+      FILE (.jsonl, .csv or .parquet) has one reply per row: the reranker's score s_r, the judge's s_j and the teacher's
+      y, all in [0, 1], and optionally the judge's verdict as 1, 0.5 or 0 (hard); the options set other field names
   hamr calibrate pairs=JSONL output=FOLDER [teachers=POOL,POOL] [overrides]
-      asks the pools of the configuration about labelled pairs {"content_A", "content_B", "label"}; y is the mean of
+      queries the pools of the configuration about labelled pairs {"content_A", "content_B", "label"}; y is the mean of
       the teachers' scores, or the label (1, 0.5, 0) where no teacher is named
   hamr calibrate samples=JSONL output=FOLDER [most=240] [teachers=POOL,POOL] [overrides]
-      the same about pairs of replies that are made from samples which no scorer was trained on
+      the same with pairs of replies built from samples on which no scorer was trained
 
 options:
-  max_escalated_frac=0.3             the judge may speak about at most so large a share of the replies
-  max_cost=4 judge_cost=10 reranker_cost=1    the mean cost of a reply, of a judge's and of a reranker's answer
-  folds=5 resamples=300 seed=0       cross-validation and bootstrap; 0 leaves one out
-  overwrite=true                     replace the files that the output holds already
+  max_escalated_frac=0.3             upper limit of the share of replies sent to the judge
+  max_cost=4 judge_cost=10 reranker_cost=1    limit of the mean cost per reply, costs per judge and reranker answer
+  folds=5 resamples=300 seed=0       cross-validation and bootstrap; 0 disables either
+  overwrite=true                     replace existing output files
 
 Writes FOLDER/rewards/calibrated.yaml, calibration.png, calibration.json and, for pairs, scores.jsonl. Train with
-`hamr train rewards=calibrated --config-dir FOLDER`. output=DIR/rewards/NAME.yaml writes rewards=NAME there, the other
-files beside it."""
+`hamr train rewards=calibrated --config-dir FOLDER`. output=DIR/rewards/NAME.yaml writes rewards=NAME there, and the
+other files next to it."""
 
 _FILES = ("s_r", "s_j", "y", "hard")
 _BOUNDS, _EFFORT = ("max_escalated_frac", "max_cost", "judge_cost", "reranker_cost"), ("folds", "resamples")
@@ -64,8 +64,11 @@ MOST_PAIRS = 240
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOutput:
-    """Where everything goes. `choice` is the option's name in the group `rewards`, `config_dir` the folder that has
-    the group, None where the file lies in no such folder."""
+    """Output paths.
+
+    `choice` is the option's name in the group `rewards`. `config_dir` is the folder that contains the group, or None
+    where the file is outside such a folder.
+    """
 
     choice: str
     config_dir: Path | None
@@ -101,14 +104,14 @@ class CalibrateOutput:
 
 
 def main(args: list[str]) -> int:
-    """Calibrates from a file of scores, or asks the pools first. Raises BadInput for what the user has to change."""
+    """Calibrate from a file of scores, or query the pools first. Raises BadInput for invalid input."""
     command = read_command(args)
     output, numbers = command.output, command.numbers
     triples, source, files = _triples(command)
     print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
     fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **numbers)
     profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade)
-    # Drawing needs matplotlib, which nothing before needs.
+    # Import matplotlib lazily: only the plot needs it.
     from hamr.apps.calibrate.figures import draw_calibration
 
     write_whole(
@@ -127,7 +130,7 @@ def main(args: list[str]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateCommand:
-    """What the command line asks for. `own`: the job's options; `numbers` are those of `calibrate`."""
+    """Parsed command line. `own`: the job's options; `numbers`: those of `calibrate`."""
 
     own: Mapping[str, str]
     overrides: tuple[str, ...]
@@ -140,11 +143,11 @@ class CalibrateCommand:
 
 
 def read_command(args: Sequence[str]) -> CalibrateCommand:
-    """Raises BadInput for what is unknown, missing or out of range."""
+    """Parse the command line. Raises BadInput for an unknown, missing or out-of-range option."""
     own, overrides = _options(args)
     output = _output(own)
     numbers = {name: _number(own[name], name, kind) for name, kind in _NUMBERS.items() if name in own}
-    # Checked before any pool is asked: a judge's answers are what is dear.
+    # Check before any pool is queried: a judge's answers are expensive.
     most_escalated(**{name: value for name, value in numbers.items() if name in _BOUNDS})
     check_effort(**{name: value for name, value in numbers.items() if name in _EFFORT})
     if "most" in own and _number(own["most"], "most", int) < FEWEST_ROWS:
@@ -153,12 +156,12 @@ def read_command(args: Sequence[str]) -> CalibrateCommand:
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
-    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    """Return the arguments of the configuration, without reading any file. Raises BadInput for an unknown word."""
     return _options(args)[1]
 
 
 def _triples(command: CalibrateCommand) -> tuple[Triples, str, dict[Path, bytes]]:
-    """(the triples, where they are from, files to keep of how they were had)."""
+    """Return (the triples, their source, files to keep about how they were obtained)."""
     own, output, teachers = command.own, command.output, command.teachers
     if "scores" in own:
         return read_triples(own["scores"], {f: own[f] for f in _FILES if f in own}), Path(own["scores"]).name, {}
@@ -177,7 +180,9 @@ def _triples(command: CalibrateCommand) -> tuple[Triples, str, dict[Path, bytes]
     if len(pairs) < FEWEST_ROWS:
         raise DataError("pairs", f"{len(pairs)} pairs", f"too few to calibrate on; give at least {FEWEST_ROWS}")
     if not teachers and len({pair.label for pair in pairs}) == 1:
-        raise DataError("pairs", pairs[0].label, "is the label of every pair; give others too, or name teachers")
+        raise DataError(
+            "pairs", pairs[0].label, "is the label of every pair; add pairs with other labels, or name teachers"
+        )
     triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
     return triples, source.name, {output.scores: lines.encode()}
@@ -187,7 +192,7 @@ def _triples(command: CalibrateCommand) -> tuple[Triples, str, dict[Path, bytes]
 
 
 def _options(args: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """(the job's own options, the rest, which goes to the configuration and has a meaning for `pairs` only)."""
+    """Return (the job's own options, the configuration arguments, which are used for `pairs` and `samples` only)."""
     own: dict[str, str] = {}
     rest = []
     for arg in args:
@@ -208,7 +213,7 @@ def _options(args: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         near = difflib.get_close_matches(foreign[0].partition("=")[0], _OPTIONS, n=1)
         hint = f"did you mean {near[0]}=...? " if near and near[0] not in own else ""
         raise BadInput(
-            "hamr calibrate", foreign[0], f"no option beside {source}=...; {hint}see `hamr calibrate --help`"
+            "hamr calibrate", foreign[0], f"not an option with {source}=...; {hint}see `hamr calibrate --help`"
         )
     return own, rest
 
@@ -221,7 +226,7 @@ def _number(text: str, name: str, kind: type) -> Any:
 
 
 def _output(own: Mapping[str, str]) -> CalibrateOutput:
-    """Where to write; nothing of it may be there yet unless it may be replaced."""
+    """Return the output paths. Raises BadInput if a file exists, unless `overwrite=true`."""
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<folder> or output=<DIR/rewards/NAME.yaml>")
     if own.get("overwrite", "false") not in ("true", "false"):
@@ -234,7 +239,7 @@ def _output(own: Mapping[str, str]) -> CalibrateOutput:
     written = [output.rewards, output.plot, output.figures, *([] if "scores" in own else [output.scores])]
     held = [file for file in written if file.exists()]
     if held and own.get("overwrite") != "true":
-        raise DataError("output", str(held[0]), "is there already; give another output or overwrite=true")
+        raise DataError("output", str(held[0]), "already exists; give another output or overwrite=true")
     return output
 
 
@@ -242,10 +247,10 @@ def _output(own: Mapping[str, str]) -> CalibrateOutput:
 
 
 def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
-    """The choice of rewards, its origin above it."""
+    """Return the rewards choice as YAML, with its origin as a comment."""
     rho = f"{fit.spearman:.4f}"
     if fit.interval is not None:
-        rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: bootstrap, 95 %, the cascade held fixed)"
+        rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: 95 % bootstrap interval, with a fixed cascade)"
     others = ", ".join(f"{r.name} {_format_rho(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
     header = [
         f"The cascade of the hybrid reward (Eq. 5), fitted by `hamr calibrate` to {fit.n} rows of {source}.",
@@ -259,7 +264,7 @@ def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
 
 
 def figures(fit: Calibration) -> dict[str, Any]:
-    """Everything that was found, as JSON."""
+    """Return all results as JSON."""
     return {
         "n": fit.n,
         "cascade": asdict(fit.cascade),
@@ -300,9 +305,9 @@ def _format_rho(rho: float | None) -> str:
 
 
 def write_whole(files: Mapping[Path, bytes]) -> None:
-    """All of the files or none: each aside first, then renamed; what was new is taken back if a rename fails.
+    """Write all of the files or none: write temporary files, then rename; undo if a rename fails.
 
-    Raises DataError where something cannot be written.
+    Raises DataError where a file cannot be written.
     """
     aside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
     placed: list[Path] = []

@@ -1,4 +1,4 @@
-"""What a calibration found, as one picture: rho against judge calls, and rho over both ends of the interval."""
+"""Calibration plot: rho against judge calls, and rho over both ends of the interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKERS = ("s", "^", "v", "D", "o")
 
 
 def draw_calibration(fit: Calibration, tau_a: Profile, tau_b: Profile) -> bytes:
-    """A PNG. `tau_a` and `tau_b`: (tau, rho) with one end of the interval moved, the rest as fitted."""
+    """Return a PNG. `tau_a` and `tau_b`: (tau, rho) with one end of the interval varied and the rest as fitted."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Triples for calibration from the pools themselves: labelled pairs in, three scores per pair out."""
+"""Calibration triples from the pools: labelled pairs in, three scores per pair out."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RUN = "calibrate"
 
 
 def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str], tell: Tell, kept: Path) -> Triples:
-    """Starts the pools that are needed, asks them about every pair, and takes them down again.
+    """Start the required pools, query them about every pair, and stop them.
 
-    `kept` is a file that scores are appended to as they come: a call that was killed has them back, if it is about the
-    same pairs and pools. With all of them there no pool starts.
+    `kept` is a file to which scores are appended as they arrive. An interrupted call reuses them if it has the same
+    pairs and pools. If all scores exist, no pool starts.
 
-    Raises BadInput for a pool that the configuration does not have, HamrError when every pair lost a score.
+    Raises BadInput for a pool that the configuration does not have, HamrError when every pair has a missing score.
     """
     pools = wanted_pools(config, teachers)
     by = [pool.model_dump(mode="json") for pool in pools.values()]
@@ -47,7 +47,7 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     found = WorkProgress.of(kept, items)
     try:
         if len(found.done) < len(items):
-            tell(f"{len(found.done)} of {len(items)} pairs have their scores already")
+            tell(f"{len(found.done)} of {len(items)} pairs already have their scores")
             _ask(config, pools, items, found, teachers, tell, pools_of(RUN, kept))
     finally:
         found.close()
@@ -63,7 +63,7 @@ def _ask(
     tell: Tell,
     run: str,
 ) -> None:
-    # Ray and the engines load only here: calibrating from a file needs neither.
+    # Import Ray and the engines lazily: calibrating from a file needs neither.
     from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room
     from hamr.apps.shared.reply_clusters import scorer_splits
@@ -95,7 +95,7 @@ def _ask(
 
 
 def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfig]:
-    """The sections of the reranker, the judge and the teachers."""
+    """Return the sections of the reranker, the judge and the teachers."""
     named = config.rewards.consistency
     wanted = {"rewards.consistency.reranker": named.reranker, "rewards.consistency.judge": named.judge}
     wanted |= {f"teachers[{i}]": name for i, name in enumerate(teachers)}
@@ -103,7 +103,7 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
         if name not in config.pools:
             raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
         if key.startswith("teachers") and name in (named.reranker, named.judge):
-            raise BadInput(key, name, "is calibrated itself and cannot be its own teacher; name another pool")
+            raise BadInput(key, name, "is being calibrated and cannot be its own teacher; name another pool")
     return {name: config.pools[name] for name in wanted.values()}
 
 
@@ -116,10 +116,12 @@ async def score_pairs(
     tell: Tell,
     found: WorkProgress,
 ) -> None:
-    """Every pair that has no scores yet to every pool. A pair that any of them failed on is left out and counted: the
-    mean over the remaining teachers would be another measure, and a failure is no score.
+    """Query every pool about every pair that has no scores yet.
 
-    Raises HamrError when no pair is left.
+    A pair on which any pool failed is left out and counted: the mean over the remaining teachers would be another
+    measure, and a failure is not a score.
+
+    Raises HamrError when no pair has all its scores.
     """
     left = [item for item in items if item.id not in found.done]
     tell(f"asking {', '.join(asks)} about {len(left)} pairs")
@@ -157,14 +159,14 @@ async def score_pairs(
 
 
 def triples_of(found: WorkProgress) -> Triples:
-    """The scores in the order of the pairs."""
+    """Return the scores in the order of the pairs."""
     rows = [made.kept["row"] for _, made in sorted(found.done.items(), key=lambda entry: int(entry[0])) if made.kept]
     s_r, s_j, y, hard = (list(column) for column in zip(*rows, strict=True))
     return Triples(s_r=s_r, s_j=s_j, y=y, hard=None if None in hard else hard)
 
 
 def label_value(pair: ReplyPair) -> float:
-    """The pair's own label as a score: 1, 0.5 or 0."""
+    """Return the pair's own label as a score: 1, 0.5 or 0."""
     label = canonical_label(pair.label)
     assert label is not None, "the pairs' labels are among the verdicts"
     return LABEL_VALUES[label]

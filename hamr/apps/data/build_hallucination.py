@@ -1,4 +1,4 @@
-"""`hamr data hallucination`: simple, hard and confirmed responses for a hallucination judge, people in the loop."""
+"""`hamr data hallucination`: simple, hard and confirmed responses for a hallucination judge, with human review."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ LABELS = "labelled.jsonl"
 
 
 def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Writes the sets that have rows; `labels` is the review file with people's labels in it. They are kept in
-    labelled.jsonl, so that a later review file needs the new ones alone; those of responses that the input does not
-    have (any more) too."""
+    """Write the non-empty sets. `labels` is the review file with people's labels.
+
+    Labels are stored in labelled.jsonl, including those of responses that the input does not have (any more), so a
+    later review file only needs the new ones.
+    """
     require_files(
         own, {"input": "samples with response or responses", "output": "folder", "judge": "pool", "second": "pool"}
     )
@@ -35,12 +37,12 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
     labels, given = {}, []
     if own.get("labels"):
         if Path(own["labels"]).expanduser().resolve() == (folder / "review.jsonl").resolve():
-            raise BadInput("labels", own["labels"], "would be replaced, and the labels lost; give a copy of it")
+            raise BadInput("labels", own["labels"], "would be overwritten and its labels lost; give a copy of it")
         given = [(f"{own['labels']}:{line}", row) for line, row in read_rows(own["labels"])]
         labels = read_labels(given)
     config = load_config(list(overrides))
     if own["judge"] == own["second"]:
-        raise BadInput("second", own["second"], "is the judge itself, which would confirm itself; name another pool")
+        raise BadInput("second", own["second"], "is the judge itself; name another pool")
     judge, second = (writing_pool(config, key, own[key]) for key in ("judge", "second"))
     team = Team(teachers=(), judge=judge, second=second)
     items = hallucination_items(groups, language, team.by(config))
@@ -79,8 +81,10 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
 def read_known_labels(
     path: Path, items: Sequence[WorkItem]
 ) -> tuple[dict[str, tuple[str, str]], list[Mapping[str, str]]]:
-    """(what people said of these very responses in earlier calls, the rows of other responses). A response is the same
-    one on whatever line its sample stands now."""
+    """Return (earlier labels of these very responses, the rows of other responses).
+
+    A response is identified independently of its sample's line number.
+    """
     places: dict[tuple[str, str], list[str]] = {}
     for item in items:
         places.setdefault((item.content.sample.id, item.content.response), []).append(item.id)

@@ -1,4 +1,4 @@
-"""`hamr data multigt`: samples with more references, and the paper's Table 3 of where they came from."""
+"""`hamr data multigt`: samples with more references, and the paper's Table 3 of their sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hamr.apps.data.build_sampled import ledger_path
-from hamr.apps.data.recipe_job import OPTIONS, Team, beside, make_items, show, team_of
+from hamr.apps.data.recipe_job import OPTIONS, Team, make_items, show, sibling_path, team_of
 from hamr.apps.data.recipes.multigt import (
     Expanding,
     MultiGt,
@@ -34,7 +34,7 @@ MULTIGT_OPTIONS = (*OPTIONS, "utility", "ledger", "online", "candidates", "tempe
 
 
 def build_multigt(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Every sample with its own references and the added ones; `<output>.table3.jsonl` holds the table's row."""
+    """Write every sample with its own and the added references; `<output>.table3.jsonl` has the row of the table."""
     require_files(own, {"input": "samples", "output": "jsonl"})
     output = output_file(own)
     recipe = recipe_of(own)
@@ -50,7 +50,7 @@ def build_multigt(own: Mapping[str, str], overrides: Sequence[str]) -> int:
     after = [with_references(sample, done[sample.id]) for sample in samples]
     row = table_3(Path(own["input"]).stem, samples, after)
     write_samples(output, after)
-    write_rows(beside(output, "table3"), [row])
+    write_rows(sibling_path(output, "table3"), [row])
     show("samples", done)
     table = Table(*row, title="references by source")
     table.add_row(*map(str, row.values()))
@@ -60,13 +60,13 @@ def build_multigt(own: Mapping[str, str], overrides: Sequence[str]) -> int:
 
 
 def recipe_of(own: Mapping[str, str]) -> MultiGtRecipe:
-    """The recipe from the command line's options. Raises BadInput."""
+    """Parse the recipe from the command line's options. Raises BadInput."""
     default = MultiGtRecipe()
     made = MultiGtRecipe(
         candidates=number(own, "candidates", int, default.candidates),
         temperature=number(own, "temperature", float, default.temperature),
         max_new_tokens=number(own, "max_new_tokens", int, 0) or None,
-        # Without a summary the utility judge has nothing to go by, and is not asked.
+        # The utility judge needs a summary; without one it is not queried.
         summary="" if own.get("utility") == "none" else own.get("summary", default.summary),
         language=cast(Language, one_of(own, "language", ("en", "zh"), default.language)),
         seed=number(own, "seed", int, default.seed),
@@ -81,9 +81,11 @@ def recipe_of(own: Mapping[str, str]) -> MultiGtRecipe:
 
 
 def multigt_team(config: Config, own: Mapping[str, str], recipe: MultiGtRecipe) -> Team:
-    """The light models, the consistency judge (a pool with role judge, which gives labels) and the utility judge, which
-    writes; the same pool unless another is named. `utility=none`:
-    consistency alone decides. Raises BadInput."""
+    """Return the light models, the consistency judge and the utility judge.
+
+    The consistency judge is a pool with role judge, which gives labels. The utility judge generates text. Both are the
+    same pool unless another is named. `utility=none`: consistency alone decides. Raises BadInput.
+    """
     judge = own.get("judge", "judge")
     if judge not in config.pools:
         raise BadInput("judge", judge, f"no such pool; there are: {', '.join(sorted(config.pools))}")
@@ -91,7 +93,7 @@ def multigt_team(config: Config, own: Mapping[str, str], recipe: MultiGtRecipe) 
         raise BadInput("judge", judge, f"has role={config.pools[judge].role}; consistency needs a pool with role=judge")
     named = own.get("utility", judge)
     utility = "" if named == "none" else writing_pool(config, "utility", named)
-    if not recipe.candidates:  # only an RL run's responses: nobody has to write
+    if not recipe.candidates:  # only an RL run's responses: no pool has to generate text
         return Team(teachers=(), judge=judge, second=utility)
     return Team(teachers=team_of(config, own).teachers, judge=judge, second=utility)
 
@@ -109,8 +111,11 @@ def _online(own: Mapping[str, str], samples: Sequence[ServiceSample]) -> dict[st
 
 
 def likely_replies(path: Path, wanted: set[str], most: int) -> dict[str, tuple[str, ...]]:
-    """Per prompt the `most` replies of a run with the highest log p(response) / tokens, each wording once, likeliest
-    first. Raises DataError for a ledger without replies to the `wanted` prompts, or without log-probabilities."""
+    """Return, per prompt, the `most` replies of a run with the highest log p(response) / tokens.
+
+    Each wording occurs once; the likeliest comes first. Raises DataError for a ledger without replies to the `wanted`
+    prompts, or without log-probabilities.
+    """
     best: dict[str, dict[str, tuple[float, str]]] = {}
     seen = 0
     with Ledger(path, readonly=True) as ledger:
@@ -126,7 +131,7 @@ def likely_replies(path: Path, wanted: set[str], most: int) -> dict[str, tuple[s
     if not seen:
         raise DataError("ledger", str(path), "has no replies to these samples; give the ledger of a run on them")
     if not best:
-        remedy = "keeps no log-probabilities (an older run); likely responses cannot be told, leave the ledger out"
+        remedy = "has no log-probabilities (an older run), so likely responses are unknown; omit the ledger"
         raise DataError("ledger", str(path), remedy)
     return {
         prompt: tuple(text for _, text in sorted(replies.values(), reverse=True)[:most])

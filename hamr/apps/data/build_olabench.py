@@ -1,4 +1,4 @@
-"""`hamr data olabench`: items of three kinds, and responses with a known fault that judges can be graded with."""
+"""`hamr data olabench`: items of three kinds, and responses with known faults for grading judges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES: Mapping[Subset, int] = {"core": 90, "risk": 30, "hallucination": 30}
 
 
 def build_olabench(args: Sequence[str]) -> int:
-    """Raises BadInput for anything that the user has to change."""
+    """Build the items and the planted responses. Raises BadInput for invalid input."""
     if any(arg.startswith("labels=") for arg in args):
         return _convert(options(args, LABEL_OPTIONS)[0])
     own, _ = options(args, OPTIONS)
@@ -42,7 +42,7 @@ def build_olabench(args: Sequence[str]) -> int:
     sizes = {subset: _size(own, subset, SIZES[subset]) for subset in SUBSETS}
     planted = _size(own, "planted", sum(sizes.values()))
     if not sum(sizes.values()):
-        raise BadInput("core", 0, "asks for no item at all; ask for one of some subset")
+        raise BadInput("core", 0, "asks for no items; ask for at least one in some subset")
     if own.get("scenario"):
         named = scenario_names() if own["scenario"] == "all" else own["scenario"].split(",")
         scenarios = [load_scenario(name) for name in named]
@@ -60,7 +60,7 @@ def build_olabench(args: Sequence[str]) -> int:
 
 
 def _convert(own: Mapping[str, str]) -> int:
-    """A public corpus with labels as the labelled responses that an evaluation takes."""
+    """Convert a labelled public corpus into the labelled responses that an evaluation takes."""
     if own["labels"] not in PUBLIC:
         raise BadInput("labels", own["labels"], f"no such corpus; there are: {', '.join(PUBLIC)}")
     require_files(own, {"input": "the corpus's JSONL", **({"policies": "its JSON"} if own["labels"] == "tau" else {})})
@@ -80,13 +80,13 @@ def _size(own: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file of samples; of a folder its test split, or else its training split."""
+    """Return a file of samples; for a folder its test split, or else its training split."""
     if not path.is_dir():
         return [path]
     for name in ("test.jsonl", "train.jsonl"):
         if (path / name).is_file():
             return [path / name]
-    raise BadInput("samples", str(path), "holds neither test.jsonl nor train.jsonl; give a file of samples")
+    raise BadInput("samples", str(path), "contains neither test.jsonl nor train.jsonl; give a file of samples")
 
 
 def _items(drafts: Sequence[ItemDraft]) -> Table:

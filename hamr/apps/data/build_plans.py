@@ -23,7 +23,7 @@ _SPLITS = ("train", "validation", "test", "all")
 
 
 def build_patm(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Windows of one split's tickets, rewritten; `kind: patm` items of what was kept."""
+    """Rewrite windows of one split's tickets; write the kept ones as `kind: patm` items."""
     output, recipe_options = _begin(own, "trajectories.jsonl")
     split = one_of(own, "split", _SPLITS, "train")
     trajectories = read_trajectories(_path(own))
@@ -49,7 +49,8 @@ def build_patm(own: Mapping[str, str], overrides: Sequence[str]) -> int:
 
 
 def build_dra(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Rationales for the samples or SFT items of a file; `decision_dra` and `patm_dra` items of what was kept."""
+    """Generate rationales for the samples or SFT items of a file; write the kept `decision_dra` and `patm_dra`
+    items."""
     output, recipe_options = _begin(own, "samples, or decision and patm items")
     found = read_decided(_path(own))
     config = load_config(list(overrides))
@@ -65,7 +66,7 @@ def build_dra(own: Mapping[str, str], overrides: Sequence[str]) -> int:
 
 
 def read_decided(path: Path) -> list[Decided]:
-    """A file of samples, or one of SFT items; the first line says which. Raises DataError."""
+    """Read a file of samples or of SFT items; the first line decides which. Raises DataError."""
     rows = [(f"{path}:{number}", row) for number, row in read_rows(path)]
     if isinstance(rows[0][1], dict) and "kind" in rows[0][1]:
         return [decided_item(item_from_json(row, where=where), where) for where, row in rows]

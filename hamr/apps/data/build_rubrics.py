@@ -1,4 +1,4 @@
-"""`hamr data rubrics`: a rubric for every sample, by teacher pools and a judge pool; taken up where it stopped."""
+"""`hamr data rubrics`: a rubric for every sample, by teacher pools and a judge pool; resumable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = (*(name for name in COMMON if name != "max_new_tokens"), "candidates",
 
 
 def recipe_of(own: Mapping[str, str]) -> RubricRecipe:
-    """The recipe from the command line's options. Raises BadInput."""
+    """Parse the recipe from the command line's options. Raises BadInput."""
     made: dict[str, Any] = {}
     for name, kind in (("candidates", int), ("worse", int), ("min_separation", float), ("seed", int)):
         if name not in own:
@@ -37,7 +37,7 @@ def recipe_of(own: Mapping[str, str]) -> RubricRecipe:
 
 
 def build(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Every sample with its rubric, or as it came where none was kept, and why not."""
+    """Write every sample with its rubric, or unchanged where none was kept, and record the reasons."""
     require_files(own, {"input": "jsonl", "output": "jsonl"})
     output = output_file(own)
     recipe = recipe_of(own)

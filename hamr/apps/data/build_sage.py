@@ -21,7 +21,7 @@ TEACHING = ("judge", "at_once", "max_new_tokens", "temperature")
 
 
 def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConfig, folder: Path) -> Splits:
-    """Return the splits, with what they cover on the screen; the customers in a teacher's words, if one is named.
+    """Return the splits and print their coverage. If a teacher is named, it rewords the customers.
 
     Raises BadInput.
     """
@@ -29,13 +29,13 @@ def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConf
     if form not in get_args(Form):
         raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
     if form != "actions" and config.noise:
-        raise BadInput("data.sage.noise", config.noise, "goes with form=actions; leave one out")
+        raise BadInput("data.sage.noise", config.noise, "requires form=actions; remove one")
     if form != "actions" and not config.procedure:
-        raise BadInput("data.sage.procedure", config.procedure, "form=sage answers by the procedure; leave one out")
+        raise BadInput("data.sage.procedure", config.procedure, "form=sage answers by the procedure; remove one")
     rewording = None
     for name in TEACHING:
         if name in own and not (own.get("teacher") or own.get("teachers")):
-            raise BadInput(name, own[name], "goes with a teacher; give teacher=<pool> too")
+            raise BadInput(name, own[name], "requires a teacher; give teacher=<pool>")
     if own.get("teacher") or own.get("teachers"):
         from hamr.apps.data.reword_sage import Rewording
 
@@ -48,13 +48,13 @@ def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConf
     Console().print(_coverage(scenarios, splits))
     print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
     if rewording is not None:
-        return rewording.made(splits, {each.name: each for each in scenarios}, folder)
+        return rewording.apply(splits, {each.name: each for each in scenarios}, folder)
     return splits
 
 
 def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:
-    """How many of a scenario's paths end a dialogue of each split."""
-    table = Table("scenario", "paths", *SPLITS, title="paths whose last action is asked for")
+    """Return the number of a scenario's paths that end a dialogue of each split."""
+    table = Table("scenario", "paths", *SPLITS, title="paths with their last action as target")
     for scenario in scenarios:
         found = {
             split: {

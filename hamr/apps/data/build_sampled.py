@@ -21,7 +21,7 @@ OPTIONS = ("input", "ledger", "output", "overwrite", "best", "min_total", "since
 
 
 def build_sampled(own: Mapping[str, str]) -> int:
-    """No pools are asked: the run's rewards are in its ledger."""
+    """Select the items from the rewards in the run's ledger; no pool is queried."""
     require_files(
         own, {"input": "samples", "ledger": "run folder or ledger.sqlite", "output": "jsonl", "min_total": "number"}
     )
@@ -49,7 +49,7 @@ def build_sampled(own: Mapping[str, str]) -> int:
 
 
 def read_options(own: Mapping[str, str]) -> tuple[int, int, float, Rendering]:
-    """(best, since, min_total, render) from the command line's options. Raises BadInput."""
+    """Parse (best, since, min_total, render) from the command line's options. Raises BadInput."""
     best, since = number(own, "best", int, 1), number(own, "since", int, 0)
     if best < 1:
         raise BadInput("best", best, "must be 1 or more")
@@ -58,7 +58,7 @@ def read_options(own: Mapping[str, str]) -> tuple[int, int, float, Rendering]:
 
 
 def ledger_path(given: str) -> Path:
-    """A run folder's ledger, or the file itself. Raises DataError."""
+    """Return a run folder's ledger, or the file itself. Raises DataError."""
     path = Path(given).expanduser()
     path = path / "ledger.sqlite" if path.is_dir() else path
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""`hamr data thought`: chains of thought extracted from experts, and carried over to other cases, as SFT items."""
+"""`hamr data thought`: thoughts extracted from experts and migrated to other cases, as SFT items."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MIGRATION = ("zero_think", "candidates", "temperature", "min_quality", "refine"
 THOUGHT_OPTIONS = (*OPTIONS, "step", "render", "min_cot", *_MIGRATION)
 _STEPS = ("extract", "migrate")
 _MODES = {"extract": "pre", "migrate": "hybrid"}
-"""How a step's items are rendered unless it is said: the second paper's Table 7."""
+"""Default rendering of each step's items: the second paper's Table 7."""
 
 
 def build_thought(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """`decision_dra` items, `decision_post` items or both of what was kept of one step."""
+    """Run one step and write its kept items: `decision_dra`, `decision_post` or both."""
     require_files(own, {"step": "extract or migrate", "input": "samples", "output": "jsonl"})
     output = output_file(own)
     step = one_of(own, "step", _STEPS, "")
@@ -53,7 +53,7 @@ def build_thought(own: Mapping[str, str], overrides: Sequence[str]) -> int:
 
 
 def recipe_of(own: Mapping[str, str], step: str) -> ThoughtRecipe:
-    """The recipe from the command line's options. Raises BadInput."""
+    """Parse the recipe from the command line's options. Raises BadInput."""
     tokens = number(own, "max_new_tokens", int, 0)
     if tokens < 0 or ("max_new_tokens" in own and not tokens):
         raise BadInput("max_new_tokens", tokens, "must be 1 or more")
@@ -65,7 +65,7 @@ def recipe_of(own: Mapping[str, str], step: str) -> ThoughtRecipe:
     if step == "extract":
         foreign = next((name for name in _MIGRATION if name in own), None)
         if foreign is not None:
-            raise BadInput(foreign, own[foreign], "goes with step=migrate; leave it out")
+            raise BadInput(foreign, own[foreign], "requires step=migrate; remove it")
         return ThoughtRecipe(**common)
     default = MigrationRecipe()
     made = MigrationRecipe(
@@ -84,7 +84,7 @@ def recipe_of(own: Mapping[str, str], step: str) -> ThoughtRecipe:
     if not 0.0 <= made.temperature <= 2.0:
         raise BadInput("temperature", made.temperature, "must be between 0 and 2")
     if made.candidates > 1 and not made.temperature:
-        raise BadInput("temperature", made.temperature, "makes all candidates alike; raise it or give candidates=1")
+        raise BadInput("temperature", made.temperature, "makes all candidates equal; raise it or give candidates=1")
     return made
 
 
@@ -96,7 +96,7 @@ def _grade(own: Mapping[str, str], name: str) -> int:
 
 
 def thought_team(config: Config, own: Mapping[str, str]) -> Team:
-    """The teachers and the judge, and the pool with the Zero-Think model if there is one. Raises BadInput."""
+    """Return the teachers, the judge, and the Zero-Think pool if there is one. Raises BadInput."""
     team = team_of(config, own)
     if "zero_think" not in own:
         return team

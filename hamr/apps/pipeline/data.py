@@ -1,4 +1,4 @@
-"""What the stages of a pipeline left behind, read from their folders as they stand."""
+"""Results of a pipeline's stages, read from their folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"(?<!\w)@(\w+\.\w+)")
 
 @dataclass(frozen=True, kw_only=True)
 class LearningPoint:
-    """A policy on held-out samples: as it entered a stage (`base`), behind its warm-up (`sft`), as it left (`rl`)."""
+    """A policy on held-out samples: at the start of a stage (`base`), after its warm-up (`sft`), at its end (`rl`)."""
 
     stage: str
     when: str
@@ -27,7 +27,7 @@ class LearningPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SftLoss:
-    """Loss of one set's held-out items before and after a stage, in nats per token."""
+    """Loss on one set's held-out items before and after a stage, in nats per token."""
 
     stage: str
     name: str
@@ -38,7 +38,7 @@ class SftLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class DataCounts:
-    """What became of a recipe's items, and the rows that it wrote."""
+    """Outcomes of a recipe's items, and the number of rows that it wrote."""
 
     stage: str
     rows: int
@@ -59,7 +59,7 @@ class StageFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineData:
-    """`independent`: the stages are the runs of a multirun."""
+    """Results of all stages. `independent`: the stages are the runs of a multirun."""
 
     name: str
     folder: Path
@@ -123,7 +123,7 @@ def _calibration_text(fit: Mapping[str, Any]) -> str:
 
 
 def _outputs(folder: Path) -> list[Path]:
-    """A stage's own files, without what recipes keep beside them."""
+    """Return a stage's own files, without the auxiliary files of recipes."""
     return sorted(file for file in folder.glob("*.jsonl") if file.name.count(".") == 1)
 
 
@@ -152,7 +152,8 @@ def _losses(stage: StageFacts) -> Iterator[SftLoss]:
 
 
 def _counts(stage: StageFacts) -> Iterator[DataCounts]:
-    """From the records beside a recipe's output, or from the counts of one that asks nobody."""
+    """Read the counts from the records next to a recipe's output, or from the counts of a recipe that queries no
+    pool."""
     for output in _outputs(stage.folder) if stage.job.startswith("data ") else ():
         counted: Counter[str] = Counter()
         for row in read_jsonl(output.with_name(f"{output.name}.counts.jsonl")):

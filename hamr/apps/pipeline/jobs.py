@@ -1,6 +1,5 @@
-"""What a pipeline has to know of the jobs that its stages run: where each writes, what it leaves for later stages, how
-it goes on where it stopped, and how its arguments are checked before anything is started.
-"""
+"""Properties of the jobs that pipeline stages run: output paths, results for later stages, how to resume, and how to
+check arguments before anything starts."""
 
 from __future__ import annotations
 
@@ -19,19 +18,21 @@ from hamr.errors import BadInput
 from hamr.rewards.judged import check_prompts
 
 FILE = "output.jsonl"
-"""What a recipe writes into its stage's folder."""
+"""Output file of a recipe in its stage's folder."""
 
 _PLAIN = re.compile(r"[\w./~+<>-]+")
 
 Check = Callable[[list[str]], Config | None]
-"""Raises BadInput for arguments that the job would refuse; the configuration that they compose, if they do."""
+"""Raises BadInput for arguments that the job would refuse; returns the composed configuration, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobKind:
-    """`target` is the option that says where to write, `own` the options that the pipeline sets itself. `outputs`:
-    name -> path in the stage's folder; one that is a policy is the newest checkpoint's. `run`: its folder is a run
-    folder."""
+    """Properties of one kind of job.
+
+    `target` is the option for the output path, `own` the options that the pipeline sets itself. `outputs`: name -> path
+    in the stage's folder; a policy output is the newest checkpoint's. `run`: the stage's folder is a run folder.
+    """
 
     target: str
     writes: str = "."
@@ -39,7 +40,7 @@ class JobKind:
     check: Check
     run: bool = False
     composes: bool = True
-    """Whether it takes overrides of the configuration."""
+    """True if the job takes overrides of the configuration."""
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -51,16 +52,16 @@ class JobKind:
 
 
 def in_override(path: str) -> str:
-    """A path as a value of an override: in quotes where it has more than plain characters."""
+    """Return a path as the value of an override, quoted if it has special characters."""
     return path if _PLAIN.fullmatch(path) else quote(path)
 
 
 POLICY = "checkpoints"
-"""Where a run keeps its policies; which is the newest is known when the run has ended."""
+"""Folder of a run's policies; the newest one is known when the run has ended."""
 
 
 def policy_of(folder: Path) -> Path | None:
-    """The policy of a run's newest checkpoint."""
+    """Return the policy of a run's newest checkpoint."""
     found = {
         int(m[1]): p
         for p in (folder / POLICY).glob("step_*/policy")
@@ -80,7 +81,7 @@ def _sft(args: list[str]) -> Config:
     config = load_config(args)
     check_sinks(config.logging)
     if not config.sft.sets:
-        raise BadInput("sft.sets", [], "is empty; name what to train on: sft.sets=[{path: items.jsonl}]")
+        raise BadInput("sft.sets", [], "is empty; name the sets to train on: sft.sets=[{path: items.jsonl}]")
     return config
 
 
@@ -219,7 +220,7 @@ JOBS: Mapping[Job, JobKind] = {
 
 
 def stand_in(job: Job, folder: Path) -> None:
-    """What the job will leave, empty: later stages' arguments can then be checked as they will be read."""
+    """Create empty placeholders for the job's outputs, so that the arguments of later stages can be checked."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in JOBS[job].outputs.items():
         if name == "policy":
@@ -232,5 +233,5 @@ def stand_in(job: Job, folder: Path) -> None:
 
 
 def takes_override(key: str) -> bool:
-    """Whether an argument is for the configuration, rather than an option of a job's own."""
+    """Return whether an argument is a configuration override rather than one of a job's own options."""
     return key.lstrip("+~").split(".")[0] in Config.model_fields or key.startswith(CONFIG_DIR_FLAG)

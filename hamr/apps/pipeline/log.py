@@ -1,4 +1,4 @@
-"""What became of the stages of a pipeline: one row when a stage begins, one when it ends."""
+"""Event log of a pipeline: one row when a stage starts, one when it ends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ State = Literal["finished", "failed", "stopped", "begun", "waiting"]
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Whether a folder is a pipeline's."""
+    """Return whether a folder belongs to a pipeline."""
     return (folder / PLAN).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
-    """How a stage stands. `seconds`: of all processes that came to an end, one that was killed left none."""
+    """State of a stage. `seconds`: total of all processes that ended normally; a killed process is not counted."""
 
     state: State = "waiting"
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Attempts:
 
 
 class PipelineLog:
-    """Appends rows, and reads them back. A last row that was cut off when its process was killed does not count."""
+    """Appends rows and reads them back. An incomplete last row (its process was killed) is ignored."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / EVENTS

@@ -1,4 +1,4 @@
-"""A pipeline's stages as commands, checked whole before the first one starts."""
+"""A pipeline's stages as commands, all checked before the first one starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PathOf = Callable[[str, str], Path]
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStage:
-    """One command, its references not yet replaced."""
+    """One command whose references are not resolved yet."""
 
     number: int
     name: str
@@ -46,35 +46,38 @@ class PipelineStage:
 
     @property
     def takes(self) -> list[tuple[str, str]]:
-        """(stage, output) of what it takes, each once."""
+        """Return (stage, output) of its inputs, each once."""
         return list(dict.fromkeys((name, output) for _, name, output in references(self.args)))
 
     def command(self, path_of: PathOf) -> list[str]:
-        """What stands behind `hamr`, with the paths that `path_of` knows."""
+        """Return the arguments after `hamr`, with references resolved by `path_of`."""
         return [*self.job.split(), *self.own_args(path_of, self.folder)]
 
     def own_args(self, path_of: PathOf, folder: Path) -> list[str]:
-        """What stands behind the job: a bad one has the same place here as in `args`."""
+        """Return the arguments after the job. Their order equals that of `args`, so that errors can be located."""
         return [*(_fill_reference(arg, path_of) for arg in self.args), JOBS[self.job].target_arg(folder)]
 
 
 def _fill_reference(arg: str, path_of: PathOf) -> str:
-    """An override's value is read by a grammar; a path with anything but plain characters goes into quotes there."""
+    """Resolve a reference. Values of overrides follow a grammar, so paths with special characters are quoted."""
     key, _, value = arg.partition("=")
     whole = bool(re.fullmatch(r"@\w+\.\w+", value))
 
-    def shown(stage: str, output: str) -> str:
+    def format_path(stage: str, output: str) -> str:
         path = str(path_of(stage, output))
         read_by_hydra = not whole or (takes_override(key) and not key.startswith("-"))
         return in_override(path) if read_by_hydra else path
 
-    return substitute_paths(arg, shown)
+    return substitute_paths(arg, format_path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelinePlan:
-    """A pipeline with its place. `configs`: what its stages compose, as far as they do; empty for a resumed one.
-    `independent`: no stage needs another, so that one that fails does not end the others."""
+    """A pipeline with its folder.
+
+    `configs`: the configurations that its stages compose; empty for a resumed pipeline. `independent`: no stage needs
+    another, so a failed stage does not stop the others.
+    """
 
     name: str
     folder: Path
@@ -85,7 +88,8 @@ class PipelinePlan:
     independent: bool = False
 
     def paths(self, *, planned: bool = False) -> PathOf:
-        """Where each output lies. Which policy is a run's newest is known when it has ended; a plan says `<last>`."""
+        """Return the function that locates outputs. A run's newest policy is known after the run; a plan shows
+        `<last>`."""
         by_name = {stage.name: stage for stage in self.stages}
 
         def path_of(name: str, output: str) -> Path:
@@ -102,7 +106,7 @@ class PipelinePlan:
         return path_of
 
     def check_places(self) -> None:
-        """Refuses what this machine cannot hold. Raises BadInput."""
+        """Check that this machine has room for the pipeline. Raises BadInput."""
         for name, config in self.configs.items():
             job = next(stage.job for stage in self.stages if stage.name == name)
             if config.cluster.address is None and job == "train":
@@ -112,9 +116,9 @@ class PipelinePlan:
                     raise Contradiction(f"stages.{name}", None, str(error)) from None
 
     def create(self) -> None:
-        """The folder, and the plan in it. Raises RunFolderError if it holds something."""
+        """Create the folder and write the plan. Raises RunFolderError if the folder is not empty."""
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-            remedy = f"exists and is not empty; give another folder, or go on with resume={self.folder}"
+            remedy = f"exists and is not empty; give another folder, or continue with resume={self.folder}"
             raise RunFolderError("experiment.run_dir", str(self.folder), remedy)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,11 +132,13 @@ class PipelinePlan:
             }
             write_atomic(self.folder / PLAN, json.dumps(kept, indent=1) + "\n")
         except OSError as error:
-            raise RunFolderError("experiment.run_dir", str(self.folder), f"cannot be made ({error.strerror})") from None
+            raise RunFolderError(
+                "experiment.run_dir", str(self.folder), f"cannot be created ({error.strerror})"
+            ) from None
 
     @classmethod
     def load(cls, folder: Path) -> PipelinePlan:
-        """The plan of a folder. Raises RunFolderError."""
+        """Load the plan of a folder. Raises RunFolderError."""
         folder = folder.absolute()
         try:
             kept = json.loads((folder / PLAN).read_text(encoding="utf-8"))
@@ -154,8 +160,10 @@ class PipelinePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineCommand:
-    """`hamr train pipeline=...`, taken apart. `for_all` goes to every stage that composes a configuration, `for_one` to
-    the stages that it names."""
+    """A parsed `hamr train pipeline=...`.
+
+    `for_all` applies to every stage that composes a configuration, `for_one` to the stages that it names.
+    """
 
     source: PipelineSource
     folder: Path | None
@@ -165,7 +173,7 @@ class PipelineCommand:
     dry_run: bool
 
     def plan(self) -> PipelinePlan:
-        """The stages, each one's configuration composed and validated. Raises BadInput at `file:line` where it can."""
+        """Compose and validate the configuration of each stage. Raises BadInput, at `file:line` where possible."""
         pipeline = self.source.pipeline
         check_references(self.source, {job: tuple(kind.outputs) for job, kind in JOBS.items()})
         folder = (self.folder or Path("runs") / f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
@@ -202,7 +210,7 @@ class PipelineCommand:
         return {name: str(Path(path).expanduser().absolute()) for name, path in self.inputs.items()}
 
     def _check(self, plan: PipelinePlan) -> dict[str, Config]:
-        """Every stage's arguments, read as its job will read them, with empty files in the place of what is to come."""
+        """Check every stage's arguments as its job will read them, with empty files in place of future outputs."""
         configs = {}
         with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
             beside = {stage.name: Path(folder) / stage.folder.name for stage in plan.stages}
@@ -227,22 +235,18 @@ class PipelineCommand:
         return configs
 
     def _refuse_own(self, number: int, stage: PipelineStage) -> None:
-        """Where a stage writes, and whether it goes on, is the pipeline's to say."""
+        """Refuse options that the pipeline sets: the output path of a stage, and whether it is resumed."""
         flags = [arg for arg in stage.args if arg.startswith(CONFIG_DIR_FLAG)]
         if len(flags) > 1:
-            remedy = (
-                f"has two of {CONFIG_DIR_FLAG}, of which only the last would count; put their groups into one folder"
-            )
+            remedy = f"has {CONFIG_DIR_FLAG} twice, but only the last one counts; put their groups into one folder"
             raise Contradiction(self.source.where(number), None, remedy)
         for index, arg in enumerate(stage.args):
             key = arg.partition("=")[0].lstrip("+")
             if key in JOBS[stage.job].own:
-                raise Contradiction(
-                    self.source.where(number, index), None, f"{key} is set by the pipeline; leave it out"
-                )
+                raise Contradiction(self.source.where(number, index), None, f"{key} is set by the pipeline; remove it")
 
     def _where(self, number: int, stage: PipelineStage, error: BadInput) -> str:
-        """The line of the argument that the complaint is about, where one of them is; else the stage's."""
+        """Return the line of the argument that caused the error if known, else the stage's line."""
         about = error.where.split(": ")[-1]
         for index, arg in enumerate(stage.args):
             key = arg.partition("=")[0].lstrip("+~")
@@ -252,7 +256,7 @@ class PipelineCommand:
 
 
 def read_command(args: Sequence[str]) -> PipelineCommand:
-    """Raises BadInput for what no pipeline takes."""
+    """Parse the command. Raises BadInput for arguments that no pipeline takes."""
     given: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for_all: list[str] = []

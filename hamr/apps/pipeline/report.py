@@ -1,5 +1,4 @@
-"""report.html of a pipeline or a multirun: what each stage produced, the figures across them, and where the time
-went."""
+"""report.html of a pipeline or a multirun: outputs of each stage, metrics across stages, and times."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ LINES = {"held-out reward": BLUE, "right action": GREEN, "tool call exact": ORAN
 
 
 def write_pipeline_report(folder: Path) -> Path:
-    """Writes report.html from what the stages have left so far."""
+    """Write report.html from the current outputs of the stages."""
     import matplotlib
     from jinja2 import Environment
 
@@ -65,18 +64,20 @@ def write_pipeline_report(folder: Path) -> Path:
 
 
 def verdict(data: PipelineData) -> str:
-    """How far it came, and what it made of the policy; only what was measured."""
+    """Return the progress and the change in policy quality, from measured values only."""
     done = sum(stage.attempts.state == "finished" for stage in data.stages)
     said = f"{done} of {len(data.stages)} {_kind(data)}s finished."
     unfinished = next((s for s in data.stages if s.attempts.state in ("failed", "stopped", "begun")), None)
     if unfinished is not None:
         state = unfinished.attempts.state
-        said += f" {unfinished.name} {'is not done' if state == 'begun' else state}."
+        said += f" {unfinished.name} {'is not finished' if state == 'begun' else state}."
     known = [(point, value) for point in data.points if (value := _value(point, "action_accuracy")) is not None]
     if data.independent:
         ends = {point.stage: value for point, value in known if point.when == "rl"}
         best = max(ends, key=lambda name: ends[name], default=None)
-        return said if best is None else f"{said} The most right actions at its end, {ends[best]:.0%}, has {best}."
+        return (
+            said if best is None else f"{said} {best} ends with the highest share of right actions, {ends[best]:.0%}."
+        )
     if len(known) > 1:
         (first, old), (last, new) = known[0], known[-1]
         said += (
@@ -121,7 +122,7 @@ def _row(point: LearningPoint) -> dict[str, Any]:
 
 
 def _forms(data: PipelineData) -> Iterator[tuple[str, ...]]:
-    """Where prompts ask for thoughts before or behind the answer: figures of each."""
+    """Yield the metrics by prompt format where prompts ask for thoughts before or after the answer."""
     for point in data.points:
         for form, own in (point.figures.get("by_format") or {}).items():
             accuracy, reward = own.get("action_accuracy"), own.get("reward")
@@ -170,7 +171,7 @@ def _across(data: PipelineData) -> Figure | None:
         ]
         if values:
             places, heights = zip(*values, strict=True)
-            # Runs beside each other are no course of anything.
+            # Independent runs are not a sequence.
             line = "none" if data.independent else "-"
             ax.plot(places, heights, color=colour, label=name, marker="o", ms=5, linestyle=line)
     ax.set_xticks(range(len(data.points)), [f"{p.stage}\n{WHEN.get(p.when, p.when)}" for p in data.points])

@@ -1,13 +1,14 @@
-"""`hamr train pipeline=...`: the stages of a pipeline one after the other, each the very command that a user would
-type, in a process of its own and in a folder of its own. The runs of `--multirun` are stages that need no other.
+"""`hamr train pipeline=...`: runs the stages in sequence, each as a normal command in its own process and folder.
 
-    <folder>/pipeline.json    what is run: the stages with their arguments, and what the user gave
-    <folder>/events.jsonl     a row when a stage begins, and one when it ends
+The runs of `--multirun` are stages that need no other.
+
+    <folder>/pipeline.json    the stages with their arguments, and the user's arguments
+    <folder>/events.jsonl     a row when a stage starts, and one when it ends
     <folder>/<n>-<stage>/     the stage's own folder
-    <folder>/report.html      what each stage produced, across stages
+    <folder>/report.html      the outputs of the stages
 
-A process per stage gives its memory, its Ray and its engines back. Killed at any moment, the stages that have ended
-stand, and the one that had not goes on by its own means: `hamr train resume=<folder>`.
+The end of a stage's process releases its memory, its Ray and its engines. After an interruption at any point, `hamr
+train resume=<folder>` keeps the finished stages and resumes the unfinished one.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from hamr.errors import Preempted, RunFolderError
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
-"""Exit code behind Ctrl-C."""
+"""Exit code after Ctrl-C."""
 
 Run = Callable[[Sequence[str]], int]
-"""The arguments of one `hamr` -> its exit code."""
+"""Runs the arguments of one `hamr` command and returns its exit code."""
 
 
 def main(args: Sequence[str], run: Run | None = None) -> int:
-    """Checks every stage, then runs those that have not finished."""
+    """Check every stage, then run those that have not finished."""
     resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
     if resumed:
         if len(args) > 1:
-            raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop what else was given")
+            raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop the other arguments")
         plan = PipelinePlan.load(Path(resumed[0]))
     else:
         command = read_command(args)
@@ -59,14 +60,14 @@ def main(args: Sequence[str], run: Run | None = None) -> int:
 
 
 def work_off(plan: PipelinePlan, run: Run | None = None) -> int:
-    """Runs what of a created plan has not finished, with nobody else at work in its folder."""
-    with _lock_folder(plan.folder), signals.handle_signals(limit_s=None):  # a stage bounds its own end
+    """Run the unfinished stages of a created plan, with an exclusive lock on its folder."""
+    with _lock_folder(plan.folder), signals.handle_signals(limit_s=None):  # no limit here: a stage bounds its own end
         return run_stages(plan, run or _run)
 
 
 def describe_plan(plan: PipelinePlan) -> list[str]:
-    """The stages and their commands, as they would be typed."""
-    lines = [f"pipeline {plan.name}: {len(plan.stages)} stages, into {plan.folder}"]
+    """Return the stages and their commands, in shell syntax."""
+    lines = [f"pipeline {plan.name}: {len(plan.stages)} stages, folder {plan.folder}"]
     for stage in plan.stages:
         takes = ", ".join(f"{name}.{output}" for name, output in stage.takes)
         lines.append(f"{stage.number}. {stage.name}" + (f" (takes {takes})" if takes else ""))
@@ -75,9 +76,12 @@ def describe_plan(plan: PipelinePlan) -> list[str]:
 
 
 def run_stages(plan: PipelinePlan, run: Run) -> int:
-    """0, or the exit code of the first stage that fails: no other is begun behind it, unless none needs another."""
+    """Return 0, or the exit code of the first stage that fails.
+
+    Stages after a failed one do not start, unless the stages are independent.
+    """
     log = PipelineLog(plan.folder)
-    go_on = f"go on with: hamr train resume={plan.folder}"
+    go_on = f"continue with: hamr train resume={plan.folder}"
     kind, whole_thing = ("run", "multirun") if plan.independent else ("stage", "pipeline")
     print(f"{whole_thing} {plan.name}: {len(plan.stages)} {kind}s, folder {plan.folder}", flush=True)
     failures: list[int] = []
@@ -98,7 +102,7 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
             if (signum := signals.signal_of(error)) is None:
                 raise
             raise stop_error(f" in {title}; {go_on}", signum) from None
-        # A run that was told to end exits with 0 too; only one that came to its end has a summary.
+        # A preempted run also exits with 0; only a completed run has a summary.
         whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
         log.end(
             stage.name, "finished" if whole else "stopped" if code == 0 else "failed", time.monotonic() - begun, code
@@ -108,7 +112,7 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
         write_pipeline_report(plan.folder)
         if code:
             print(f"{title} failed with exit code {code}; {go_on}", file=sys.stderr, flush=True)
-            failures.append(code if code > 0 else 128 - code)  # as a shell says it of one that a signal ended
+            failures.append(code if code > 0 else 128 - code)  # the shell's convention for a process ended by a signal
             if not plan.independent or failures[-1] == INTERRUPTED:
                 return failures[-1]
         elif not whole:
@@ -120,7 +124,7 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
 
 
 def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
-    """The command of a stage, or the one that goes on with it where an earlier process left something."""
+    """Return the command of a stage, or the command that resumes it where an earlier process left results."""
     kind = JOBS[stage.job]
     if not kind.run:
         replacing = stage.folder.is_dir() and any(stage.folder.iterdir()) and stage.job != "evaluate"
@@ -134,7 +138,7 @@ def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
 
 
 def trim(stage: PipelineStage) -> None:
-    """Of a finished run's checkpoints only the newest policy stays, where it was."""
+    """Delete a finished run's checkpoints except the newest policy."""
     policy = policy_of(stage.folder) if JOBS[stage.job].run else None
     if policy is None:
         return
@@ -149,10 +153,10 @@ def trim(stage: PipelineStage) -> None:
 
 
 def _run(args: Sequence[str]) -> int:
-    """`hamr <args>` in a process of its own, which ends with this one.
+    """Run `hamr <args>` in a process that ends with this one.
 
-    It has its own process group, so that Ctrl-C in a terminal reaches it once, from here: a second signal would end it
-    without its last step.
+    The process has its own process group, so that it receives Ctrl-C once, forwarded from here. A second signal would
+    kill it before it has saved its last step.
     """
     command = [sys.executable, "-m", "hamr", *args]
     child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0)
@@ -165,14 +169,14 @@ def _run(args: Sequence[str]) -> int:
 
 
 def end_with_parent() -> None:
-    """A killed pipeline leaves no stage running behind: the kernel asks it to end (Linux)."""
+    """Make a killed pipeline end its stage: the kernel sends the stage a signal (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """One process at a time; the kernel gives the lock back whatever becomes of this one."""
+    """Lock the folder for one process; the kernel releases the lock when the process ends."""
     with (folder / "pipeline.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

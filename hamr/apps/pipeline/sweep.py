@@ -1,5 +1,4 @@
-"""`--multirun` of `hamr train` and `hamr sft`: one run after the other for every combination of the values that are
-named."""
+"""`--multirun` of `hamr train` and `hamr sft`: one run for every combination of the given values, in sequence."""
 
 from __future__ import annotations
 
@@ -16,13 +15,15 @@ from hamr.config.overrides import MULTIRUN
 from hamr.errors import BadInput
 
 MOST = 500
-"""Combinations that nobody means."""
+"""Upper limit of combinations; more are assumed to be a mistake."""
 
 
 def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
-    """Every combination in a process and a run folder of its own, all in one folder and one group of W&B. One that
-    fails does not end the others; the first failure's exit code is returned. All configurations are checked before
-    the first run starts. Killed at any moment, `resume=<folder>` goes on with what has not finished."""
+    """Run every combination in its own process and run folder, all in one folder and one W&B group.
+
+    All configurations are checked before the first run starts. A failed run does not stop the others; the first
+    failure's exit code is returned. After an interruption, `resume=<folder>` runs the unfinished combinations.
+    """
     given = [arg for arg in args if arg != MULTIRUN]
     if any(arg.startswith("resume=") for arg in given):
         from hamr.apps.pipeline.run import main
@@ -30,7 +31,7 @@ def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run 
         return main(given, run)
     names = {arg.partition("=")[0].lstrip("+") for arg in given}
     if "experiment.run_dir" in names:
-        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, and these are several; leave it out")
+        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, but these are several; remove it")
     plan = plan_sweep(given, names, job)
     plan.check_places()
     plan.create()
@@ -38,7 +39,7 @@ def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run 
 
 
 def plan_sweep(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> PipelinePlan:
-    """The runs as stages of which none needs another. Raises BadInput, ConfigError as one of them would."""
+    """Return the runs as independent stages. Raises BadInput or ConfigError as the single run would."""
     combinations = expand(given)
     configs = [JOBS[job].check(chosen) for chosen in combinations]
     name = next(config.experiment.name for config in configs if config is not None)
@@ -57,8 +58,9 @@ def plan_sweep(given: Sequence[str], names: Collection[str], job: Literal["train
 
 
 def expand(args: Sequence[str]) -> list[list[str]]:
-    """The overrides of every run, in the order of Hydra's own sweeps: the last one varies fastest. `key=1,2`,
-    `key=range(1,4)`, `key=choice(a,b)` have several values; anything else stays as it was typed.
+    """Return the overrides of every run in the order of Hydra's own sweeps: the last one varies fastest.
+
+    `key=1,2`, `key=range(1,4)` and `key=choice(a,b)` have several values; anything else is passed through.
 
     >>> expand(["experiment.seed=1,2", "algorithm=grpo"])
     [['experiment.seed=1', 'algorithm=grpo'], ['experiment.seed=2', 'algorithm=grpo']]
@@ -68,7 +70,7 @@ def expand(args: Sequence[str]) -> list[list[str]]:
         raise BadInput(MULTIRUN, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
     found = [list(c) for c in dict.fromkeys(itertools.islice(itertools.product(*choices), MOST + 1))]
     if len(found) > MOST:
-        raise BadInput(MULTIRUN, " ".join(args), f"these are more than {MOST} runs; name fewer values")
+        raise BadInput(MULTIRUN, " ".join(args), f"more than {MOST} runs; give fewer values")
     return found
 
 
@@ -82,9 +84,9 @@ def _values(arg: str) -> list[str]:
     try:
         (parsed,) = OverridesParser.create().parse_overrides([arg])
     except HydraException:
-        return [arg]  # no value in Hydra's grammar; what is wrong with it the run's own check says
+        return [arg]  # not valid in Hydra's grammar; the check of the run reports it
     if not parsed.is_sweep_override():
         return [arg]
     if not parsed.is_discrete_sweep():
-        raise BadInput(key, arg.partition("=")[2], "has no end of values; write a list or range(...)")
+        raise BadInput(key, arg.partition("=")[2], "has infinitely many values; write a list or range(...)")
     return [f"{key}={value}" for value in parsed.sweep_string_iterator()]

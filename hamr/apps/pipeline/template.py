@@ -1,4 +1,4 @@
-"""The page of a pipeline's report, as a Jinja template that escapes whatever it is given."""
+"""Jinja template of the pipeline report. All values are escaped."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -15,7 +15,7 @@ PAGE = """<!doctype html>
 </header>
 
 <h2>{{ kind|title }}s</h2>
-<p class="lead">Each is a command of its own, in a folder of its own.</p>
+<p class="lead">Each is a separate command with its own folder.</p>
 <div class="panel"><table>
 <tr><th></th><th>{{ kind }}</th><th>command</th><th>takes</th><th>state</th><th>time</th><th>produced</th></tr>
 {% for s in stages %}<tr><td class="number">{{ s.number }}</td>
@@ -26,7 +26,7 @@ PAGE = """<!doctype html>
 
 {% if points %}
 <h2>Held-out figures across {{ kind }}s</h2>
-<p class="lead">Of the {{ kind }}s that train by reward: the policy as it enters, and as it leaves. Rewards of
+<p class="lead">{{ kind|title }}s that train by reward: the policy at the start and at the end. Rewards of
 {{ kind }}s with other weights are not one scale; the shares are.</p>
 <div class="panel"><table>
 <tr><th>{{ kind }}</th><th>policy</th><th>n</th>{% for f in figures %}<th>{{ f }}</th>{% endfor %}</tr>
@@ -36,8 +36,8 @@ PAGE = """<!doctype html>
 {% endif %}
 
 {% if forms %}
-<h2>By the order of thought and answer</h2>
-<p class="lead">Tokens and seconds go to the end of the answer: in post-CoT the rationale comes behind it.</p>
+<h2>By order of thought and answer</h2>
+<p class="lead">Tokens and seconds go to the end of the answer: in post-CoT the rationale follows it.</p>
 <div class="panel"><table>
 <tr><th>{{ kind }}</th><th>policy</th><th>prompt</th><th>n</th><th>right action</th><th>reward</th><th>tokens to the
 answer's end</th><th>seconds</th></tr>
@@ -56,7 +56,7 @@ answer's end</th><th>seconds</th></tr>
 
 {% if data %}
 <h2>Data</h2>
-<p class="lead">What the recipes kept and dropped, by which check.</p>
+<p class="lead">Items that the recipes kept, and dropped by each check.</p>
 <div class="facts-grid">
 {% for d in data %}<div class="panel"><h3>{{ d.stage }}: {{ d.rows }} rows written</h3><table class="kv">
 {% for what, count in d.counts %}<tr><td>{{ what }}</td><td>{{ count }}</td></tr>

@@ -1,1 +1,1 @@
-"""What a run needs before there is a cluster for it: memory, speed, replicas, and a step played through on paper."""
+"""Capacity planning before a cluster exists: memory, speed, replicas, and a simulated step."""

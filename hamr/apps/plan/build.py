@@ -1,4 +1,4 @@
-"""From a job's configuration, and from a run if there is one, to the workload and the cluster of its step."""
+"""Builds the workload and the cluster of a step from a job's configuration, and from a measured run if there is one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput
 
 VERDICT_TOKENS = 16
-"""Of a judge behind its reasoning, and of a reranker at most."""
+"""Tokens of a judge's verdict after its reasoning; upper bound for a reranker's answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A run to learn from: its configuration and its steps of RL."""
+    """A measured run: its configuration and its RL steps."""
 
     config: Config
     steps: tuple[MeasuredStep, ...]
@@ -49,7 +49,7 @@ def replayed_workers(config: Config) -> Station:
 
 
 def replayed_pools(config: Config) -> dict[str, Station]:
-    """Stations on which a piece of work is measured in seconds."""
+    """Return stations whose work is measured in seconds."""
     return {
         name: Station(replicas=pool.first_replicas, slots=places(pool), service=Service(fixed_s=1.0))
         for name, pool in config.pools.items()
@@ -57,7 +57,7 @@ def replayed_pools(config: Config) -> dict[str, Station]:
 
 
 def places(pool: PoolConfig) -> int:
-    """Questions that one replica works on at a time."""
+    """Return the number of requests that one replica processes concurrently."""
     taken = pool.max_ongoing_requests * pool.batch_size
     return min(taken, pool.engine.max_num_seqs) if pool.type == "vllm" else taken
 
@@ -73,7 +73,7 @@ _PER_REFERENCE = ("first_questions", "second_questions")
 
 
 def build_workload(config: Config, past: Past | None) -> Workload:
-    """What a step asks. A run's shares replace the assumed ones, except those that were set by name."""
+    """Return the workload of a step. A run's shares replace the assumed ones, except those set explicitly."""
     plan, wanted = config.plan, config.rewards.consistency
     pools = _cascade_pools(config)
     first, second = pools
@@ -93,7 +93,7 @@ def build_workload(config: Config, past: Past | None) -> Workload:
     shares["side"] = {pool: many for pool, many in shares["side"].items() if pool in config.pools}
     sampling = config.algorithm.dynamic_sampling
     if wanted.mode in ("hard_judge", "soft_judge"):
-        shares["escalated_frac"] = 1.0  # nobody stands before the judge
+        shares["escalated_frac"] = 1.0  # the judge is asked first
     return Workload(
         prompts=config.experiment.prompts_per_step,
         samples=config.rollout.samples_per_prompt,
@@ -120,7 +120,7 @@ def _assumed_shares(config: Config, first: str | None, second: str | None) -> di
     judged = float(min(plan.references, wanted.judge_best_k or plan.references))
     side: dict[str, float] = {}
     for section in config.rewards.judged.values():
-        # Comparing puts the responses of a group into one question.
+        # A comparing judge puts the responses of a group into one request.
         together = 1
         if isinstance(section, ComparedConfig) and section.judging == "comparative":
             together = min(config.rollout.samples_per_prompt, section.max_compared)
@@ -137,8 +137,10 @@ def _assumed_shares(config: Config, first: str | None, second: str | None) -> di
 
 
 def _observed_shares(past: Past, first: str | None, second: str | None) -> dict[str, Any]:
-    """Shares of a run, as questions that were really put: what came from memory loads nobody. A pool that the cascade
-    asks is not told apart from the same pool asked for a side reward."""
+    """Return the shares of a run, counting only requests that reached a pool (no cached answers).
+
+    Requests to one pool from the cascade and from a side reward are not distinguished.
+    """
     responses = [r for step in past.steps for r in step.responses]
     replies = [r for r in responses if r.cascaded]
     asked: list[list[str | None]] = [[pool for pool, _, _ in r.calls] for r in replies]
@@ -159,8 +161,11 @@ def _observed_shares(past: Past, first: str | None, second: str | None) -> dict[
 
 
 def build_cluster(config: Config, workload: Workload, past: Past | None) -> Cluster:
-    """Stations as configured. A part that the run had, too (same model, same engine), is as fast as it was there; any
-    other as fast as a roofline of `plan.gpu` says. Raises BadInput where neither is possible."""
+    """Return the stations as configured.
+
+    A part that the run had, too (same model, same engine), is as fast as measured. Any other part is as fast as a
+    roofline model of `plan.gpu` predicts. Raises BadInput where neither is possible.
+    """
     known = past.fit() if past is not None else None
     train_s, sync_s = _train_and_sync(config, workload, past, known)
     pools = {
@@ -179,12 +184,13 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
 
 
 def scaled_out(config: Config, cluster: Cluster) -> Cluster:
-    """Every pool with as many replicas as its autoscaling allows."""
+    """Return the cluster with every pool at its autoscaling maximum."""
     return cluster.with_replicas(**{name: config.pools[name].most_replicas for name in cluster.pools})
 
 
 def output_tokens(config: Config, name: str, workload: Workload) -> float:
-    """Mean tokens of an answer: reasoning and a verdict for the cascade, a written answer for a side reward."""
+    """Return the mean tokens of an answer: reasoning and a verdict for the cascade, generated text for a side
+    reward."""
     pool, asked = config.pools[name], workload.questions().get(name, 0.0)
     side = workload.responses * workload.side.get(name, 0.0)
     written = config.plan.thinking_frac * pool.answer_tokens
@@ -199,9 +205,7 @@ def _pool_service(config: Config, name: str, workload: Workload, past: Past | No
         if times is not None and (before.model, before.type, before.engine) == (pool.model, pool.type, pool.engine):
             return Service(fixed_s=times.mean_s)
     if pool.type != "vllm":
-        raise BadInput(
-            f"pools.{name}.type", pool.type, "nothing says how fast it is; name a run that has it: from=<run>"
-        )
+        raise BadInput(f"pools.{name}.type", pool.type, "its speed is unknown; name a run that measured it: from=<run>")
     _needs_gpus(f"pools.{name}.engine.num_gpus", pool.engine)
     return answer_time(
         model_size(f"pools.{name}.model", pool.model),
@@ -226,7 +230,7 @@ def _rollout_service(config: Config, past: Past | None, known: Fit | None) -> Se
         GPUS[plan.gpu],
         rollout.engine.tensor_parallel_size,
         prompt_tokens=plan.prompt_tokens,
-        # One of a group's samples reads the prompt, the others find it in the cache.
+        # One sample of a group computes the prompt; the others read it from the prefix cache.
         cached_frac=1 - 1 / rollout.samples_per_prompt,
         output_tokens=response_tokens(config),
     )
@@ -237,7 +241,7 @@ def _same_policy(config: Config, before: Config) -> bool:
 
 
 def trained_tokens(config: Config) -> float:
-    """Of a step: every prompt once per group where the trainer shares it, else once per response."""
+    """Return the tokens of a step: every prompt once per group where the trainer shares it, else once per response."""
     groups, samples = config.experiment.prompts_per_step, config.rollout.samples_per_prompt
     prompts = groups if config.trainer.attention == "shared_prompt" else groups * samples
     return prompts * config.plan.prompt_tokens + groups * samples * response_tokens(config)
@@ -264,7 +268,7 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None, known
     return passes * once, sync_time(model)
 
 
-_NO_SPEED = "nothing says how fast a CPU is; name a run that has been measured on it: from=<run folder>, or use GPUs"
+_NO_SPEED = "the speed of a CPU is unknown; name a run measured on it: from=<run folder>, or use GPUs"
 
 
 def _needs_gpus(key: str, engine: EngineConfig) -> None:
@@ -273,5 +277,5 @@ def _needs_gpus(key: str, engine: EngineConfig) -> None:
 
 
 def steps_of(rows: Sequence[MeasuredStep]) -> tuple[MeasuredStep, ...]:
-    """Steps in which something was generated and trained, in order."""
+    """Return the steps that generated and trained something, in order."""
     return tuple(sorted((r for r in rows if r.responses and r.total_s > 0), key=lambda r: r.step))

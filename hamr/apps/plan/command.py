@@ -1,4 +1,4 @@
-"""`hamr plan`: how many replicas, GPUs and seconds, before there is a cluster; and the files that start one."""
+"""`hamr plan`: estimates replicas, GPUs and step time before a cluster exists, and writes the files that start one."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput
 
 HELP = """\
-hamr plan: from model sizes and latencies, assumed or measured, to the replicas that keep the reward off a step's
-critical path; a simulation of the step; and the files that start the cluster.
+hamr plan: computes, from assumed or measured model sizes and latencies, the replicas that keep the reward off a
+step's critical path; simulates the step; and writes the files that start the cluster.
 
 usage:
   hamr plan [experiment=NAME] [overrides]              assumptions: the section plan (plan.gpu, plan.step_s, ...)
   hamr plan from=RUN [section.key=value ...]           times and shares from a run folder, starting at its configuration
-  hamr plan from=RUN experiment=NAME [overrides]       another configuration; parts that the run had, too, as fast as
-                                                       there. Prints predicted beside measured times of the run's steps
+  hamr plan from=RUN experiment=NAME [overrides]       another configuration; parts in common with the run are as fast
+                                                       as measured. Also prints predicted and measured step times
   hamr plan launch=kuberay|slurm|ray output=DIR ...    writes the manifests or scripts of a cluster for this job
 
 Nothing is started: no Ray, no engine, no network."""
 
 OWN = ("from", "output")
-"""What this job takes beside overrides."""
+"""Options of this job besides overrides."""
 
 
 def main(args: list[str]) -> int:
-    """Prints the plan, or writes the launch files with `output`. Raises BadInput for what the user has to change."""
+    """Print the plan, or write the launch files with `output`. Raises BadInput for invalid input."""
     given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in OWN}
     overrides = [arg for arg in args if arg.partition("=")[0] not in OWN]
     config = configuration(overrides, given.get("from"))
@@ -48,18 +48,19 @@ def main(args: list[str]) -> int:
 
 
 def configuration(overrides: Sequence[str], past: str | None) -> Config:
-    """A run's own, changed by values; or, without a run or with a choice of a group, what Hydra composes."""
+    """Return a run's own configuration with changed values, or compose one if there is no run or a group choice is
+    given."""
     chosen = [o for o in overrides if "." not in o.partition("=")[0] or o.startswith("-")]
     if past is None or chosen:
         return load_config(list(overrides))
     config = load_dumped(Path(past) / "config.yaml", overrides)
-    # A dumped configuration has every value: only those named here are to stand against what was measured.
+    # A dumped configuration sets every value; only values named here override the measured ones.
     named = [key.partition(".")[2] for key in (o.partition("=")[0] for o in overrides) if key.startswith("plan.")]
     return config.model_copy(update={"plan": PlanConfig(**{name: getattr(config.plan, name) for name in named})})
 
 
 def report(config: Config, past_folder: str | None) -> list[object]:
-    """What is printed, in order."""
+    """Return the printed elements, in order."""
     from hamr.apps.plan.build import build_cluster, build_workload
     from hamr.apps.plan.run import read_past
     from hamr.apps.plan.sizing import Study
@@ -87,7 +88,7 @@ def report(config: Config, past_folder: str | None) -> list[object]:
 
 
 def write_files(config: Config, folder: Path) -> int:
-    """The files of `launch.kind` into a folder that has none of them yet."""
+    """Write the files of `launch.kind` into a folder that has none of them yet."""
     from hamr.apps.submit.launch_files import KINDS, render
 
     if config.launch.kind is None:
@@ -97,7 +98,9 @@ def write_files(config: Config, folder: Path) -> int:
     files = render(config, config.launch.kind)
     there = [name for name in files if (folder / name).exists()]
     if there:
-        raise BadInput("output", str(folder), f"holds {', '.join(there)} already; give another folder or remove them")
+        raise BadInput(
+            "output", str(folder), f"already contains {', '.join(there)}; give another folder or remove them"
+        )
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,8 +1,9 @@
-"""How fast and how large: a roofline of one engine, and what of its memory goes where.
+"""Speed and memory of one engine by a roofline model.
 
-Decoding reads the weights once per token for all sequences together and each sequence's keys and values for itself;
-reading prompts and training are bound by arithmetic, 2 operations per parameter and token forwards and 4 backwards.
-What an engine reaches of a GPU's peak is an assumption; `hamr plan from=<run>` takes measured times instead.
+Decoding reads the weights once per token for all sequences together, and the keys and values of each sequence
+separately. Prompt processing and training are compute-bound: 2 operations per parameter and token for the forward pass
+and 4 for the backward pass. The achieved share of a GPU's peak is an assumption; `hamr plan from=<run>` uses measured
+times instead.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from hamr.apps.plan.simulation import Service
 
 GIB = 1 << 30
 BYTES = 2
-"""Per parameter: 16 bits."""
+"""Bytes per parameter: 16 bits."""
 READING, COMPUTING, TRAINING = 0.6, 0.4, 0.35
-"""Shares of the peaks that are reached: of the memory's in decoding, of the arithmetic's on prompts and in training."""
+"""Achieved shares of the peaks: memory bandwidth in decoding, arithmetic on prompts and in training."""
 PARALLEL = 0.8
-"""What is left of a GPU's speed per GPU when a model is spread over several."""
+"""Speed per GPU, relative to one GPU, when a model is split over several."""
 ENGINE_GIB = 3.0
-"""Of an engine, per GPU, beside weights and cache: the libraries' own memory, activations, CUDA graphs."""
+"""Memory of an engine per GPU besides weights and cache: libraries, activations, CUDA graphs."""
 TRAINER_GIB = 6.0
 """The same for a trainer's rank, without the activations kept for the backward pass."""
 LINK_GB_S = 25.0
-"""Weights on their way from the trainers to an engine, in GB/s: one 200 Gbit/s network card a node."""
+"""Weight transfer from the trainers to an engine, in GB/s: one 200 Gbit/s network card per node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """Data sheet: memory in GiB, its speed in TB/s, dense bfloat16 arithmetic in Tflop/s."""
+    """Data sheet values: memory in GiB, bandwidth in TB/s, dense bfloat16 compute in Tflop/s."""
 
     memory_gib: float
     read_tb_s: float
@@ -48,18 +49,18 @@ GPUS: dict[str, Gpu] = {
 
 
 def speedup(gpus: int) -> float:
-    """How many times as fast as one GPU so many are that share a model."""
+    """Return the speed of `gpus` GPUs that share a model, relative to one GPU."""
     return 1.0 if gpus == 1 else gpus * PARALLEL
 
 
 def answer_time(
     model: ModelSize, gpu: Gpu, gpus: int, *, prompt_tokens: float, cached_frac: float, output_tokens: float
 ) -> Service:
-    """Seconds of one answer as a function of how many an engine gives at a time.
+    """Return the seconds of one answer as a function of the number of concurrent answers.
 
-    Fixed: reading the weights for each output token. Per answer under way: everybody's prompt, which all the others
-    wait for, and for each output token its own keys and values and its arithmetic. (While an answer of mean length is
-    given, every other place reads one prompt, too.)
+    Fixed part: reading the weights for each output token. Part per concurrent answer: its prompt, which delays all
+    others, and for each output token its own keys and values and its arithmetic. (During an answer of mean length,
+    every other slot processes one prompt, too.)
     """
     bandwidth = gpu.read_tb_s * 1e12 * READING * speedup(gpus)
     flops = gpu.tflops * 1e12 * COMPUTING * speedup(gpus)
@@ -72,18 +73,19 @@ def answer_time(
 
 
 def train_time(model: ModelSize, gpu: Gpu, ranks: int, tokens: float, *, recompute: bool) -> float:
-    """Seconds of one pass over `tokens`: 6 operations per parameter and token, 8 where activations are recomputed."""
+    """Return the seconds of one pass over `tokens`: 6 operations per parameter and token, 8 with recomputed
+    activations."""
     return (8 if recompute else 6) * model.parameters * tokens / (ranks * gpu.tflops * 1e12 * TRAINING)
 
 
 def sync_time(model: ModelSize) -> float:
-    """Seconds until every engine has the new weights: one broadcast, bound by the slowest link."""
+    """Return the seconds until every engine has the new weights: one broadcast, bound by the slowest link."""
     return model.parameters * BYTES / (LINK_GB_S * 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """GiB on each of a replica's GPUs."""
+    """Memory in GiB on each of a replica's GPUs."""
 
     weights_gib: float
     cache_gib: float
@@ -102,8 +104,11 @@ class Memory:
 def engine_memory(
     model: ModelSize, gpu: Gpu, gpus: int, *, sequences: int, tokens: float, utilisation: float
 ) -> Memory:
-    """Weights, and the cache of `sequences` at a time of `tokens` each, none of which share a prefix (so that a cache
-    of this size never makes an engine put a sequence off). `utilisation` of the GPU is the engine's."""
+    """Return the memory for the weights and the cache of `sequences` concurrent sequences of `tokens` each.
+
+    The sequences share no prefix, so with a cache of this size an engine never preempts a sequence. `utilisation` is
+    the engine's GPU memory utilisation.
+    """
     return Memory(
         weights_gib=model.parameters * BYTES / gpus / GIB,
         cache_gib=sequences * tokens * model.kv_bytes_per_token / gpus / GIB,
@@ -113,8 +118,10 @@ def engine_memory(
 
 
 def trainer_memory(model: ModelSize, gpu: Gpu, ranks: int, zero_stage: int, *, tokens: int, recompute: bool) -> Memory:
-    """ZeRO (Rajbhandari et al. 2020): 2 bytes of weights, 2 of gradients and 12 of the optimiser's state (float32
-    master, two moments) per parameter; stage 1 divides the state among the ranks, 2 the gradients too, 3 all of it.
+    """Return the memory of a trainer rank by ZeRO stage (Rajbhandari et al. 2020).
+
+    Per parameter: 2 bytes of weights, 2 of gradients and 12 of optimiser state (float32 master weights, two moments).
+    Stage 1 shards the state over the ranks, stage 2 the gradients too, stage 3 everything.
 
     Activations under `cache_gib`: 2 bytes x hidden per token and layer with recomputation, about 17 times as much
     without (the inputs of every projection).
@@ -133,8 +140,10 @@ def trainer_memory(model: ModelSize, gpu: Gpu, ranks: int, zero_stage: int, *, t
 def gpus_needed(
     model: ModelSize, gpu: Gpu, *, sequences: int, tokens: float, utilisation: float, most: int = 8
 ) -> int | None:
-    """Fewest GPUs (a power of two that divides the heads of keys and values, or is divided by them) that hold a
-    replica; None where `most`, a node's, do not."""
+    """Return the fewest GPUs that hold a replica; None where `most`, the GPUs of a node, do not suffice.
+
+    The number is a power of two that divides the key-value heads, or is divided by them.
+    """
     count = 1
     while count <= most:
         divides = model.kv_heads % count == 0 or count % model.kv_heads == 0

@@ -1,7 +1,7 @@
-"""What a run tells about its stations, and how well a simulation that knows it tells the times of its steps.
+"""Station speeds measured from a run, and the accuracy of the simulation on the run's own steps.
 
-A run folder does not say when its responses ended. How fast the rollout workers are is therefore fitted: the simulated
-time of the first half of the steps is brought to the measured one. The second half is then predicted.
+A run folder does not record when responses ended. The speed of the rollout workers is therefore fitted, so that the
+simulated time of the first half of the steps equals the measured time. The second half is then predicted.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import numpy as np
 from hamr.apps.plan.simulation import Service, SimulatedResponse, Station, simulate
 
 Call = tuple[str, float, float]
-"""(pool, seconds in line, seconds of service) of one question that was put."""
+"""(pool, queue time in seconds, service time in seconds) of one request."""
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of a full rollout worker's time, the part that grows with the number of responses under way; tried in turn."""
+"""Candidate shares of a full rollout worker's time that grow with the number of concurrent responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredResponse:
     tokens: int
     cascaded: bool
-    """Whether it is a reply that the cascade scored; its questions may all have been answered from memory."""
+    """True for a reply that the cascade scored; its answers may all have come from the cache."""
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """One step of RL. `rounds` has the groups of each round of generation, a group its responses."""
+    """One RL step. `rounds` has the groups of each generation round; a group has its responses."""
 
     step: int
     rollout_score_s: float
@@ -46,7 +46,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolTimes:
-    """Of all questions to one pool that were put (answers from memory are none)."""
+    """Times of all requests that reached one pool (no cached answers)."""
 
     questions: int
     service_s: tuple[float, ...]
@@ -73,8 +73,11 @@ def pool_times(steps: Sequence[MeasuredStep]) -> dict[str, PoolTimes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The fitted speed of the rollout workers for a response of `mean_tokens`, training in seconds as
-    `train_fixed_s + train_token_s x tokens`, and what is left of a step: sync and the recording of it."""
+    """Fitted speeds of a run.
+
+    The speed of the rollout workers for a response of `mean_tokens`, the training time in seconds as `train_fixed_s +
+    train_token_s x tokens`, and the rest of a step: sync and recording.
+    """
 
     rollout: Service
     mean_tokens: float
@@ -88,7 +91,7 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted beside measured seconds of one step. `fitted`: the step is one of those that were fitted to."""
+    """Predicted and measured seconds of one step. `fitted`: the step was used for the fit."""
 
     step: int
     fitted: bool
@@ -99,8 +102,11 @@ class Prediction:
 
 
 def fit(steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, Station], first: str) -> Fit:
-    """Fits to all of `steps`. `workers` has the number of workers and their places, `pools` the service to assume;
-    `first` is the pool that is asked before the others about one response (the reranker)."""
+    """Fit to all of `steps`.
+
+    `workers` has the number of workers and their slots, `pools` the service times to assume. `first` is the pool that
+    is asked first about a response (the reranker).
+    """
     mean_tokens = float(np.mean([r.tokens for step in steps for r in step.responses]))
     observed = {name: times.service_s for name, times in pool_times(steps).items()}
     replays = [(replay(step, observed, mean_tokens, first), step.rollout_score_s) for step in steps]
@@ -111,7 +117,7 @@ def fit(steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, 
         return float(np.mean([abs(s.rollout_s + s.tail_s - took) / took for s, took in times]))
 
     def at_scale(share: float) -> Service:
-        """The scale at which the simulated steps take as long as the measured ones in sum, by halving."""
+        """Find, by bisection, the scale at which the simulated steps take as long in total as the measured ones."""
         wanted, low, high = sum(took for _, took in replays), 0.0, max(took for _, took in replays)
         for _ in range(30):
             scale = (low + high) / 2
@@ -134,10 +140,13 @@ def fit(steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, 
 def compare(
     steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, Station], first: str
 ) -> list[Prediction]:
-    """Fits to the first half of the steps and predicts all of them. What was asked in a step is taken from its record;
-    how long it takes is drawn from the fitted half. Raises ValueError for fewer than four steps."""
+    """Fit to the first half of the steps and predict all of them.
+
+    The requests of a step are taken from its record; their service times are drawn from the fitted half. Raises
+    ValueError for fewer than four steps.
+    """
     if len(steps) < 4:
-        raise ValueError(f"{len(steps)} steps are too few to fit to some and to predict others")
+        raise ValueError(f"{len(steps)} steps are too few to fit one half and predict the other; at least 4 are needed")
     known = steps[: len(steps) // 2]
     found = fit(known, workers=workers, pools=pools, first=first)
     observed = {name: times.service_s for name, times in pool_times(known).items()}
@@ -162,8 +171,10 @@ def compare(
 def replay(
     step: MeasuredStep, observed: Mapping[str, Sequence[float]], mean_tokens: float, first: str
 ) -> tuple[tuple[SimulatedResponse, ...], ...]:
-    """The step's responses with their own lengths and questions, and service times drawn from `observed` (seconds; the
-    stations' `service` is then 1 s for a piece of work 1)."""
+    """Return the step's responses with their own lengths and requests, and service times drawn from `observed`.
+
+    Times are in seconds, so the stations' `service` is 1 s per unit of work.
+    """
     rng, group, rounds = np.random.default_rng(step.step), 0, []
     for groups in step.rounds:
         responses = []
@@ -178,16 +189,21 @@ def replay(
 
 
 def mean_errors(predictions: Sequence[Prediction], *, fitted: bool) -> tuple[float, float]:
-    """Mean of |predicted - measured| / measured over the steps that were (not) fitted to: of generating and scoring,
-    and of the whole step."""
+    """Return the mean of |predicted - measured| / measured over the steps that were (not) fitted.
+
+    One value for generation and scoring, one for the whole step.
+    """
     chosen = [p for p in predictions if p.fitted == fitted]
     scores = [abs(p.predicted_score_s - p.measured_score_s) / p.measured_score_s for p in chosen]
     return float(np.mean(scores)), float(np.mean([abs(p.predicted_s - p.measured_s) / p.measured_s for p in chosen]))
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """(a, b) of y = a + b x, neither below 0: the median slope of all pairs (Theil and Sen), the median of the rest. A
-    step beside which the machine had other work then moves nothing. Equal x give the median of y."""
+    """Return (a, b) of y = a + b x, neither below 0, by the Theil-Sen estimator.
+
+    b is the median slope of all pairs, a the median residual, so steps slowed down by other work on the machine do not
+    bias the fit. Equal x give the median of y.
+    """
     slopes = [(v - u) / (q - p) for p, u in zip(x, y, strict=True) for q, v in zip(x, y, strict=True) if q > p]
     slope = max(0.0, float(np.median(slopes))) if slopes else 0.0
     start = float(np.median([v - slope * p for p, v in zip(x, y, strict=True)]))

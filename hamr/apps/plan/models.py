@@ -1,4 +1,4 @@
-"""Sizes of models, as far as memory and speed depend on them: from a folder's `config.json`, or the published ones."""
+"""Model sizes that determine memory and speed: from a folder's `config.json`, or published values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hamr.errors import BadInput
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """A dense decoder. `parameters` counts embeddings once where they are tied."""
+    """Size of a dense decoder. `parameters` counts tied embeddings once."""
 
     parameters: float
     layers: int
@@ -22,7 +22,7 @@ class ModelSize:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of every layer in 16 bits: 2 x layers x kv_heads x head_dim x 2 bytes.
+        """Return the bytes of keys and values of all layers in 16 bits: 2 x layers x kv_heads x head_dim x 2.
 
         >>> KNOWN["qwen3-32b"].kv_bytes_per_token
         262144
@@ -49,20 +49,25 @@ KNOWN: dict[str, ModelSize] = {
     "qwen2.5-32b": _size(32.76, 64, 5120, 8, 128),
     "qwen2.5-72b": _size(72.71, 80, 8192, 8, 128),
 }
-"""By the last part of a model's name, in small letters, without an ending such as -instruct."""
+"""Keyed by the last part of a model's name, in lower case, without a suffix such as -instruct."""
 
 
 def model_size(key: str, name: str) -> ModelSize:
-    """Of the model that the setting `key` names: a folder with `config.json`, or one of KNOWN. Raises BadInput."""
+    """Return the size of the model that the setting `key` names: a folder with `config.json`, or a name in KNOWN.
+
+    Raises BadInput.
+    """
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
         try:
             return from_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         except (KeyError, TypeError, ValueError) as error:
-            remedy = f"its config.json is no dense decoder's ({type(error).__name__}: {error}); give another model"
+            remedy = (
+                f"its config.json is not that of a dense decoder ({type(error).__name__}: {error}); give another model"
+            )
             raise BadInput(key, name, remedy) from None
     bare = name.rstrip("/").rpartition("/")[2].lower()
-    # The longest first: qwen3-4b before a name that it begins with.
+    # The longest match first: qwen3-4b must not match a longer name.
     for known in sorted(KNOWN, key=len, reverse=True):
         if bare == known or bare.startswith(f"{known}-"):
             return KNOWN[known]
@@ -70,11 +75,12 @@ def model_size(key: str, name: str) -> ModelSize:
 
 
 def from_config(config: dict[str, Any]) -> ModelSize:
-    """From a Hugging Face `config.json` of a decoder with a gated MLP (Llama, Qwen, Mistral and their like).
+    """Return the size from a Hugging Face `config.json` of a decoder with a gated MLP (Llama, Qwen, Mistral and
+    similar).
 
-    Parameters: embeddings (twice if not tied), and per layer the projections of queries and output
-    (hidden x heads x head_dim each), of keys and values (hidden x kv_heads x head_dim each) and three of the MLP
-    (hidden x intermediate each); norms and biases are left out, a share below 0.001.
+    Parameters: embeddings (twice if not tied), and per layer the projections of queries and output (hidden x heads x
+    head_dim each), of keys and values (hidden x kv_heads x head_dim each) and three of the MLP (hidden x intermediate
+    each). Norms and biases are ignored, a share below 0.001.
     """
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads

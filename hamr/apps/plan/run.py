@@ -1,4 +1,4 @@
-"""A run folder as `hamr.apps.plan.build` wants it: steps with their times, groups and questions."""
+"""Reads a run folder for `hamr.apps.plan.build`: steps with their times, groups and requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Group = Sequence[RewardRecord]
 
 
 def read_past(path: Path | str) -> Past:
-    """A run, finished or not. Raises RunFolderError where it has no whole step of RL with its ledger."""
+    """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger."""
     folder = RunFolder.open(path)
     config = load_dumped(folder.config)
     rows = {r["step"]: r for r in read_metrics(folder.metrics) if r["stage"] == "rl" and r.get("timing/step/total")}
     if not rows or not folder.ledger.is_file():
         raise RunFolderError("from", str(path), "has no finished step of RL to measure; give a run that trained")
     with Ledger(folder.ledger, readonly=True) as ledger:
-        # In the order of arrival, which is round after round and group after group.
+        # In order of arrival: round by round, group by group.
         found = ledger.query("SELECT DISTINCT run FROM records WHERE run NOT LIKE '%/eval-%'")
         records = [r for (run,) in found for r in ledger.rows(run=run)]
     steps = []
@@ -52,8 +52,8 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
 
 
 def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
-    """Groups by round of generation: each round replaces the groups of the former ones that carried no signal, as the
-    controller does it."""
+    """Return the groups by generation round. Each round replaces the earlier groups without signal, as in the
+    controller."""
     sampling, wanted = config.algorithm.dynamic_sampling, config.experiment.prompts_per_step
     split: list[list[Group]] = []
     kept, left = 0, list(groups)
@@ -70,6 +70,6 @@ def _totals(group: Group) -> list[float | None]:
 
 
 def _response(record: RewardRecord) -> MeasuredResponse:
-    # An answer shared with a sibling was put by that one: no attempt of this response's.
+    # A shared answer counts only for the response that requested it.
     calls = tuple((c.pool, c.queue_s, c.service_s) for c in record.calls if c.attempts)
     return MeasuredResponse(tokens=record.response_tokens, cascaded=record.band in CASCADED, calls=calls)

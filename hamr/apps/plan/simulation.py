@@ -1,11 +1,11 @@
-"""A training step as discrete events: workers emit responses, pools with queues score them, the trainer takes over.
+"""Discrete-event simulation of a training step: workers produce responses, pools with queues score them, then training.
 
-Replicas share their speed: one with n pieces of work under way needs `fixed_s + each_s * n` seconds for a piece of
-work 1, and speeds up as soon as one leaves it (processor sharing, computed exactly: in virtual time all pieces on a
-replica advance alike, so that the next to end is the one whose work ends at the lowest virtual time).
+Replicas use processor sharing: with n jobs in service, a job of work 1 takes `fixed_s + each_s * n` seconds, and speeds
+up as soon as another job ends. This is computed exactly: in virtual time all jobs on a replica advance equally, so the
+next to end is the one with the lowest virtual end time.
 
-Everything random is drawn before (`hamr.apps.plan.workload`): the simulation itself is a function of its arguments, and
-two of them with different numbers of replicas see the same responses.
+All random numbers are drawn beforehand (`hamr.apps.plan.workload`). The simulation is a deterministic function of its
+arguments, and simulations with different numbers of replicas see the same responses.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Stage = tuple[tuple[str, float], ...]
-"""Questions that are put at once: (pool, work)."""
+"""Requests that are sent concurrently: (pool, work)."""
 Chain = tuple[Stage, ...]
-"""Stages one after the other: the reranker about every reference, then perhaps the judge."""
+"""Stages in sequence: the reranker for every reference, then optionally the judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """Seconds for a piece of work 1 on a replica with n of them under way: `fixed_s + each_s * n`.
+    """Seconds for a job of work 1 on a replica with n jobs in service: `fixed_s + each_s * n`.
 
     >>> Service(fixed_s=2.0, each_s=0.5).seconds(4)
     4.0
@@ -39,7 +39,7 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Station:
-    """Replicas with `slots` places each; who finds none free waits in one line."""
+    """Replicas with `slots` slots each and one shared FIFO queue."""
 
     replicas: int
     slots: int
@@ -48,7 +48,7 @@ class Station:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedResponse:
-    """One response: `work` for its rollout worker (1 is a response of mean length), then `chains` side by side."""
+    """One response: `work` for its rollout worker (1 is a response of mean length), then `chains` in parallel."""
 
     group: int
     work: float
@@ -57,8 +57,11 @@ class SimulatedResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What one station did in a step. `utilisation`: share of its places that were taken while responses were made
-    and scored. `queue_p50` and `queue_p99` in seconds, over all questions, those who did not wait included."""
+    """Metrics of one station in a step.
+
+    `utilisation`: share of its slots in use during rollout and scoring. `queue_p50` and `queue_p99` in seconds, over
+    all requests, including those that did not wait.
+    """
 
     questions: int
     utilisation: float
@@ -68,9 +71,12 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """Seconds of a step. `rollout_s`: from the start of each round to its last response's end, summed over the rounds;
-    `tail_s`: what scoring added. `slowest_s`: the longest that a reward took, from its response's end on; `late`:
-    responses whose reward was not there at the router's deadline, which bounds the former."""
+    """Times of a step in seconds.
+
+    `rollout_s`: from the start of each round to the end of its last response, summed over the rounds. `tail_s`:
+    additional time for scoring. `slowest_s`: the longest time from a response's end to its reward, bounded by the
+    router's deadline. `late`: number of responses without a reward at the deadline.
+    """
 
     step_s: float
     rollout_s: float
@@ -95,8 +101,11 @@ def simulate(
     sync_s: float = 0.0,
     deadline_s: float = math.inf,
 ) -> Simulated:
-    """Plays a step through. `rounds` follow each other (dynamic sampling refills when all of a round is scored);
-    a step without responses takes `train_s + sync_s`. `deadline_s`: the router's, per response from its end on."""
+    """Simulate a step.
+
+    `rounds` run in sequence (dynamic sampling refills when a round is fully scored). A step without responses takes
+    `train_s + sync_s`. `deadline_s`: the router's, per response from its end on.
+    """
     play = _Play({ROLLOUT: rollout, **pools}, deadline_s)
     rollout_s = sum(play.round(responses) for responses in rounds)
     return Simulated(
@@ -113,7 +122,10 @@ def simulate(
 
 @dataclass(slots=True, eq=False)
 class _Scoring:
-    """Where a response stands: `stage` and questions still `left` in it, per chain; chains still `open`; its end."""
+    """Scoring state of a response.
+
+    `stage` and the number of requests still `left` in it, per chain; the number of chains still `open`; its end.
+    """
 
     response: SimulatedResponse
     open: int
@@ -125,7 +137,7 @@ class _Scoring:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One piece of work. `chain` is -1 for the generation of the response itself."""
+    """One job in service or in a queue. `chain` is -1 for the generation of the response."""
 
     scoring: _Scoring
     chain: int
@@ -135,7 +147,7 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """`virtual`: how far a piece that was there from the start would have come, at time `since`."""
+    """State of one replica. `virtual`: virtual time at the time `since`."""
 
     under_way: list[tuple[float, int, _Job]] = field(default_factory=list)
     virtual: float = 0.0
@@ -145,13 +157,13 @@ class _Replica:
 
 
 class _Line:
-    """A station at work. A group's questions go to the group's own replica while that has a free place."""
+    """A station in operation. A group's requests go to the group's own replica while that has a free slot."""
 
     def __init__(self, station: Station, play: _Play) -> None:
         self.station, self.play = station, play
         self.replicas = [_Replica() for _ in range(station.replicas)]
         self.free = deque(range(station.replicas))
-        """Replicas that may have a free place; the full ones are taken off when they are met."""
+        """Replicas that may have a free slot; full ones are removed lazily."""
         self.waiting: deque[_Job] = deque()
         self.waits: list[float] = []
         self.busy, self.area, self.counted = 0, 0.0, 0.0
@@ -164,7 +176,7 @@ class _Line:
             self._start(job, place)
 
     def end(self, place: int) -> _Job:
-        """Takes the piece that ends now off a replica, and gives its place to the next in line."""
+        """Remove the job that ends now from a replica, and give its slot to the next in the queue."""
         replica = self.replicas[place]
         replica.virtual, _, job = heapq.heappop(replica.under_way)
         replica.since = self.play.now
@@ -174,7 +186,7 @@ class _Line:
             self.free.append(place)
         self._announce(place)
         while self.waiting and self.waiting[0].scoring.closed:
-            self.waiting.popleft()  # its response has met the deadline: nobody waits for the answer
+            self.waiting.popleft()  # its response has passed the deadline, so the answer is not needed
         if self.waiting:
             self._start(self.waiting.popleft(), place)
         return job
@@ -213,7 +225,7 @@ class _Line:
         self._announce(place)
 
     def _announce(self, place: int) -> None:
-        """Says when the next piece on a replica will end as things stand; what was said before no longer holds."""
+        """Schedule the next end of a job on a replica; earlier events of the replica become stale."""
         replica = self.replicas[place]
         replica.stamp += 1
         if replica.under_way:
@@ -227,13 +239,13 @@ class _Line:
 
 
 class _Play:
-    """The clock, what will happen, and who has to be told."""
+    """The clock and the event queue."""
 
     def __init__(self, stations: Mapping[str, Station], deadline_s: float) -> None:
         self.now, self.late, self.slowest = 0.0, 0, 0.0
         self._deadline_s, self._serial, self._open = deadline_s, 0, 0
         self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
-        """(time, order, line, replica, stamp): a piece ends; (time, order, scoring, 0, 0): a response's deadline."""
+        """(time, order, line, replica, stamp): a job ends; (time, order, scoring, 0, 0): a response's deadline."""
         self.lines = {name: _Line(station, self) for name, station in stations.items()}
 
     def next(self) -> int:
@@ -241,7 +253,7 @@ class _Play:
         return self._serial
 
     def round(self, responses: Sequence[SimulatedResponse]) -> float:
-        """Generates and scores these; returns the seconds until the last of them was generated."""
+        """Generate and score the responses; return the seconds until the last of them was generated."""
         began = last = self.now
         self._open = len(responses)
         for response in responses:
@@ -283,7 +295,7 @@ class _Play:
             self._ask(scoring, chain)
 
     def _ask(self, scoring: _Scoring, chain: int) -> None:
-        """Puts the questions of a chain's next stage that has any; after the last one the chain is done."""
+        """Send the requests of a chain's next non-empty stage; after the last stage the chain is done."""
         stages = scoring.response.chains[chain]
         while scoring.stage[chain] < len(stages):
             stage = stages[scoring.stage[chain]]
@@ -304,5 +316,5 @@ class _Play:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Nearest rank; 0 of nothing."""
+    """Return the nearest-rank quantile; 0 for an empty sequence."""
     return ordered[min(len(ordered) - 1, math.ceil(q * len(ordered)) - 1)] if ordered else 0.0

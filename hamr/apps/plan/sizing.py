@@ -1,4 +1,4 @@
-"""How many replicas of each pool keep the reward off a step's critical path, and what a step waits for."""
+"""Sizing: how many replicas of each pool keep the reward off a step's critical path, and what limits a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rounds = Sequence[Sequence[SimulatedResponse]]
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The stations of a step and what follows it. `deadline_s`: the router's."""
+    """The stations of a step and the times after it. `deadline_s`: the router's."""
 
     rollout: Station
     pools: Mapping[str, Station]
@@ -24,7 +24,7 @@ class Cluster:
     deadline_s: float = math.inf
 
     def with_replicas(self, **replicas: int) -> Cluster:
-        """With other numbers of replicas, by pool; `rollout` for the workers."""
+        """Return a copy with other numbers of replicas, by pool; `rollout` for the workers."""
         pools = {n: replace(s, replicas=replicas.get(n, s.replicas)) for n, s in self.pools.items()}
         rollout = replace(self.rollout, replicas=replicas.get(ROLLOUT, self.rollout.replicas))
         return replace(self, rollout=rollout, pools=pools)
@@ -42,7 +42,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """Means over several simulated steps; `slowest_s` is of the slowest."""
+    """Means over several simulated steps; `slowest_s` is the maximum."""
 
     step_s: float
     rollout_s: float
@@ -54,9 +54,12 @@ class Played:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What a pool needs. `busy`: replicas fully at work if everything were answered while responses come, by Little's
-    law (questions x seconds / (places x time)); `replicas`: the fewest with which the simulated step meets the goal.
-    The second is smaller where answers may come after the last response, larger where questions come in bursts."""
+    """Requirements of a pool.
+
+    `busy`: fully used replicas if every request were answered while responses arrive, by Little's law (requests x
+    seconds / (slots x time)). `replicas`: the fewest with which the simulated step meets the goal. The second is
+    smaller where answers may come after the last response, and larger where requests come in bursts.
+    """
 
     questions: float
     service_s: float
@@ -68,8 +71,8 @@ class Need:
 class Study:
     """One workload, drawn once, on clusters of different sizes.
 
-    `limit`: replicas of each pool beyond which more are no use: a place for every question and, as a group's questions
-    go to one replica, a replica for every group. A pool of that size is called unlimited.
+    `limit`: number of replicas of each pool beyond which more have no effect: a slot for every request and, since a
+    group's requests go to one replica, a replica for every group. A pool of that size is called unlimited.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, *, draws: int) -> None:
@@ -79,26 +82,27 @@ class Study:
         self._played: dict[tuple[int, ...], Played] = {}
 
     def play(self, cluster: Cluster) -> Played:
-        """Of a cluster that differs from the study's in its numbers of replicas only."""
+        """Simulate a cluster that differs from the study's in its numbers of replicas only."""
         sizes = (cluster.rollout.replicas, *(cluster.pools[name].replicas for name in self.cluster.pools))
         if sizes not in self._played:
             self._played[sizes] = _mean([cluster.play(step) for step in self.steps])
         return self._played[sizes]
 
     def slowest_s(self, cluster: Cluster) -> float:
-        """The longest that a reward would take if none were given up at the router's deadline."""
+        """Return the longest time to a reward without the router's deadline."""
         return _mean([replace(cluster, deadline_s=math.inf).play(step) for step in self.steps]).slowest_s
 
     def ideal(self) -> Played:
-        """With unlimited pools."""
+        """Return the step with unlimited pools."""
         return self.play(self.cluster.with_replicas(**self.limit))
 
     def needs(self, goal_s: float, *, most: int) -> tuple[Cluster, dict[str, Need]]:
-        """The smallest pools found with which the mean step takes at most `goal_s`, which must not be below the ideal
-        step's. No pool passes `most`.
+        """Return the smallest pools found with which the mean step takes at most `goal_s`.
 
-        Each pool is first sized alone, all others unlimited (one more makes a step longer by chance at most, so that
-        halving finds the edge); where together they miss the goal, the one whose lack costs most grows.
+        `goal_s` must not be below the ideal step's time. No pool exceeds `most`.
+
+        Each pool is first sized alone with all others unlimited (one more replica makes a step longer only by chance,
+        so bisection works). Where the pools together miss the goal, the one whose shortage costs most grows.
         """
         sizes = {name: self._alone(name, goal_s, most) for name in self.cluster.pools}
         chosen = self.cluster.with_replicas(**sizes)
@@ -112,8 +116,11 @@ class Study:
         return chosen, {name: self._need(name, sizes[name]) for name in sizes}
 
     def savings(self, cluster: Cluster) -> dict[str, float]:
-        """Seconds that a step would be shorter by if one part were no obstacle: an unlimited pool, twice the rollout
-        workers, training and sync in no time. The largest is what a step waits for."""
+        """Return the seconds that a step would save without one bottleneck.
+
+        Cases: an unlimited pool, twice the rollout workers, instantaneous training or sync. The largest saving is the
+        bottleneck of the step.
+        """
         base = self.play(cluster).step_s
         larger = {ROLLOUT: 2 * cluster.rollout.replicas, **self.limit}
         saved = {name: base - self.play(cluster.with_replicas(**{name: size})).step_s for name, size in larger.items()}

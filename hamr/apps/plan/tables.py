@@ -1,4 +1,4 @@
-"""What `hamr plan` prints: every number beside what it follows from."""
+"""Output of `hamr plan`: every number with its derivation."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def title(config: Config, workload: Workload, past: Past | None) -> str:
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
     ]
     if past is None:
-        lines.append(f"times: assumed, a roofline of {config.plan.gpu}; the section plan has every assumption")
+        lines.append(f"times: assumed, roofline model of {config.plan.gpu}; the section plan lists all assumptions")
     else:
         name = past.config.experiment.name
-        lines.append(f"times: measured in {len(past.steps)} steps of {name} for the parts that it had, too")
+        lines.append(f"times: measured in {len(past.steps)} steps of {name} for the parts in common")
     return "\n".join(lines)
 
 
 def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[object]:
-    """Replicas and GPUs of every part, and below them what each number follows from."""
+    """Return the replicas and GPUs of every part, followed by the derivation of each number."""
     table = _table("", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
     reasons, total_now, total_needed = [], 0.0, 0.0
 
     def row(key: str, now: int, needed: int | None, each: float, why: str) -> None:
         nonlocal total_now, total_needed
         then = now if needed is None else needed
-        shown = "as it is" if needed is None else str(needed)
+        shown = "unchanged" if needed is None else str(needed)
         table.add_row(key, str(now), shown, f"{each:g}", f"{each * now:g}", f"{each * then:g}")
         reasons.append(f"  {key}: {why}")
         total_now, total_needed = total_now + each * now, total_needed + each * then
@@ -72,12 +72,12 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
 
 
 def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table:
-    """The step, in seconds, for pools as they start, as far as they may scale, as needed, and without limit."""
+    """Return the step times in seconds for pools as configured, scaled to their maximum, as needed, and unlimited."""
     table = _table("seconds of a step", "step", "rollouts", "waiting for rewards", "training", "sync", "late responses")
     rows = {"pools as configured": study.play(study.cluster)}
     most = scaled_out(config, study.cluster)
     if most != study.cluster:
-        rows["scaled to their most"] = study.play(most)
+        rows["scaled to their maximum"] = study.play(most)
     rows |= {"as needed": study.play(needed), "without limit": ideal}
     for label, played in rows.items():
         figures = (played.step_s, played.rollout_s, played.tail_s, study.cluster.train_s, study.cluster.sync_s)
@@ -86,7 +86,7 @@ def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table
 
 
 def stations(study: Study, needed: Cluster) -> Table:
-    """Load and queues, with the pools as configured and as needed."""
+    """Return load and queues, with the pools as configured and as needed."""
     table = _table("", "replicas", "utilisation", "queue p50 s", "queue p99 s")
     played = {"": (study.cluster, study.play(study.cluster)), ", as needed": (needed, study.play(needed))}
     for name in (ROLLOUT, *study.cluster.pools):
@@ -101,7 +101,7 @@ def stations(study: Study, needed: Cluster) -> Table:
 
 
 def margins(study: Study, needed: Cluster) -> Table:
-    """What one replica more or fewer does to the step."""
+    """Return the effect of one replica more or fewer on the step time."""
     table = _table("step, in seconds, with", "one fewer", "as needed", "one more")
     base = study.play(needed).step_s
     for name, station in needed.pools.items():
@@ -114,32 +114,36 @@ def margins(study: Study, needed: Cluster) -> Table:
 
 
 def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> str:
-    """What a step waits for, as configured; and whether the goal can be met at all."""
+    """Return the bottlenecks of a configured step, and whether the goal can be met."""
     saved = sorted(study.savings(study.cluster).items(), key=lambda item: -item[1])
-    what = {ROLLOUT: "twice the rollout workers", "training": "training in no time", "sync": "sync in no time"}
-    told = [f"{what.get(n, f'more of pools.{n} than it can use')} {s:.1f} s" for n, s in saved if s > 0.05]
-    lines = [f"what would shorten the configured step: {'; '.join(told) or 'nothing by a tenth of a second'}"]
+    what = {ROLLOUT: "twice the rollout workers", "training": "instantaneous training", "sync": "instantaneous sync"}
+    told = [f"{what.get(n, f'unlimited pools.{n}')} {s:.1f} s" for n, s in saved if s > 0.05]
+    lines = [f"time saved in the configured step by: {'; '.join(told) or 'nothing saves a tenth of a second'}"]
     late = study.play(study.cluster).late
     if late:
         sizes = (study.cluster, scaled_out(config, study.cluster), needed)
         as_it_is, at_most, enough = (f"{study.slowest_s(cluster):.0f} s" for cluster in sizes)
         lines.append(
-            f"{late:.0f} of {study.workload.responses} rewards would be given up at router.deadline_s="
-            f"{config.router.deadline_s:g}: the slowest takes {as_it_is}, {at_most} with pools scaled to their most, "
+            f"{late:.0f} of {study.workload.responses} rewards would time out at router.deadline_s="
+            f"{config.router.deadline_s:g}: the slowest takes {as_it_is}, {at_most} with maximum pools, "
             f"{enough} with as many as needed"
         )
     wanted, step = config.plan.step_s, ideal.step_s
     if ideal.tail_s > 0.05:
-        lines.append(f"{ideal.tail_s:.1f} s of waiting stay however many replicas: the last answers' own time")
+        lines.append(
+            f"{ideal.tail_s:.1f} s of waiting remain with any number of replicas: the time of the last answers"
+        )
     if wanted is not None and step > wanted:
-        lines.append(f"plan.step_s={wanted:g} cannot be met by pools: with unlimited ones a step is {step:.1f} s")
+        lines.append(f"plan.step_s={wanted:g} cannot be met: with unlimited pools a step takes {step:.1f} s")
     if study.play(needed).step_s > max(wanted or 0.0, step * (1 + config.plan.slack)):
-        lines.append(f"plan.most_replicas={config.plan.most_replicas} are too few; raise it, or the places of each")
+        lines.append(
+            f"plan.most_replicas={config.plan.most_replicas} is too low; raise it, or the slots of each replica"
+        )
     return "\n".join(lines)
 
 
 def comparison(past: Past) -> list[object]:
-    """Predicted beside measured times of the run's own steps."""
+    """Return predicted and measured times of the run's own steps."""
     config = past.config
     told = [
         f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
@@ -160,12 +164,12 @@ def comparison(past: Past) -> list[object]:
     return [
         *told,
         table,
-        f"mean error where predicted: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
-        f"(where fitted to: {score_seen:.0%}, {whole_seen:.0%})",
+        f"mean error on predicted steps: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
+        f"(on fitted steps: {score_seen:.0%}, {whole_seen:.0%})",
     ]
 
 
-# --- reasons ---------------------------------------------------------------------------------------
+# --- derivations -----------------------------------------------------------------------------------
 
 
 def _table(*columns: str) -> Table:
@@ -178,7 +182,7 @@ def _table(*columns: str) -> Table:
 def _engine_gpus(
     config: Config, key: str, name: str, engine: EngineConfig, tokens: float, sequences: int
 ) -> tuple[float, str]:
-    """(GPUs of one replica, why). On CPUs none. A fraction of a GPU is taken as configured."""
+    """Return (GPUs of one replica, derivation). 0 on CPUs. A fraction of a GPU is taken as configured."""
     if not engine.num_gpus:
         return 0.0, f"{engine.num_cpus:g} CPUs each"
     gpu, model, width = GPUS[config.plan.gpu], model_size(key, name), engine.tensor_parallel_size
@@ -191,7 +195,7 @@ def _engine_gpus(
     if fewest is None:
         return each, f"{text}: does not fit a node's 8 GPUs; lower max_num_seqs or max_ongoing_requests"
     if not memory.fits:
-        return each, f"{text}: the cache does not hold all at a time; tensor_parallel_size={fewest} would"
+        return each, f"{text}: the cache does not hold all concurrently; tensor_parallel_size={fewest} would"
     return each, text if fewest == width else f"{text}: {fewest} would hold it"
 
 

@@ -1,4 +1,4 @@
-"""What a step asks of its stations: drawn from a few shares and means, or dealt out from what a run recorded."""
+"""Workload of a step: drawn from a few shares and means, or sampled from a recorded run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hamr.apps.plan.simulation import Chain, SimulatedResponse
 
 @dataclass(frozen=True, kw_only=True)
 class WorkSpread:
-    """How much pieces of work differ; their mean is 1. `observed`, if any, is drawn from; else a log-normal with the
-    coefficient of variation `cv` (deviation over mean; 0: all alike)."""
+    """Distribution of job sizes with mean 1.
+
+    Samples `observed`, if given; else a log-normal with the coefficient of variation `cv` (0: all equal).
+    """
 
     cv: float = 0.0
     observed: tuple[float, ...] = ()
@@ -29,13 +31,14 @@ class WorkSpread:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A step's responses and what is asked about each.
+    """The responses of a step and the requests about each.
 
-    A share `cascaded_frac` of them are replies that the cascade scores: `first_questions` to `first` (one per
-    reference), then, for a share `escalated_frac` of these replies, `second_questions` to `second`. Either pool may be
-    None. `side`: further questions per response, by pool, asked beside the cascade. Numbers of questions may be
-    fractions; what is behind the point is the chance of one more. `dropped_frac` of a round's groups carry no signal
-    and are replaced in the next one, up to `max_rounds`. `longest` bounds a response's work: its length over the mean.
+    A share `cascaded_frac` of the responses are replies that the cascade scores: `first_questions` requests to `first`
+    (one per reference), then, for a share `escalated_frac` of these replies, `second_questions` to `second`. Either
+    pool may be None. `side`: further requests per response, by pool, in parallel to the cascade. Numbers of requests
+    may be fractional; the fraction is the probability of one more. `dropped_frac` of a round's groups carry no signal
+    and are replaced in the next round, up to `max_rounds`. `longest` bounds a response's work: its length over the
+    mean.
     """
 
     prompts: int
@@ -55,7 +58,7 @@ class Workload:
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """Groups of each round.
+        """Return the number of groups of each round.
 
         >>> Workload(prompts=8, samples=4, dropped_frac=0.3, max_rounds=3).rounds
         (8, 3, 1)
@@ -70,7 +73,7 @@ class Workload:
         return sum(self.rounds) * self.samples
 
     def questions(self) -> dict[str, float]:
-        """Expected questions to each pool in a step."""
+        """Return the expected requests to each pool in a step."""
         asked = {pool: self.responses * per_response for pool, per_response in self.side.items()}
         cascaded = self.responses * self.cascaded_frac
         if self.first:
@@ -81,7 +84,7 @@ class Workload:
         return asked
 
     def draw(self, seed: int) -> tuple[tuple[SimulatedResponse, ...], ...]:
-        """The responses of each round. The same seed gives the same, whatever stations will work on them."""
+        """Return the responses of each round. The same seed gives the same responses, for any stations."""
         rng = np.random.default_rng(seed)
         drawn, group = [], 0
         for groups in self.rounds:
@@ -100,7 +103,7 @@ class Workload:
 
     def _chains(self, rng: np.random.Generator) -> tuple[Chain, ...]:
         chains: list[Chain] = []
-        # Drawn for every response in the same order, so that one more share moves no other draw.
+        # Drawn for every response in the same order, so that a changed share does not change other draws.
         cascaded, escalated = rng.random() < self.cascaded_frac, rng.random() < self.escalated_frac
         if cascaded:
             first = self._stage(rng, self.first, self.first_questions)

@@ -1,4 +1,4 @@
-"""What a report is made of, read once from a run folder, finished or not."""
+"""Input of a report, read once from a finished or running run folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAGE_NAMES = {"base": "before", "sft": "after SFT", "rl": "after RL"}
 
 @dataclass(frozen=True, kw_only=True)
 class StageComparison:
-    """One held-out message and what the policy said to it at each stage that was evaluated."""
+    """One held-out message and the policy's response at each evaluated stage."""
 
     customer: str
     reference: str
@@ -31,8 +31,7 @@ class StageComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportData:
-    """A run folder in memory. `steps` has the rows of metrics.jsonl per stage (sft, validation, rl),
-    in order."""
+    """A run folder in memory. `steps` has the rows of metrics.jsonl per stage (sft, validation, rl), in order."""
 
     folder: RunFolder
     config_text: str
@@ -40,16 +39,16 @@ class ReportData:
     summary: Summary
     steps: Mapping[str, Sequence[Mapping[str, Any]]]
     evaluations: Mapping[str, tuple[int, Mapping[str, Any]]]
-    """Name (base, sft, rl, rl-<step>) -> (step, the row's figures without their `eval/<name>/`)."""
+    """Name (base, sft, rl, rl-<step>) -> (step, the row's metrics without the prefix `eval/<name>/`)."""
     samples: Sequence[Mapping[str, Any]]
     s_r: Sequence[float]
-    """Reranker scores of all training responses that were asked about."""
+    """Reranker scores of all training responses that the reranker scored."""
     responses: int
     comparisons: Sequence[StageComparison]
 
     @classmethod
     def read(cls, path: Path | str) -> ReportData:
-        """Raises RunFolderError if the path is no run folder. What is not there yet is left empty."""
+        """Read a run folder. Missing parts are left empty. Raises RunFolderError if the path is not a run folder."""
         folder = RunFolder.open(path)
         config = read_config(folder.config)
         steps: dict[str, list[Mapping[str, Any]]] = {}
@@ -57,7 +56,7 @@ class ReportData:
         for row in read_metrics(folder.metrics):
             kind, _, name = row["stage"].partition("-")
             if row["stage"] == "eval-validation":
-                steps.setdefault(name, []).append(row)  # of one kind and with steps of their own, unlike the others
+                steps.setdefault(name, []).append(row)  # validation rows have their own steps
             elif kind == "eval":
                 prefix = f"eval/{name}/"
                 figures = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
@@ -89,7 +88,7 @@ class ReportData:
 
     @property
     def stages(self) -> dict[str, StageSummary]:
-        """Held-out figures per stage, in order; from the evaluations where the summary is not written yet."""
+        """Return held-out metrics per stage, in order; from the evaluations if the summary is not written yet."""
         known = self.summary.get("stages") or {}
         return {s: known[s] if s in known else _stage(self.evaluations[s][1]) for s in STAGES if self._has(s)}
 
@@ -97,28 +96,28 @@ class ReportData:
         return stage in (self.summary.get("stages") or {}) or stage in self.evaluations
 
     def option(self, dotted: str) -> Any:
-        """A value of the configuration, or None."""
+        """Return a value of the configuration, or None."""
         value: Any = self.config
         for key in dotted.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def series(self, key: str, stage: str = "rl") -> tuple[list[int], list[float]]:
-        """Steps and values of a metric, without the steps in which it was missing or not finite."""
+        """Return steps and values of a metric, without missing and non-finite values."""
         rows = [(r["step"], r[key]) for r in self.steps.get(stage, ()) if r.get(key) is not None]
         rows = [(s, v) for s, v in rows if math.isfinite(v)]
         return [s for s, _ in rows], [v for _, v in rows]
 
     def names(self, prefix: str, stage: str = "rl") -> list[str]:
-        """Metric names of a stage that begin so, in the order of appearance."""
+        """Return the metric names of a stage with this prefix, in order of appearance."""
         return list(dict.fromkeys(k for r in self.steps.get(stage, ()) for k in r if k.startswith(prefix)))
 
     def examples(self, n: int = 3, seed: int = 0) -> list[tuple[str, Mapping[str, Any]]]:
-        """(best | worst | random, row) from the last third of the RL steps: n of each, none twice."""
+        """Return (best | worst | random, row) from the last third of the RL steps: n of each, without duplicates."""
         last = max((r["step"] for r in self.steps.get("rl", ())), default=0)
         rows = [r for r in self.samples if r["stage"] == "rl" and r["step"] > last * 2 / 3]
         seen: dict[str, Mapping[str, Any]] = {}
-        for row in rows:  # the same words twice teach the reader nothing
+        for row in rows:  # skip duplicate texts
             seen.setdefault(row["response"], row)
         scored = sorted((r for r in seen.values() if r["total"] is not None), key=lambda r: r["total"], reverse=True)
         best, worst = scored[:n], scored[n:][-n:]
@@ -147,9 +146,9 @@ def _from_ledger(
 
 
 def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[StageComparison]:
-    """Held-out prompts among the sampled rows that every stage answered; the largest gains and the largest loss."""
+    """Return sampled held-out prompts that every stage answered: those with the largest gains and the largest loss."""
     made = []
-    # One prompt per wording: the same words from the customer again would show nothing new.
+    # One prompt per wording: repeated customer messages would show nothing new.
     by_words = {r["customer"]: r for r in samples if r["stage"].startswith("eval-") and r.get("customer")}
     for row in by_words.values():
         said: dict[str, tuple[str, float | None]] = {}

@@ -1,4 +1,4 @@
-"""report.html of a run that is under way: rewritten by a process of its own, so that no step waits for a plot.
+"""Live report.html of a running run, rewritten by a separate process so that no step waits for a plot.
 
 `python -m hamr.apps.report.live FOLDER` rewrites the page until its standard input ends.
 """
@@ -20,16 +20,16 @@ from hamr.report.page import RELOAD
 from hamr.telemetry.run_folder import RunFolder, write_atomic
 
 INTERVAL_S = 12.0
-"""Pause between two looks at the run's files. With the time to draw, the page is at most 15 s behind them."""
+"""Polling interval in seconds. Including the drawing time, the page is at most 15 s behind the run's files."""
 NICENESS = 10
 
 
 @contextlib.contextmanager
 def live_report(folder: RunFolder) -> Iterator[None]:
-    """Keep `folder.report` up to date, and reloading itself in a browser, while the body runs.
+    """Keep `folder.report` up to date, with automatic reload in a browser, while the body runs.
 
-    The page stays as it was last written; `write_report` makes the final one. The writer ends with this process,
-    however that ends.
+    The page keeps its last state at the end; `write_report` writes the final one. The writer process ends with this
+    process in all cases.
     """
     command = [sys.executable, "-m", "hamr.apps.report.live", str(folder.path)]
     writer = subprocess.Popen(
@@ -47,7 +47,7 @@ def live_report(folder: RunFolder) -> Iterator[None]:
 
 
 def end_reload(report: Path) -> None:
-    """Remove what makes a written page reload itself."""
+    """Remove the automatic reload from a written page."""
     if report.is_file():
         text = report.read_text()
         if RELOAD in text:
@@ -61,7 +61,7 @@ def rewrite_until_closed(path: Path, interval_s: float = INTERVAL_S) -> None:
     seen: tuple[int, ...] | None = None
     while True:
         if (now := _sizes(path)) != seen:
-            # A file that is being written, or a locked ledger: the next look finds it whole.
+            # A partially written file or a locked ledger: retry at the next poll.
             with contextlib.suppress(HamrError, OSError, ValueError, sqlite3.Error):
                 write_report(path, live=True)
                 seen = now

@@ -1,4 +1,4 @@
-"""The plots of a report, in its order, and their way into `plots/*.png`."""
+"""The plots of a report, in order, and their files in `plots/*.png`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A plot with what a reader needs to know: `caption` under it, `alt` for who cannot see it."""
+    """A plot with its `caption` and its `alt` text for screen readers."""
 
     name: str
     title: str
@@ -30,8 +30,8 @@ class Plot:
 
 
 def draw_all(data: ReportData, folder: Path) -> dict[str, Path]:
-    """Draws what there is data for into `folder/<name>.png`; name -> file. Removes plots of an earlier report
-    that there is no data for."""
+    """Draw all plots with data into `folder/<name>.png`; return name -> file. Removes outdated plots of an earlier
+    report."""
     import matplotlib
 
     folder.mkdir(exist_ok=True)
@@ -67,14 +67,19 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         _plot(
             "learning_curve",
             "Learning curve",
-            "Total reward of each step's responses, and the truth by rule, which is never rewarded. Held out: "
+            "Total reward of each step's responses, and the exact-act rule, which is never rewarded. Held out: "
             "responses to decisions never trained on.",
             learning.learning_curve,
             wide=True,
         ),
     ),
     "held_out": (
-        _plot("held_out", "Decisions", "Share of held-out decisions; format errors are better low.", learning.held_out),
+        _plot(
+            "held_out",
+            "Decisions",
+            "Share of held-out decisions; for format errors, lower is better.",
+            learning.held_out,
+        ),
         _plot("by_act", "By kind of decision", "On wordings that no training split contains.", learning.by_act),
         _plot(
             "rewards",
@@ -86,7 +91,7 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         _plot(
             "dialogues",
             "Whole dialogues",
-            "SAGE with simulated customers, out of 100. Own case: by what the customer was told to be, with no judge.",
+            "SAGE with simulated customers, out of 100. Own case: by the customer's assigned persona, without a judge.",
             dialogues.dialogue_curve,
             wide=True,
         ),
@@ -94,26 +99,26 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
     "scoring": (
         _plot(
             "router_bands",
-            "Where the replies lay",
-            "Inside the trust interval the reranker is believed, outside it the judge is asked (Eq. 4).",
+            "Replies by cascade branch",
+            "Inside the trust interval the reranker's score is used, outside it the judge is asked (Eq. 4).",
             training.router_bands,
         ),
         _plot(
             "s_r_histogram",
-            "What the reranker said",
-            "All training replies put to the reranker.",
+            "Reranker scores",
+            "All training replies that the reranker scored.",
             training.s_r_histogram,
         ),
         _plot(
             "scorer_auc",
             "Do the scorers carry signal?",
-            "Consistent against inconsistent reply pairs: the chance that the consistent one scores higher.",
+            "Consistent against inconsistent reply pairs: the probability that the consistent one scores higher.",
             learning.scorer_auc,
         ),
         _plot(
             "outcomes",
             "Failures and malformed responses",
-            "A failure is no score: it carries no advantage. A malformed response is no action and scores 0.",
+            "A failure has no score and no advantage. A malformed response is not an action and scores 0.",
             training.outcomes,
         ),
     ),
@@ -128,8 +133,8 @@ SECTIONS: dict[str, tuple[Plot, ...]] = {
         ),
         _plot(
             "clipping",
-            "What was cut",
-            "Tokens held back by the clip; tokens on which trainer and engine disagree; responses at the length limit.",
+            "Clipping and truncation",
+            "Clipped tokens; tokens on which trainer and engine disagree; responses at the length limit.",
             training.clipping,
         ),
         _plot("lengths", "Response length", "Mean over the step's responses.", training.lengths),

@@ -1,4 +1,4 @@
-"""Whole dialogues with the policy (`experiment.sage`) in a run's report: a curve, and the table behind it."""
+"""Plots of whole dialogues with the policy (`experiment.sage`) in a run's report: a curve and its table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CURVES = {"truth": BLUE, "logic": ORANGE, "chat": GREEN, "unreadable": RED}
 
 
 def dialogue_stages(data: ReportData) -> dict[str, Mapping[str, float]]:
-    """Stage -> SAGE's figures, of the stages that have any, in order."""
+    """Return stage -> SAGE metrics, for the stages that have any, in order."""
     found = {
         stage: {name.removeprefix(PREFIX): value for name, value in figures.items() if name.startswith(PREFIX)}
         for stage, (_, figures) in data.evaluations.items()
@@ -38,7 +38,7 @@ def dialogue_stages(data: ReportData) -> dict[str, Mapping[str, float]]:
 
 
 def dialogue_rows(data: ReportData) -> list[list[str]]:
-    """A line for each stage, in the order of `COLUMNS`; the first cell names the stage."""
+    """Return a row for each stage, in the order of `COLUMNS`; the first cell names the stage."""
     return [
         [stage_name(stage), *(f"{figures[name]:.1f}" if name in figures else "-" for name in COLUMNS)]
         for stage, figures in dialogue_stages(data).items()

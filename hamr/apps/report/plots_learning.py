@@ -1,6 +1,6 @@
-"""Did it learn: the learning curve, held-out figures before and after, and whether the scorers can be believed.
+"""Plots of learning progress: the learning curve, held-out metrics before and after, and scorer quality.
 
-One function a plot: `ReportData -> Figure`, or None where there is nothing to show.
+Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def smooth(values: Sequence[float], weight: float = 0.75) -> list[float]:
-    """Exponential moving average, corrected for its start: the first value stands as it is.
+    """Return the exponential moving average with bias correction; the first value is unchanged.
 
     >>> smooth([1.0, 3.0], weight=0.5)
     [1.0, 2.3333333333333335]
@@ -65,7 +65,7 @@ def learning_curve(data: ReportData) -> Figure | None:
 
 
 def _truth_curve(data: ReportData, ax: Axes) -> None:
-    """The share of exact acts in the same axes, on a scale of its own at the right."""
+    """Draw the share of exact acts in the same axes, on a separate scale at the right."""
     steps, share = data.series("truth/exact_act")
     if not steps:
         return
@@ -83,7 +83,7 @@ def _truth_curve(data: ReportData, ax: Axes) -> None:
 
 
 def held_out_curve(data: ReportData, figure: str = "reward/total") -> list[tuple[int, float]]:
-    """(RL step, a held-out figure): where RL began, in between, and at its end."""
+    """Return (RL step, a held-out metric) at the start of RL, at intermediate evaluations and at the end."""
     points = {}
     for name, (step, figures) in data.evaluations.items():
         value = figures.get(figure)
@@ -120,7 +120,8 @@ def rewards(data: ReportData) -> Figure | None:
 
 
 def by_act(data: ReportData) -> Figure | None:
-    """Exact acts with their intervals where the truth is known, else the right kind of action."""
+    """Draw the share of exact acts with intervals where the truth is known, else the share of the right kind of
+    action."""
     truth = any(f.get("exact_by_act") for f in data.stages.values())
     shares = {stage: _shares(figures) if truth else figures.get("by_act", {}) for stage, figures in data.stages.items()}
     acts = list(dict.fromkeys(a for own in shares.values() for a in own))

@@ -1,6 +1,6 @@
-"""How supervised fine-tuning went: each set's validation loss, and what of a target it lies in.
+"""Plots of supervised fine-tuning: each set's validation loss, and the loss by part of a target.
 
-One function a plot: `ReportData -> Figure`, or None where there is nothing to show.
+Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARTS = ("rationale", "action", "environment", "next_action")
 
 
 def validation_loss(data: ReportData) -> Figure | None:
-    """A line a set over the training loss, which is of other items and of batches as they came."""
+    """Draw a line per set and the training loss, which is measured on other items, batch by batch."""
     known = {name: data.series(f"{PREFIX}{name}/loss", "validation") for name in validated_sets(data)}
     if not known:
         return None
@@ -35,7 +35,7 @@ def validation_loss(data: ReportData) -> Figure | None:
 
 
 def loss_by_part(data: ReportData) -> Figure | None:
-    """Bars of the last validation: one group a part, one bar a set that has it."""
+    """Draw bars of the last validation: one group per part, one bar per set that has it."""
     last: dict[str, dict[str, float]] = {}
     for name in validated_sets(data):
         for part in PARTS:
@@ -64,14 +64,14 @@ def learning_rate(data: ReportData) -> Figure | None:
 
 
 def validated_sets(data: ReportData) -> list[str]:
-    """Names of the sets that have a validation loss, in the order of appearance."""
+    """Return the names of the sets that have a validation loss, in order of appearance."""
     ending = "/loss"
     keys = data.names(PREFIX, "validation")
     return [k.removeprefix(PREFIX).removesuffix(ending) for k in keys if k.endswith(ending)]
 
 
 def sft_verdict(data: ReportData) -> str | None:
-    """What a run of `hamr sft` came to, in a sentence; None for another run."""
+    """Return the result of a `hamr sft` run in a sentence; None for another kind of run."""
     if not data.option("sft.sets"):
         return None
     done = len(data.steps.get("sft", ()))

@@ -1,6 +1,6 @@
-"""How the training went: the router, failures, the optimiser's health, and where the time goes.
+"""Plots of the training process: the router, failures, the optimiser's health, and times.
 
-One function a plot: `ReportData -> Figure`, or None where there is nothing to show.
+Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def s_r_histogram(data: ReportData) -> Figure | None:
 
 
 def outcomes(data: ReportData) -> Figure | None:
-    """Failures only; None where nothing failed, which is what the report then says in words."""
+    """Draw failures only; None where nothing failed, which the report then states in words."""
     figure, ax = None, None
     kinds = [*failure_kinds(), "malformed_response"]
     bottoms: dict[int, float] = {}
@@ -134,7 +134,7 @@ def clipping(data: ReportData) -> Figure | None:
 
 def sft_loss(data: ReportData) -> Figure | None:
     if data.option("sft.sets"):
-        return None  # stands beside the validation loss
+        return None  # drawn with the validation loss
     return lines(data, {"sft/loss": ("loss", BLUE)}, "nats per token", stage="sft")
 
 
@@ -143,7 +143,7 @@ def lengths(data: ReportData) -> Figure | None:
 
 
 def step_time(data: ReportData) -> Figure | None:
-    """Stacked bars; what the named phases leave of the whole step is `other`."""
+    """Draw stacked bars; the rest of a step outside the named phases is `other`."""
     shown = {"rollout_score": ("generate and score", BLUE), "train": ("train", ORANGE), "sync": ("weight sync", GREEN)}
     totals = dict(zip(*data.series("timing/step/total"), strict=True))
     series = {p: dict(zip(*data.series(f"timing/step/{p}"), strict=True)) for p in shown}
@@ -166,7 +166,7 @@ def step_time(data: ReportData) -> Figure | None:
 
 
 def phases(data: ReportData) -> Figure | None:
-    """The run's wall time as one bar, cut into its phases."""
+    """Draw the run's wall time as one bar, divided into its phases."""
     timing = {k: v for k, v in (data.summary.get("timing") or {}).items() if v}
     if not timing:
         return None

@@ -1,4 +1,4 @@
-"""report.html: a run on one page that needs nothing else: no network, no other file."""
+"""report.html: a run on one self-contained page, without network access or other files."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ _HEADLINES = (
 )
 
 _LEADS = {
-    "sft": ("Supervised fine-tuning", "Loss on items that were never trained on, nats per token."),
+    "sft": ("Supervised fine-tuning", "Loss on items not used for training, nats per token."),
     "learning": ("Did it learn?", "Reward over the RL steps; the band holds the step's responses."),
     "held_out": (
-        "Before and after",
-        "Decisions that no stage was trained on, answered as experiment.evaluation says and scored as in training.",
+        "Before and after training",
+        "Decisions not used in training, answered as set in experiment.evaluation and scored as in training.",
     ),
     "scoring": ("The reward system", ""),
-    "health": ("Is the training sound?", "Signals that go wrong before the reward does."),
-    "time": ("Where the time went", ""),
+    "health": ("Training health", "Early warning signals for problems with the reward."),
+    "time": ("Time", ""),
 }
 
 
 def write_report(folder: Path | str, *, live: bool = False) -> Path:
-    """Draws plots/*.png and writes report.html from what the run folder has, finished or not. A `live` page reloads
-    itself.
+    """Draw plots/*.png and write report.html from a finished or running run folder. A `live` page reloads itself.
 
-    Raises RunFolderError if it is no run folder.
+    Raises RunFolderError if it is not a run folder.
     """
     data = ReportData.read(folder)
     files = draw_all(data, data.folder.plots)
@@ -69,7 +68,7 @@ def write_report(folder: Path | str, *, live: bool = False) -> Path:
 
 
 def verdict(data: ReportData) -> str:
-    """The run in a sentence or two; only what was measured."""
+    """Return the result of the run in one or two sentences, from measured values only."""
     if tuned := sft_verdict(data):
         return tuned
     stages = data.stages
@@ -104,13 +103,14 @@ def _value(stage: Mapping[str, Any], key: str) -> float | None:
 
 
 def _headlines(data: ReportData) -> list[tuple[str, str, str, str]]:
-    """Where the truth is known, a figure in which any reply counts is no headline."""
+    """Return the headline metrics. With an exact-act rule, metrics that accept any reply are excluded."""
     truth = any(_value(figures, "exact_act") is not None for figures in data.stages.values())
     return [line for line in _HEADLINES if not (truth and line[1] == "action_accuracy")]
 
 
 def _cards(data: ReportData) -> list[dict[str, Any]]:
-    """One card per headline figure: the last stage's value, its change against the first, and the way there."""
+    """Return one card per headline metric: the last stage's value, its change since the first, and the values
+    between."""
     cards = []
     for title, key, good, form in _headlines(data):
         known = [(stage, _value(figures, key)) for stage, figures in data.stages.items()]
@@ -160,12 +160,14 @@ def _figure(plot: Plot, file: Path) -> dict[str, Any]:
 
 
 def _scoring_lead(data: ReportData) -> str:
-    """How much the judge was asked, and how much scoring failed, in words."""
+    """Return the share of replies sent to the judge and the share of failed scorings, in words."""
     _, escalated = data.series("router/escalated_frac")
     _, failed = data.series("reward/failed_frac")
     parts = []
     if escalated:
-        parts.append(f"{sum(escalated) / len(escalated):.0%} of the replies went on to the judge (mean over the steps)")
+        parts.append(
+            f"{sum(escalated) / len(escalated):.0%} of the replies were escalated to the judge (mean over the steps)"
+        )
     if failed:
         share = sum(failed) / len(failed)
         parts.append("every response could be scored" if not any(failed) else f"{share:.1%} could not be scored")
@@ -249,7 +251,7 @@ def _auc(value: float | None, words: float | None) -> str:
 
 
 def _glossary(data: ReportData) -> Sequence[dict[str, str]]:
-    """The entries that this run's metrics use."""
+    """Return the glossary entries for this run's metrics."""
     used = {lookup(k) for rows in data.steps.values() for row in rows for k in row}
     used |= {lookup(f"eval/{n}/{k}") for n, (_, figures) in data.evaluations.items() for k in figures}
     return [

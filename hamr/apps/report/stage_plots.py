@@ -1,4 +1,4 @@
-"""Plots that several pages of a run's report share: bars by stage, lines over steps."""
+"""Plots shared by several pages of a run's report: bars by stage, lines over steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STAGE_COLOURS = {"base": GREY, "sft": SKY, "rl": BLUE}
 def grouped_bars(
     data: ReportData, groups: dict[str, dict[str, float | None]], size: tuple[float, float], label: str = "{:.2f}"
 ) -> tuple[Figure, Axes]:
-    """groups[group][stage] -> height; the value stands above each bar."""
+    """Draw groups[group][stage] as bars, each with its value above it."""
     figure, ax = axes(size)
     stages = list(data.stages)
     width = 0.8 / len(stages)
@@ -38,7 +38,7 @@ def grouped_bars(
 def lines(
     data: ReportData, keys: dict[str, tuple[str, str]], ylabel: str, *, log: bool = False, stage: str = "rl"
 ) -> Figure | None:
-    """keys: metric -> (label, colour)."""
+    """Draw one line per metric; keys: metric -> (label, colour)."""
     known = [(data.series(key, stage), *look) for key, look in keys.items()]
     known = [k for k in known if k[0][0]]
     if not known:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have one themselves and for callers that have none."""
+"""Event loop in its own thread, for callers with and without an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines until `close`. The thread does not keep a process alive."""
+    """Runs coroutines until `close`. The thread is a daemon and does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -19,7 +19,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result, for a caller without an event loop. What ends the wait (Ctrl-C) cancels the work."""
+        """Return the result, for a caller without an event loop. An interrupted wait (Ctrl-C) cancels the work."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -28,11 +28,11 @@ class BackgroundLoop:
             raise
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result, for a caller in any event loop. A cancelled wait cancels the work."""
+        """Return the result, for a caller in any event loop. A cancelled wait cancels the work."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def close(self) -> None:
-        """Cancels what still runs and ends the thread."""
+        """Cancel running work and end the thread."""
         if not self._thread.is_alive():
             return
         self.run(_cancel_others())

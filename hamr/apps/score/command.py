@@ -1,4 +1,4 @@
-"""`hamr score`: the reward system without training, on finished responses, or again on what a run recorded."""
+"""`hamr score`: the reward system without training, on finished responses or on a run's recorded scores."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from hamr.telemetry.ledger import Ledger
 HELP = "scores finished responses with the whole reward system, or replays a run's ledger"
 
 OWN = ("input", "output", "resume")
-"""What this job takes beside overrides."""
+"""Options of this job besides overrides."""
 
 
 def main(args: list[str]) -> int:
-    """`input=<run folder>` replays the ledger; `input=<jsonl> output=<jsonl> [overrides]` asks the pools.
+    """Score a file or replay a run: `input=<run folder>` or `input=<jsonl> output=<jsonl> [overrides]`.
 
     A line of the JSONL is a sample with one more field, `response` (a text) or `responses` (several). The responses of
-    one line are a group: judges that compare see them together. The output gets one record a response, in the order of
-    the input, group by group; `key.step` is the line. Stopped (Ctrl-C, a killed process, a full disk), the same command
-    with `resume=true` goes on after the last whole group; with other settings or another input it refuses.
+    one line are a group; comparing judges see them together. The output has one record per response, in the order of
+    the input, group by group; `key.step` is the line. After an interruption (Ctrl-C, a killed process, a full disk),
+    the same command with `resume=true` continues after the last complete group. It refuses other settings or another
+    input.
 
-    `score.groups_in_flight` bounds what is scored at a time. A PNG with the histograms is written beside the output.
+    `score.groups_in_flight` bounds the number of groups that are scored concurrently. A PNG with the histograms is
+    written next to the output.
     """
     given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in OWN}
     overrides = [arg for arg in args if arg.partition("=")[0] not in OWN]
@@ -49,12 +51,12 @@ def main(args: list[str]) -> int:
         raise BadInput("output", None, "name the JSONL to write the records to")
     resume = given.get("resume", "false").lower()
     if resume not in ("true", "false"):
-        raise BadInput("resume", given["resume"], "write resume=true to go on with an output, or leave it out")
+        raise BadInput("resume", given["resume"], "set resume=true to continue an output, or omit it")
     return score(load_config(overrides), source, Path(given["output"]), resume=resume == "true")
 
 
 def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
-    """Everything that can be refused is refused before Ray starts."""
+    """Score `source` into `target`. All checks run before Ray starts."""
     console = RichConsole()
 
     def note(line: str) -> None:
@@ -77,7 +79,7 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
                     todo = chain([first], groups)
                     signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
             except BaseException:
-                note(f"stopped: {target} has {output.done.responses} records; resume=true goes on behind them")
+                note(f"stopped: {target} has {output.done.responses} records; resume=true continues after them")
                 raise
     console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
     drawn = plot(tally, target.with_suffix(".png"))
@@ -87,7 +89,7 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
 
 
 def score_settings(config: Config) -> dict[str, Any]:
-    """What decides a response's score: an output may only be resumed with the same."""
+    """Return the settings that determine a response's score; an output may only be resumed with the same settings."""
     model = config.model
     trained = any(pool.learns_pairs for pool in config.pools.values())
     hybrid = model.response_format == "hybrid"
@@ -97,15 +99,18 @@ def score_settings(config: Config) -> dict[str, Any]:
         "model": model.model_dump(include={"path", "response_format"} | ({"post_cot_share"} if hybrid else set())),
         "rewards": config.rewards.model_dump(mode="json"),
         "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
-        # Scorers that are fine-tuned before the run depend on what they are trained with.
+        # The results of scorers that are fine-tuned before the run depend on their training data.
         "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
         **({"files": files} if files else {}),
     }
 
 
 def _own_files(config: Config) -> dict[str, str]:
-    """Digests of the user's own prompts, rules and procedures: their words decide a score as the settings do, and may
-    change where their names do not. Shipped ones are hamr's version. Raises ConfigError for one that cannot be read."""
+    """Return digests of the user's own prompts, rules and procedures. Raises ConfigError for an unreadable file.
+
+    Their content affects a score like the settings do, and may change under the same name. Shipped files are identified
+    by hamr's version.
+    """
     rewards = config.rewards
     prompts = [pool.prompt for pool in config.pools.values()]
     for section in rewards.judged.values():
@@ -113,14 +118,14 @@ def _own_files(config: Config) -> dict[str, str]:
     found = {prompt: read_template(prompt)[2] for prompt in prompts if is_path(prompt)}
     others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]
     for file in filter(None, others):
-        # One that is missing is named by whoever needs it.
+        # The code that uses a missing file reports it.
         content = Path(file).read_bytes() if Path(file).is_file() else b""
         found[file] = hashlib.sha256(content).hexdigest()[:12]
     return found
 
 
 def replay_run(folder: Path) -> int:
-    """Computes every recorded reward again from its recorded scores; 1 if any differs, however little."""
+    """Recompute every recorded reward from its recorded scores; return 1 if any differs."""
     config = load_dumped(folder / "config.yaml")
     total = differing = 0
     with Ledger(folder / "ledger.sqlite", readonly=True) as ledger:

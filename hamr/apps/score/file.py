@@ -1,4 +1,4 @@
-"""Scores a file of responses with whatever scores a group: streaming, in order, resumable."""
+"""Streaming, ordered and resumable scoring of a file of responses."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hamr.telemetry.console import duration
 from hamr.types import RewardRecord
 
 CHECKED_BYTES = 256 << 20
-"""An input of at most so many bytes is read and checked once before anything starts; of a larger one its first so many.
-That takes seconds; a fault further on ends the work where it stands, and the work goes on when the line is mended."""
+"""Number of input bytes that are read and checked before scoring starts, which takes seconds. An error further on stops
+the job at that point; it can be resumed after the line is fixed."""
 NEWS_S = 30.0
-"""Seconds between lines of progress where the output is no terminal."""
+"""Seconds between progress lines where the output is not a terminal."""
 
 ScoreGroup = Callable[[ResponseGroup], Awaitable[Sequence[RewardRecord]]]
 Report = Callable[[int, int], None]
-"""Told after every group: bytes of the input done, responses done by this process."""
+"""Callback after every group: bytes of the input done, responses done by this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was found in an input; `whole` is False if only its beginning was looked at."""
+    """Result of checking an input; `whole` is False if only its beginning was checked."""
 
     groups: int
     responses: int
@@ -39,7 +39,7 @@ class Checked:
 
 
 def check_input(path: Path, limit: int = CHECKED_BYTES) -> Checked:
-    """Reads the file once, a line at a time. Raises DataError at its first fault."""
+    """Read the file once, line by line. Raises DataError at the first error."""
     groups = responses = size = 0
     for group, raw in stream_groups(path):
         groups, responses, size = groups + 1, responses + len(group.responses), size + len(raw)
@@ -57,8 +57,11 @@ async def score_file(
     at_once: int,
     report: Report,
 ) -> None:
-    """Scores what `ScoreOutput.remaining` gave. A group is written when it and all before it are scored; at most
-    `at_once` of them, and of their records, are held. Stopped at any point it leaves an output that can be resumed."""
+    """Score the groups of `ScoreOutput.remaining`.
+
+    A group is written when it and all groups before it are scored. At most `at_once` groups and their records are held
+    in memory. The output can be resumed after an interruption at any point.
+    """
     responses = 0
 
     async def work(item: tuple[ResponseGroup, bytes]) -> Sequence[RewardRecord]:
@@ -73,9 +76,9 @@ async def score_file(
 
 @contextmanager
 def progress(total: int, done: int, console: RichConsole) -> Iterator[Report]:
-    """A bar over the input's bytes with the rate and an estimate of the rest; plain lines where there is no terminal.
+    """Progress bar over the input's bytes with rate and remaining time; plain lines without a terminal.
 
-    `done` bytes were scored before: they count into the share, not into the pace.
+    `done` bytes were scored before: they count towards the share but not towards the rate.
     """
     if not console.is_terminal:
         yield _lines(total, done, console)

@@ -1,4 +1,4 @@
-"""A stream of work with a bounded number of pieces under way, whose results come in the order of the input."""
+"""Bounded concurrent processing of a stream with results in input order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ R = TypeVar("R")
 async def in_order(
     items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once: int
 ) -> AsyncIterator[tuple[T, R]]:
-    """Each item with the result of `work` on it, in order.
+    """Yield each item with the result of `work` on it, in order.
 
-    Between the item whose result comes next and the last one that was taken from `items` there are never more than
-    `at_once`: neither work nor results pile up behind a slow one. An error of `items` is raised after the results of
-    all items before it; an error of `work` at its item's turn. What is under way then, or when the consumer stops, is
-    cancelled.
+    At most `at_once` items are between the item whose result comes next and the last one taken from `items`, so neither
+    work nor results pile up behind a slow item. An error of `items` is raised after the results of all items before it,
+    an error of `work` at its item's position. Running work is cancelled then, and when the consumer stops.
     """
     if at_once < 1:
-        raise ValueError(f"at_once={at_once}: one item at least")
+        raise ValueError(f"at_once={at_once}: must be at least 1")
     source = iter(items)
     pending: deque[tuple[T, asyncio.Future[R]]] = deque()
     fault: Exception | None = None
@@ -40,7 +39,7 @@ async def in_order(
                     pending.append((item, asyncio.ensure_future(work(item))))
             if not pending:
                 break
-            # The first stays among the pending until it is done, so that it is cancelled with them.
+            # The first task stays in `pending` until it is done, so that it is cancelled with the others.
             first, task = pending[0]
             result = await task
             pending.popleft()

@@ -1,8 +1,8 @@
-"""The output of `hamr score`: one record a line, in the order of the input, taken up again after any interruption.
+"""Output of `hamr score`: one record per line, in input order, resumable after any interruption.
 
-The records themselves say how far the work came; the sidecar beside them says what they are records of: the settings
-that decide a score, and a digest of the input as far as it was scored. What was cut off in the middle of a group is
-scored again, so that a resumed file is the file that an uninterrupted run would have written.
+The records show how far the job came. The sidecar file stores what they belong to: the settings that determine a score,
+and a digest of the scored part of the input. A partly written group is scored again, so a resumed file equals the file
+of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Groups = Iterator[tuple[ResponseGroup, bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringProgress:
-    """How far the input is scored, in groups, in responses and in bytes."""
+    """Scored part of the input in groups, responses and bytes."""
 
     groups: int = 0
     responses: int = 0
@@ -39,11 +39,13 @@ class ScoringProgress:
 
 
 class ScoreOutput:
-    """An output file that is written group by group. Use as a context manager; one process at a time."""
+    """Output file that is written group by group. A context manager; locked by one process at a time."""
 
     def __init__(self, path: Path, source: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-        """Raises BadInput when the output exists and `resume` is not asked for, is of other work, is damaged or is
-        being written; nothing is changed then."""
+        """Open the output. Nothing is changed on error.
+
+        Raises BadInput when the output exists without `resume`, belongs to another job, is damaged or is being written.
+        """
         self.path, self.source = path, source
         self.settings = json.loads(json.dumps(settings))
         self.sidecar = path.with_name(path.name + SIDECAR)
@@ -51,7 +53,7 @@ class ScoreOutput:
         self._digest = hashlib.sha256()
         fresh = not path.exists() or not path.stat().st_size
         if not fresh and not resume:
-            raise BadInput("output", str(path), "exists; go on with resume=true, or name another file")
+            raise BadInput("output", str(path), "exists; continue with resume=true, or name another file")
         self._file = _lock_file(path)
         try:
             if fresh:
@@ -69,8 +71,11 @@ class ScoreOutput:
         self._file.close()
 
     def remaining(self, seen: Callable[[Sequence[RewardRecord]], None]) -> Groups:
-        """The input's groups that are not scored yet. The records of the others go to `seen`; whatever stands behind
-        them is cut off. Raises BadInput for a record that is not of its line."""
+        """Yield the input's groups that are not scored yet.
+
+        Passes the records of the others to `seen` and truncates the file after them. Raises BadInput for a record that
+        does not match its line.
+        """
         groups = stream_groups(self.source)
         self._file.seek(0)
         end = 0
@@ -90,7 +95,7 @@ class ScoreOutput:
         return groups
 
     def write(self, group: ResponseGroup, raw: bytes, records: Sequence[RewardRecord]) -> None:
-        """One group's records, flushed: a process that is killed afterwards has them."""
+        """Write and flush one group's records, so that they survive a killed process."""
         self._file.write("".join(record_to_json(record) + "\n" for record in records).encode())
         self._file.flush()
         self._count(group, raw)
@@ -104,7 +109,7 @@ class ScoreOutput:
         )
 
     def _read_group(self, group: ResponseGroup) -> tuple[list[RewardRecord] | None, int]:
-        """The group's records and their bytes; None if they are not all there and whole."""
+        """Return the group's records and their size in bytes; None if the group is incomplete."""
         records, size = [], 0
         for index, text in enumerate(group.responses):
             line = self._file.readline()
@@ -124,15 +129,17 @@ class ScoreOutput:
         return records, size
 
     def _note(self) -> None:
-        """Renamed into place: a reader, or a process that starts anew, never sees half of it."""
+        """Write the sidecar with an atomic rename, so that no reader sees a partial file."""
         noted = {"settings": self.settings, "input": {"bytes": self.done.bytes, "sha256": self._digest.hexdigest()}}
         aside = self.sidecar.with_name(f".{self.sidecar.name}.{os.getpid()}")
         aside.write_text(json.dumps(noted) + "\n", encoding="utf-8")
         aside.replace(self.sidecar)
 
     def _check_sidecar(self) -> None:
-        """Refuses other settings than before, and an input whose scored part has changed. What comes after that part
-        may be new: a line that was mended, or lines that were added."""
+        """Refuse changed settings, and an input whose scored part has changed.
+
+        Lines after the scored part may be new or corrected.
+        """
         try:
             noted = json.loads(self.sidecar.read_text(encoding="utf-8"))
             before, size, digest = noted["settings"], noted["input"]["bytes"], noted["input"]["sha256"]
@@ -142,7 +149,7 @@ class ScoreOutput:
         changed = next(differences(before, self.settings), None)
         if changed is not None:
             key, was, now = changed
-            remedy = f"was begun with {key}={was!r}, which is now {now!r}; restore it, or name another file"
+            remedy = f"was started with {key}={was!r}, which is now {now!r}; restore it, or name another file"
             raise BadInput("output", str(self.path), remedy)
         if _digest_of(self.source, size) != digest:
             remedy = f"has changed in its first {size} bytes, which are scored in {self.path}; name another output"
@@ -150,7 +157,7 @@ class ScoreOutput:
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(key, old value, new value) of what two JSON-like settings do not share.
+    """Return (key, old value, new value) for every difference between two JSON-like settings.
 
     >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
     [('a.b', 1, 3)]
@@ -163,7 +170,7 @@ def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, An
 
 
 def _parse(line: bytes) -> RewardRecord | None:
-    """A whole line's record; None for one that was cut off, or is none."""
+    """Return the record of a complete line; None for a truncated or invalid one."""
     if not line.endswith(b"\n"):
         return None
     try:

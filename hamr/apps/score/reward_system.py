@@ -44,11 +44,11 @@ ScorerFactory = Callable[..., Any]
 class RewardSystem:
     """Scores responses, alone or in groups, from any thread and any event loop.
 
-    Starts on first use, on `start()` or as a context manager (`with`, `async with`), and then holds its pools until
-    `close()`. Where Ray is already initialised in this process it is used and left as it is; otherwise a private one,
-    or the cluster at `cluster.address`, is used for as long as the system is open.
+    Starts on first use, on `start()` or as a context manager (`with`, `async with`), and keeps its pools until
+    `close()`. An initialised Ray in this process is used and left running. Otherwise a private Ray, or the cluster at
+    `cluster.address`, is used while the system is open.
 
-    A scorer that fails is a typed outcome in the record, never an exception and never a number.
+    A scorer failure is a typed outcome in the record, never an exception and never a number.
     """
 
     def __init__(
@@ -59,11 +59,15 @@ class RewardSystem:
         note: Callable[[str], None] = lambda line: None,
         scorer_factory: ScorerFactory = build_scorer,
     ) -> None:
-        """`run` stands in the records' keys, beside the number of the group: systems whose records meet in one place
-        want different ones. `note` hears what takes long."""
+        """Create a reward system; nothing is started yet.
+
+        Args:
+            run: Name in the records' keys, next to the group number. Use distinct names if records are merged.
+            note: Callback for messages about slow operations.
+        """
         self.config = config.with_asked_pools()
         self._run, self._note, self._factory = run, note, scorer_factory
-        # Several systems may share a cluster; their pools and routers have names of their own.
+        # Several systems may share a cluster, so their pools and routers get unique names.
         self._name = f"{run}-{uuid4().hex[:8]}"
         self._numbers = itertools.count(1)
         self._starting = threading.Lock()
@@ -76,8 +80,10 @@ class RewardSystem:
 
     @classmethod
     def from_config(cls, source: str | Path | Sequence[str] = (), **options: Any) -> RewardSystem:
-        """From a YAML (`config.yaml` of a run folder, or the folder) or from overrides, as the command line takes them:
-        `["experiment=quickstart", "rewards.format.weight=0.2"]`. A text with `=` is one override.
+        """Create from a YAML file (`config.yaml` of a run folder, or the folder) or from command-line overrides.
+
+        Overrides are given as `["experiment=quickstart", "rewards.format.weight=0.2"]`. A string with `=` is one
+        override.
 
         Raises ConfigError; nothing is started.
         """
@@ -91,8 +97,10 @@ class RewardSystem:
     # --- scoring -------------------------------------------------------------------------------
 
     def score(self, samples: Sequence[Scorable]) -> list[RewardRecord]:
-        """A record a response, in order. `samples`: pairs of a sample (a ServiceSample, or its object in the sample
-        format) and its responses; the responses of a pair are a group, which judges that compare see together.
+        """Return one record per response, in order.
+
+        `samples`: pairs of a sample (a ServiceSample, or its object in the sample format) and its responses. The
+        responses of a pair are a group; comparing judges see them together.
 
         Raises DataError for a malformed sample, before any is scored.
         """
@@ -100,23 +108,24 @@ class RewardSystem:
         return [record for records in self._ensure_started().run(self._score_all(groups)) for record in records]
 
     async def ascore(self, samples: Sequence[Scorable]) -> list[RewardRecord]:
-        """`score`, in a running event loop."""
+        """Like `score`, for a running event loop."""
         groups = self._groups(samples)
         loop = await asyncio.to_thread(self._ensure_started)
         return [record for records in await loop.arun(self._score_all(groups)) for record in records]
 
     def rewards(self, samples: Sequence[Scorable]) -> list[list[float | None]]:
-        """The whole reward of every response, by group; None where scoring failed."""
+        """Return the total reward of every response, by group; None where scoring failed."""
         groups = self._groups(samples)
         return [values_of(records) for records in self._ensure_started().run(self._score_all(groups))]
 
     async def ascore_group(self, group: ResponseGroup) -> tuple[RewardRecord, ...]:
-        """The records of one group, whose number is the caller's."""
+        """Return the records of one group. The caller assigns the group number."""
         loop = self._loop if self._loop is not None else await asyncio.to_thread(self._ensure_started)
         return await loop.arun(self._score_group(group))
 
     async def health(self) -> dict[str, dict[str, Any]]:
-        """What stands of each pool (`hamr.pools.deployment.pool_status`); a pool that is gone has nothing running."""
+        """Return the status of each pool (`hamr.pools.deployment.pool_status`); a missing pool has no running
+        replicas."""
         known = await asyncio.to_thread(pool_status, self._name)
         return {name: known.get(name, {"replicas": 0, "running": 0}) for name in self.config.pools}
 
@@ -128,21 +137,24 @@ class RewardSystem:
 
     async def _score_group(self, group: ResponseGroup) -> tuple[RewardRecord, ...]:
         router, slots = self._router, self._slots
-        assert router is not None and slots is not None, "the loop exists, so the system has started"
-        # A response's deadline begins when the router gets it: those that wait here lose nothing of it.
+        assert router is not None and slots is not None, "the system has started"
+        # A response's deadline starts at the router, so waiting here does not count against it.
         async with slots:
             return tuple(await all_or_none(router.score(group.sample, r) for r in group.rollouts(self._run)))
 
     # --- opening and closing -------------------------------------------------------------------
 
     def start(self) -> RewardSystem:
-        """Brings up what is not up. Raises BadInput for a configuration that cannot work, HamrError when a pool or the
-        router does not start; nothing is left running then."""
+        """Start the pools and the router if they are not running.
+
+        Raises BadInput for an invalid configuration, HamrError when a pool or the router does not start. Nothing is
+        left running then.
+        """
         self._ensure_started()
         return self
 
     def close(self) -> None:
-        """Takes the pools down, and Ray if this system started it. A closed system may be started again."""
+        """Stop the pools, and Ray if this system started it. A closed system may be started again."""
         with self._starting:
             opened, self._opened = self._opened, None
             self._loop = self._router = None
@@ -216,7 +228,8 @@ class RewardSystem:
             import_serve().delete(app_name(self._name, pool))
 
     def _at_exit(self) -> None:
-        """For a script that ends without `close`. No thread can be started any more: pools go one after the other."""
+        """Close at the end of a script without `close`. No thread can start then, so the pools are stopped in
+        sequence."""
         self._exiting = True
         self.close()
 
@@ -228,7 +241,7 @@ class RewardSystem:
 
 
 async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order; with the first error, or when cancelled, the rest is cancelled and waited for."""
+    """Return all results in order. On the first error, or on cancellation, cancel and await the rest."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
@@ -240,5 +253,5 @@ async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def values_of(records: Sequence[RewardRecord]) -> list[float | None]:
-    """Whole rewards; None for a failure."""
+    """Return total rewards; None for a failure."""
     return [None if isinstance(record.total, Failure) else record.total.value for record in records]

@@ -1,6 +1,6 @@
-"""What `hamr score` says at its end: figures of every component, outcomes, the judge's share, histograms.
+"""Summary of `hamr score`: component statistics, outcomes, the judge's share and histograms.
 
-Records are counted as they come and not kept, so that a file may be of any length.
+Records are counted as they arrive and are not stored, so the file may have any length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hamr.telemetry.metrics import CASCADE_BANDS, is_escalated
 from hamr.types import Failure, RewardRecord
 
 BIN = 0.05
-"""Width of the bins that are counted; a multiple of it is what is shown."""
+"""Width of the counted bins; the shown width is a multiple of it."""
 SHOWN = 24
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -38,7 +38,7 @@ class ValueSpread:
     low: float = math.inf
     high: float = -math.inf
     bins: Counter[int] = field(default_factory=Counter)
-    """Bin i counts the values in [i BIN, (i + 1) BIN)."""
+    """Bin i counts the values in [i * BIN, (i + 1) * BIN)."""
     _squares: float = 0.0
 
     def add(self, value: float) -> None:
@@ -47,16 +47,17 @@ class ValueSpread:
         self.mean += delta / self.count
         self._squares += delta * (value - self.mean)
         self.low, self.high = min(self.low, value), max(self.high, value)
-        # A thousandth of a bin towards the upper one: 0.15 / 0.05 is a little less than 3.
+        # Add a thousandth of a bin, because 0.15 / 0.05 is slightly less than 3 in floating point.
         self.bins[math.floor(value / BIN + 1e-3)] += 1
 
     @property
     def std(self) -> float:
-        """Of the population; 0 for a single value or none."""
+        """Population standard deviation; 0 for fewer than two values."""
         return math.sqrt(max(0.0, self._squares / self.count)) if self.count else 0.0
 
     def histogram(self, most: int = SHOWN) -> tuple[float, float, list[int]]:
-        """(left edge, width of a bin, counts from the lowest value's bin to the highest's), at most `most` of them."""
+        """Return (left edge, bin width, counts from the lowest to the highest non-empty bin), with at most `most`
+        counts."""
         if not self.bins:
             return 0.0, BIN, []
         first, last = min(self.bins), max(self.bins)
@@ -71,7 +72,7 @@ class ValueSpread:
 
 
 def bars(counts: list[int]) -> str:
-    """A histogram as a row of blocks; nothing stands for nothing.
+    """Render a histogram as a row of blocks; an empty bin is a blank.
 
     >>> bars([4, 0, 1, 2])
     '█ ▂▄'
@@ -82,24 +83,24 @@ def bars(counts: list[int]) -> str:
 
 @dataclass
 class Tally:
-    """Everything that the summary says, from records one by one. A failure is counted, never averaged."""
+    """Streaming statistics of the summary. A failure is counted and never averaged."""
 
     groups: int = 0
     responses: int = 0
     spreads: dict[str, ValueSpread] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
-    """By kind, of whole rewards."""
+    """Counts of the total rewards' outcomes, by kind."""
     unscored: dict[str, Counter[str]] = field(default_factory=dict)
-    """By component: kinds of the outcomes without a number."""
+    """Kinds of outcomes without a value, by component."""
     cascaded: int = 0
     escalated: int = 0
     calls: Counter[str] = field(default_factory=Counter)
-    """Questions put, by pool; an answer that a sibling had asked for is none."""
+    """Number of calls by pool; an answer shared with another response of the group is not counted again."""
     tokens: Counter[str] = field(default_factory=Counter)
     cost: float = 0.0
 
     def add(self, records: Iterable[RewardRecord]) -> None:
-        """One group's records."""
+        """Add the records of one group."""
         self.groups += 1
         for record in records:
             self._add(record)
@@ -122,19 +123,19 @@ class Tally:
             self.cost += call.cost
 
     def names(self) -> list[str]:
-        """Components with a value or an outcome, the whole reward first."""
+        """Components with a value or an outcome; the total reward comes first."""
         known = dict.fromkeys([*self.spreads, *self.unscored])
         return sorted(known, key=lambda name: name != "total")
 
 
 def render(tally: Tally, title: str) -> RenderableType:
-    """The summary for a terminal."""
-    # Two tables: both fit into 80 columns, which is what a log has.
+    """Render the summary for a terminal."""
+    # Two tables, so that both fit into the 80 columns of a log.
     figures = Table("component", title=title, title_justify="left")
     for column in ("scored", "mean", "std", "min", "max"):
         figures.add_column(column, justify="right")
     shapes = Table("component")
-    for column in ("histogram", "without a number"):
+    for column in ("histogram", "without a value"):
         shapes.add_column(column, no_wrap=True)
     for name in tally.names():
         spread = tally.spreads.get(name, ValueSpread())
@@ -158,7 +159,7 @@ def render(tally: Tally, title: str) -> RenderableType:
 
 
 def plot(tally: Tally, path: Path) -> Path | None:
-    """A histogram per component as one PNG; None, and no file, where nothing was scored."""
+    """Plot a histogram per component as one PNG; return None and write no file where nothing was scored."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The routes of `hamr serve`, as an ASGI application over anything that scores."""
+"""Routes of `hamr serve`, as an ASGI application over any scoring service."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hamr.types import Failure, RewardRecord, ServiceSample
 log = logging.getLogger(__name__)
 
 HEALTH_S = 10.0
-"""Longest wait for the state of the pools."""
+"""Longest wait for the state of the pools, in seconds."""
 
 Handler = Callable[[Request], Awaitable[Mapping[str, Any]]]
 
 
 class ScoringService(Protocol):
-    """RewardSystem, or a test's stand-in."""
+    """Interface of RewardSystem, or of a test double."""
 
     async def ascore(self, samples: Sequence[tuple[ServiceSample, Sequence[str]]], /) -> list[RewardRecord]: ...
 
@@ -40,7 +40,7 @@ class ScoringService(Protocol):
 
 
 class Routes:
-    """What the routes share. `keep` gets every record that was served."""
+    """State shared by the routes. `keep` is called with every record that was served."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Routes:
         return {"status": "ok", **said}
 
     async def _score_groups(self, groups: Sequence[Group], names: Sequence[str]) -> Told:
-        """`names`: what the request calls each group's sample."""
+        """Score the groups. `names`: the request's name of each group's sample."""
         self.requests += 1
         read = [
             (from_json(dict(sample), where=name), texts) for (sample, texts), name in zip(groups, names, strict=True)
@@ -108,7 +108,7 @@ class Routes:
         return read_object(bytes(body))
 
     def _route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """Every outcome as JSON: a fault of the request is 400 with its field, a reward that is missing 503."""
+        """Convert every outcome to JSON: a request error is 400 with its field, a missing reward 503."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -120,7 +120,7 @@ class Routes:
             except RewardMissing as error:
                 return _json(503, {"error": str(error), "failures": list(error.failures)}, {"Retry-After": "1"})
             except TimeoutError:
-                return _json(503, {"error": f"no state of the pools within {HEALTH_S:g} s"})
+                return _json(503, {"error": f"the pools did not report their state within {HEALTH_S:g} s"})
             except HamrError as error:
                 return _json(500, {"error": str(error)})
             except ClientDisconnect:
@@ -133,7 +133,7 @@ class Routes:
 
 
 class _Answer(Exception):
-    """An answer other than 200 that a handler decides on."""
+    """A response other than 200, raised by a handler."""
 
     def __init__(self, status: int, body: Mapping[str, Any]) -> None:
         super().__init__(status)
@@ -141,5 +141,5 @@ class _Answer(Exception):
 
 
 def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    # NaN is no JSON, but it is what `missing: nan` promises, and Python's own parser reads it.
+    # NaN is not valid JSON, but `missing: nan` promises it, and Python's own parser reads it.
     return Response(json.dumps(body), status, headers, "application/json")

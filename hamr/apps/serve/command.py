@@ -1,4 +1,4 @@
-"""`hamr serve`: the reward system behind HTTP, for trainers that live elsewhere."""
+"""`hamr serve`: the reward system over HTTP, for trainers in other processes or on other machines."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from hamr.telemetry.metrics import JsonlWriter
 HELP = "serves the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records"
 
 BACKLOG = 2048
-"""Connections that wait to be taken up."""
+"""Length of the queue of pending connections."""
 
 
 def main(args: list[str]) -> int:
-    """Takes overrides like every job; `serve.*` has the address, and what is said of a reward that is missing.
+    """Run the server. Takes overrides like every job; `serve.*` sets the address and the value of a missing reward.
 
-    POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group
-    POST /get_reward  OpenRLHF's remote reward model: {"query", "prompts", "labels"} -> {"rewards", "scores"}
-    GET  /health      200 while every pool has a replica that runs
+        POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group
+        POST /get_reward  OpenRLHF's remote reward model: {"query", "prompts", "labels"} -> {"rewards", "scores"}
+        GET  /health      200 while every pool has a running replica
 
-    Clients should wait longer than `router.deadline_s`, after which a response that is stuck is a failure: OpenRLHF
-    waits 180 s, so set router.deadline_s=120 for it. SIGTERM or Ctrl-C ends the server when what is under way is done.
+    Client timeouts should be longer than `router.deadline_s`, after which a response without a reward counts as failed.
+    OpenRLHF waits 180 s, so set router.deadline_s=120 for it. On SIGTERM or Ctrl-C the server finishes pending requests
+    and exits.
     """
     serve(load_config(args))
     return 0
 
 
 def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
-    """Runs until it is told to stop. The port is taken before anything starts."""
+    """Serve until a stop signal. The port is bound before anything starts."""
     with bind_socket(config.serve) as listener, _open_output(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]
-        # Groups are numbered from 1 again with every start: their records may go to one file.
+        # Group numbers restart at 1 with every start, but the records may go to one file.
         run = f"serve-{uuid4().hex[:8]}"
         with system(config, run=run, note=lambda line: print(line, flush=True), **options) as rewards:
             server = build_server(Routes(rewards, config.serve, keep), config.serve)
             print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
-            with _told_to_stop():
+            with _catch_stop_signals():
                 asyncio.run(server.serve(sockets=[listener]))
             if not server.started:
                 raise HamrError(f"the server did not start on {host}:{port}")
@@ -56,7 +57,7 @@ def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: 
 
 
 def build_server(routes: Routes, config: ServeConfig) -> Any:
-    """uvicorn, quiet about requests."""
+    """Return a uvicorn server without request logging."""
     import uvicorn
 
     return uvicorn.Server(
@@ -71,9 +72,12 @@ def build_server(routes: Routes, config: ServeConfig) -> Any:
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[None]:
-    """SIGTERM and Ctrl-C as the ordinary end of the body. uvicorn catches both, stops in good order, and then raises
-    the signal again for whoever is outside of it, whose default would be to kill the process."""
+def _catch_stop_signals() -> Iterator[None]:
+    """Treat SIGTERM and Ctrl-C as the normal end of the body.
+
+    uvicorn catches both, shuts down cleanly, and then raises the signal again; its default handler would kill the
+    process.
+    """
 
     def leave(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
@@ -88,8 +92,8 @@ def _told_to_stop() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bind_socket(config: ServeConfig) -> Iterator[socket.socket]:
-    """A socket that holds the address. Who connects while the pools still start waits in its queue. Raises BadInput
-    when the address cannot be had."""
+    """Yield a socket bound to the address. Connections queue while the pools start. Raises BadInput if the bind
+    fails."""
     try:
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -97,7 +101,7 @@ def bind_socket(config: ServeConfig) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
-            listener.listen(BACKLOG)  # two sockets may be bound to one port; only one may listen
+            listener.listen(BACKLOG)  # two sockets may be bound to one port, but only one may listen
         except OSError:
             listener.close()
             raise
@@ -112,7 +116,7 @@ def bind_socket(config: ServeConfig) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def _open_output(path: str | None) -> Iterator[Any]:
     if path is None:
-        yield _forget
+        yield _discard
         return
     try:
         writer = JsonlWriter(path)
@@ -124,5 +128,5 @@ def _open_output(path: str | None) -> Iterator[Any]:
         writer.close()
 
 
-def _forget(record: Mapping[str, Any]) -> None:
-    """Nobody asked for the records."""
+def _discard(record: Mapping[str, Any]) -> None:
+    """Discard the record, where no output is configured."""

@@ -1,4 +1,4 @@
-"""`hamr sft`: supervised fine-tuning on a mix of sets, with each set's validation loss before, during and after."""
+"""`hamr sft`: supervised fine-tuning on a mix of sets, with per-set validation loss before, during and after."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ usage:
   hamr sft [experiment=sft_mix_dra] 'sft.sets=[{path: dra.jsonl}, {path: patm.jsonl, weight: 0.5}]' [overrides]
       trains and writes a run folder; its checkpoints' policy/ is a model for `hamr train model.path=...`
   hamr sft resume=RUN_FOLDER
-      goes on after the newest checkpoint
+      continues after the newest checkpoint
   hamr sft --multirun trainer.learning_rate=1e-5,1e-4 [overrides]
-      every combination, one run after the other, as `hamr train --multirun` does it
+      every combination in sequence, like `hamr train --multirun`
   hamr sft preview 'sft.sets=[...]' [n=3] [overrides]
-      shows n items of every set: what is the prompt, which tokens carry loss, which do not; trains nothing
+      shows n items of every set with the prompt and the tokens with and without loss; trains nothing
 
 options (`hamr --help` explains overrides):
   sft.sets=[{path, weight, name, validation}, ...]
-      JSONL of SFT items. weight: how often an epoch goes through the set. Without a path: the references of `data`
+      JSONL of SFT items. weight: passes over the set per epoch. Without a path: the references of `data`
   sft.kinds=[decision_dra, patm_dra]    take only items of these kinds; [decision_dra, decision_post]: hybrid-CoT
   sft.epochs=1  sft.batch_size=256  sft.long_item=drop|refuse  sft.held_out_frac=0.05
   trainer.learning_rate, trainer.schedule, trainer.min_learning_rate, trainer.warmup_frac, trainer.weight_decay, ...
-  experiment.eval_every=0               validate every so many steps, besides before and after
+  experiment.eval_every=0               validation interval in steps, besides before and after
   experiment.checkpoint.every=10"""
 
 TEMPERATURE = 1.0
-"""The loss is that of the model's own distribution."""
+"""Sampling temperature 1: the loss uses the model's own distribution."""
 
 
 def main(args: list[str]) -> int:
-    """Checks everything, then trains, or shows what it would train on."""
+    """Check all inputs, then train, or preview the training items."""
     if args[:1] == ["preview"]:
         return preview(args[1:])
     if MULTIRUN in args:
@@ -99,7 +99,7 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(config.cluster, logs=folder.path / "logs"):
-                if not config.cluster.elastic:  # which is never full
+                if not config.cluster.elastic:  # an elastic cluster is never full
                     check_demands(wanted, cluster_nodes())
                 check_models(place(wanted, cluster_nodes()), {POLICY: prepared.model_path})
                 run = signals.run(train(prepared, folder, console))
@@ -111,8 +111,11 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
 
 @dataclass(kw_only=True)
 class SftRun:
-    """One job while it runs. `validations` has the step and each set's losses, in order; it is what a checkpoint holds
-    beside the trainers' own files, as the step alone says where in the mix the run stands."""
+    """State of a running job. `validations` has the step and each set's losses, in order.
+
+    It is the only state in a checkpoint besides the trainers' own files, because the step determines the position in
+    the mix.
+    """
 
     prepared: PreparedSft
     trainers: TrainerGroup
@@ -133,7 +136,7 @@ class SftRun:
 
     @property
     def model_path(self) -> str:
-        assert self.newest is not None, "a run ends with a checkpoint"
+        assert self.newest is not None, "a finished run has a checkpoint"
         return str(self.newest.path / "policy")
 
     @property
@@ -141,7 +144,7 @@ class SftRun:
         return {"sft": {"validations": self.validations, "mix": self.prepared.digest}}
 
     async def validate(self, step: int) -> None:
-        """Each set's loss on its held-out items, as a whole and by part."""
+        """Compute each set's loss on its held-out items, in total and by part."""
         with self.console.phase("validation"):
             losses = {s.name: await self._losses(s.validation) for s in self.prepared.sets if s.validation}
         if losses:
@@ -154,8 +157,11 @@ class SftRun:
         return part_losses(items, [row for [row] in rows])
 
     async def validate_if_due(self, step: int) -> None:
-        """Validate every `experiment.eval_every` steps and after the last one, unless that was done before a resume. A
-        run that is asked to end leaves it to the resumed one."""
+        """Validate every `experiment.eval_every` steps and after the last one, unless a validation of this step was
+        restored.
+
+        A run that was asked to stop leaves the validation to the resumed run.
+        """
         every, last = self.config.experiment.eval_every, step == self.prepared.steps
         due = last or (every and step % every == 0)
         if due and step not in {validation["step"] for validation in self.validations}:
@@ -166,7 +172,7 @@ class SftRun:
 
 
 async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
-    """All steps, from the start or behind the newest checkpoint.
+    """Run all steps from the start or after the newest checkpoint.
 
     Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
     """
@@ -214,12 +220,12 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
 
 
 def check_resumable(prepared: PreparedSft, newest: Checkpoint | None, folder: RunFolder) -> None:
-    """Raises RunFolderError for another command's checkpoint, and where the sets have changed since it was written."""
+    """Raise RunFolderError for another command's checkpoint, or if the sets have changed since it was written."""
     if newest is None:
         return
     if "sft" not in newest.state:
-        raise RunFolderError("resume", str(folder.path), "is no run of hamr sft; go on with `hamr train resume=...`")
-    if newest.state["sft"].get("mix", prepared.digest) != prepared.digest:  # older checkpoints have none
+        raise RunFolderError("resume", str(folder.path), "is not a run of hamr sft; use `hamr train resume=...`")
+    if newest.state["sft"].get("mix", prepared.digest) != prepared.digest:  # older checkpoints have no digest
         remedy = "was trained on other items than its sets hold now; put the files back, or start a new run"
         raise RunFolderError("resume", str(folder.path), remedy)
 
@@ -229,7 +235,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
     if newest is not None:
         await run.trainers.load(newest.path)
         run.newest, run.validations = newest, list(newest.state["sft"]["validations"])
-        run.console.note(f"goes on after step {newest.step}")
+        run.console.note(f"resume after step {newest.step}")
     else:
         await run.validate(0)
     run.recorder.begin("sft", total)
@@ -252,7 +258,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:
-    """summary.json: the mix, each validation's losses, the model's place in the folder, and on what it was trained."""
+    """Return summary.json: the mix, the losses of each validation, the path of the model, and the machine."""
     sets = {
         s.name: {
             "weight": s.weight,

@@ -1,4 +1,4 @@
-"""What `hamr sft` would train on, for the eye: the mix as a table, items as coloured text."""
+"""Preview of `hamr sft`: the mix as a table, items as coloured text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hamr.models.tokenizer import Tokenizer
 STYLES = {"rationale": "yellow", "action": "green", "environment": "cyan", "next_action": "bright_green"}
 UNTRAINED = "red"
 PROMPT_SHOWN = 1200
-"""Characters of a prompt; of a longer one the middle is left out."""
+"""Maximum number of prompt characters shown; the middle of a longer prompt is omitted."""
 
 
 def preview(args: Sequence[str]) -> int:
-    """Shows the mix and `n` items of every set. Raises BadInput as the training would."""
+    """Show the mix and `n` items of every set. Raises BadInput like the training job."""
     own = [arg for arg in args if arg.startswith("n=")]
     number = own[-1].partition("=")[2] if own else "3"
     if not number.isdecimal() or int(number) < 1:
@@ -42,7 +42,7 @@ def preview(args: Sequence[str]) -> int:
 
 
 def mix_table(prepared: PreparedSft) -> Table:
-    """Every set with what an epoch takes of it, in items and in tokens that are computed and that carry loss."""
+    """Return a table of the sets with the items, computed tokens and trained tokens of one epoch."""
     epochs = prepared.config.sft.epochs
     taken = Counter(which for e in range(epochs) for which, _ in prepared.order.epoch(e))
     columns = ("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
@@ -64,7 +64,7 @@ def mix_table(prepared: PreparedSft) -> Table:
 
 
 def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:
-    """The prompt dim, then every stretch of the target with its part, its tokens and whether it carries loss."""
+    """Return the prompt dimmed, then each span of the target with its part, token count and whether it carries loss."""
     text = Text()
     prompt = tokenizer.decode(item.prompt_ids)
     if len(prompt) > PROMPT_SHOWN:
@@ -83,7 +83,7 @@ def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:
 
 
 def stretches(item: EncodedItem, tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
-    """(part, whether it carries loss, its tokens), in order."""
+    """Yield (part, whether it carries loss, its tokens), in order."""
     names = part_names(item.kind)
     rows = zip(item.parts, item.mask, item.token_ids, strict=True)
     for (part, trained), run in groupby(rows, key=lambda row: row[:2]):

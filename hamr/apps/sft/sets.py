@@ -1,4 +1,4 @@
-"""The sets of `hamr sft`, read, checked and encoded, before Ray starts."""
+"""Reads, checks and encodes the sets of `hamr sft` before Ray starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hamr.types import ServiceSample
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """An item and where it stands."""
+    """An item and its location in the input."""
 
     item: SftItem
     where: str
@@ -36,8 +36,8 @@ class Located:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSet:
-    """A set as it is trained on. `other_kinds` items were left out by `sft.kinds`, `too_long` ones, of either part, by
-    `model.max_context`; `held_out` of its items were kept from training."""
+    """An encoded set. `other_kinds` items were excluded by `sft.kinds`, `too_long` ones, of either part, by
+    `model.max_context`; `held_out` items were excluded from training."""
 
     name: str
     weight: float
@@ -50,7 +50,7 @@ class LoadedSet:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSft:
-    """A job's inputs, checked."""
+    """Checked inputs of a job."""
 
     config: Config
     model_path: Path
@@ -67,7 +67,7 @@ class PreparedSft:
 
     @property
     def items_in_all(self) -> int:
-        """Items that the run trains on, those that come up again counted again."""
+        """Number of items that the run trains on, counting repetitions."""
         sft = self.config.sft
         return sft.steps * sft.batch_size if sft.steps else self.order.total(sft.epochs)
 
@@ -77,7 +77,7 @@ class PreparedSft:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that is trained on, in order: a step of the mix is only a place in it."""
+        """Digest of all training items in order. A step is only a position in the mix, so the items must not change."""
         told = hashlib.sha256()
         for s in self.sets:
             told.update(f"{s.name}/{s.weight}/{len(s.train)}".encode())
@@ -87,7 +87,7 @@ class PreparedSft:
         return told.hexdigest()[:16]
 
     def batch(self, step: int) -> list[EncodedItem]:
-        """The items of optimiser step `step`, counted from 1. The last one's may be fewer."""
+        """Return the items of optimiser step `step`, counted from 1. The last batch may be smaller."""
         size = self.config.sft.batch_size
         start = (step - 1) * size
         places = self.order.take(start, min(size, self.items_in_all - start))
@@ -95,13 +95,13 @@ class PreparedSft:
 
 
 def prepare_sft(config: Config) -> PreparedSft:
-    """Reads every set, and encodes what is to be trained and validated on.
+    """Read every set and encode its training and validation items.
 
-    Raises BadInput (one line: where, what, what to change) for no sets, a file that cannot be read, a set that has
-    nothing to train on, and an item that cannot be trained on.
+    Raises BadInput (one line: where, what, what to change) for no sets, an unreadable file, a set without training
+    items, and an item that cannot be trained on.
     """
     if not config.sft.sets:
-        raise BadInput("sft.sets", [], "is empty; name what to train on: sft.sets=[{path: items.jsonl}]")
+        raise BadInput("sft.sets", [], "is empty; name the sets to train on: sft.sets=[{path: items.jsonl}]")
     read = [_read(entry, config) for entry in config.sft.sets]
     split_off = [[x.dialogue for x in r.items] if r.validation is None else [] for r in read]
     held = held_out_dialogues(split_off, config.sft.held_out_frac, config.experiment.seed)
@@ -112,13 +112,14 @@ def prepare_sft(config: Config) -> PreparedSft:
     prepared = PreparedSft(config=config, model_path=model_path, tokenizer=tokenizer, sets=tuple(sets))
     if not prepared.order.total(config.sft.epochs):
         weights = ", ".join(f"{s.name} {s.weight:g} x {len(s.train)} items" for s in sets)
-        raise ConfigError("sft.sets", weights, "an epoch of the mix has no item; raise the weights")
+        raise ConfigError("sft.sets", weights, "an epoch of the mix has no items; raise the weights")
     return prepared
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """A set's items of the wanted kinds. `validation` None: none were given, some have to be split off."""
+    """A set's items of the wanted kinds. `validation` is None if no validation items were given; some are split off
+    then."""
 
     items: list[Located]
     validation: list[Located] | None
@@ -145,7 +146,7 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
 
 
 def _load_set(entry: SftSetConfig, read: _Read, held: set[str], tokenizer: Tokenizer, config: Config) -> LoadedSet:
-    """Training and validation items, encoded; those of dialogues in `held` are not trained on."""
+    """Return training and validation items, encoded; items of dialogues in `held` are not trained on."""
     train = [x for x in read.items if x.dialogue not in held]
     validation = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
     if len(validation) > config.sft.max_validation:
@@ -183,8 +184,11 @@ def _references(samples: Iterable[ServiceSample]) -> Iterable[Located]:
 
 
 def _encode_items(items: Sequence[Located], tokenizer: Tokenizer, config: Config) -> list[EncodedItem]:
-    """The items that fit into the context. Raises DataError for one that does not where that is asked for, and for one
-    without a token to learn."""
+    """Encode the items that fit into the context.
+
+    Raises DataError for an item that does not fit where `sft.long_item=refuse`, and for an item without a trainable
+    token.
+    """
     fitting = []
     for x in items:
         encoded = encode_item(x.item, tokenizer, config.sft.without_loss, where=x.where)

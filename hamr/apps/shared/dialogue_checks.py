@@ -1,4 +1,4 @@
-"""Checks of `experiment.sage`, the dialogues that a run holds with its policy."""
+"""Checks of `experiment.sage`, the dialogues in which a run evaluates its policy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from hamr.types import Answer, Question
 
 
 def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
-    """Whether what `experiment.sage` asks for can be, as far as the configuration alone cannot tell. Raises BadInput:
-    no such procedure or script, missing words, and a context that a procedure alone fills."""
+    """Check the parts of `experiment.sage` that the configuration schema cannot check.
+
+    Raises BadInput for an unknown procedure or script, missing words, and a context that a procedure alone fills.
+    """
     sage = config.experiment.sage
     if not sage.scenarios:
         return
     if len(set(sage.judges)) < len(sage.judges):
-        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each a pool of its own")
+        raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each its own pool")
     for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
         if name.startswith(PREFIX):
             scripted_pool(kind, name.removeprefix(PREFIX), {}, {})
@@ -32,7 +34,7 @@ def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
 
 def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> None:
     plan = plan_dialogues(scenario, config.experiment.sage)[0]
-    told = Simulation(scenario, _nobody, _nobody, config.experiment.sage).instructions(plan)
+    told = Simulation(scenario, _unused_ask, _unused_ask, config.experiment.sage).instructions(plan)
     needed = len(tokenizer.chat_ids([{"role": "system", "content": told}])) + answer_tokens(config)
     if needed >= config.model.max_context:
         remedy = f"{scenario.name}'s procedure and one answer take {needed} tokens alone; raise it"
@@ -47,5 +49,5 @@ def answer_tokens(config: Config) -> int:
     return config.experiment.sage.max_new_tokens or config.rollout.max_new_tokens
 
 
-async def _nobody(question: Question) -> Answer:
-    raise AssertionError("only asked what an agent is told")
+async def _unused_ask(question: Question) -> Answer:
+    raise AssertionError("only the agent's instructions are used")

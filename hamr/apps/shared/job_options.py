@@ -1,4 +1,4 @@
-"""`key=value` options of the data jobs: what is the job's own, what goes to the configuration, and the usual checks."""
+"""Parsing and common checks of the `key=value` options of data jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Number = TypeVar("Number", int, float)
 
 
 def options(args: Sequence[str], known: Sequence[str], others: Sequence[str] = ()) -> tuple[dict[str, str], list[str]]:
-    """(the recipe's own key=value options, what starts with one of `others` and goes to the configuration)."""
+    """Return the job's own key=value options, and the arguments that start with one of `others` (for the
+    configuration)."""
     own: dict[str, str] = {}
     rest = []
     for arg in args:
@@ -46,7 +47,7 @@ def one_of(own: Mapping[str, str], name: str, allowed: Sequence[str], default: s
 
 
 def output_folder(own: Mapping[str, str], names: Sequence[str]) -> Path:
-    """The folder to write to, which must not hold any file of `names` yet unless they may be replaced."""
+    """Return the output folder. Raises BadInput if it contains a file of `names`, unless `overwrite=true`."""
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<folder>")
     may_replace = one_of(own, "overwrite", ("true", "false"), "false") == "true"
@@ -54,12 +55,12 @@ def output_folder(own: Mapping[str, str], names: Sequence[str]) -> Path:
     no_file_above(folder)
     held = [name for name in names if (folder / name).exists()]
     if held and not may_replace:
-        raise DataError("output", str(folder), f"holds {held[0]} already; give another folder or overwrite=true")
+        raise DataError("output", str(folder), f"already contains {held[0]}; give another folder or overwrite=true")
     return folder
 
 
 def output_file(own: Mapping[str, str]) -> Path:
-    """The file to write to, which must not be there yet unless it may be replaced."""
+    """Return the output file. Raises BadInput if it exists, unless `overwrite=true`."""
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<jsonl>")
     may_replace = one_of(own, "overwrite", ("true", "false"), "false") == "true"
@@ -68,19 +69,19 @@ def output_file(own: Mapping[str, str]) -> Path:
         raise DataError("output", str(path), "is a folder; give a file")
     no_file_above(path.parent)
     if path.exists() and not may_replace:
-        raise DataError("output", str(path), "exists already; give another file or overwrite=true")
+        raise DataError("output", str(path), "already exists; give another file or overwrite=true")
     return path
 
 
 def no_file_above(folder: Path) -> None:
-    """Raises DataError where `folder` cannot be made because it, or what it would lie in, is a file."""
+    """Raise DataError where `folder` cannot be created because it, or one of its parents, is a file."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if existing and not existing.is_dir():
         raise DataError("output", str(existing), "is a file; give a folder")
 
 
 def require_files(own: Mapping[str, str], files: Mapping[str, str]) -> None:
-    """Raises BadInput for the first of `files` (option -> what it holds) that was not given."""
+    """Raise BadInput for the first of `files` (option -> content) that was not given."""
     for name, what in files.items():
         if not own.get(name):
             raise BadInput(name, None, f"missing; give {name}=<{what}>")

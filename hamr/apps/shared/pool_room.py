@@ -1,4 +1,4 @@
-"""Whether pools that are asked without a training run find room, before anything of theirs starts."""
+"""Capacity check for pools that are used without a training run, before any of them starts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from hamr.config.schema import Config
 def check_pool_room(
     config: Config, names: Iterable[str], *, router: bool, models: Mapping[str, Path] | None = None
 ) -> None:
-    """Raises CapacityError where the pools `names` (and the router, if one is started) do not fit: the key, its value
-    and what would fit; BadInput where a node that they would lie on lacks one of `models` (folders by setting).
+    """Check that the pools `names` (and the router, if one is started) fit.
 
-    On the nodes of the Ray that runs in this process, all that they have (what is taken may be on its way out); before
-    one runs, on the one that will be started here. A cluster elsewhere has to be joined first, and an elastic one is
-    never full.
+    Checks against the total resources of the nodes of the Ray that runs in this process, because resources in use may
+    be about to be released. Before Ray runs, checks against the local node. A remote cluster must be joined first, and
+    an elastic cluster is never full.
+
+    Raises:
+        CapacityError: The pools do not fit; names the key, its value and what would fit.
+        BadInput: A node that the pools would run on lacks one of `models` (folders by setting).
     """
     import ray
 
@@ -38,7 +41,7 @@ def check_pool_room(
 
 
 def local_node(config: Config) -> Node:
-    """This machine as the node of a local Ray."""
+    """Return this machine as the node of a local Ray."""
     return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
 
 

@@ -1,4 +1,4 @@
-"""Named pools for the length of one piece of work: what jobs need that ask models without a training run."""
+"""Pools started for the duration of one job that queries models without a training run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hamr.protocols import Ask
 
 Result = TypeVar("Result")
 Work = Callable[[Mapping[str, Ask]], Awaitable[Result]]
-"""What is to be done with the pools, by name."""
+"""The work to do with the pools, which are given by name."""
 
 
 def writing_pool(config: Config, key: str, name: str) -> str:
-    """`name`, if it is a pool that can write; `key` is the option that named it. Raises BadInput."""
+    """Return `name` if it is a pool that can generate text. `key` is the option that named it. Raises BadInput."""
     if name not in config.pools:
         raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
     if config.pools[name].role == "reranker":
@@ -34,8 +34,11 @@ def writing_pool(config: Config, key: str, name: str) -> str:
 
 
 def pools_of(name: str, where: Path) -> str:
-    """Under which name a job's pools stand on a cluster that others share. Two jobs of one kind that write to different
-    places have two; a job that goes on finds what a killed try left there."""
+    """Return the run name for a job's pools on a shared cluster.
+
+    Jobs of one kind that write to different outputs get different names. A resumed job finds the pools that an
+    interrupted attempt left.
+    """
     return f"{name}-{zlib.crc32(str(where.absolute()).encode()):08x}"
 
 
@@ -48,13 +51,17 @@ def with_pools(
     progress: Callable[[str], None] = print,
     splits: Splits | None = None,
 ) -> Result:
-    """Starts the pools `names` of the configuration (each once), does the work, and takes them down again.
+    """Start the pools `names` of the configuration (each once), do the work, and stop the pools.
 
-    `run` names their applications on the cluster (see `pools_of`). `splits` is what pools with a `finetune` section are
-    trained on, if they are not yet; without any, none of `names` may have one. Raises BadInput for a pool whose model
-    or template will not do, CapacityError for more than the machine holds, ScorerUnavailable when a pool cannot start.
+    `run` names their applications on the cluster (see `pools_of`). `splits` is the training data of pools with a
+    `finetune` section that are not trained yet; without it, none of `names` may have one.
+
+    Raises:
+        BadInput: The model or template of a pool is not suitable.
+        CapacityError: The pools need more than the machine has.
+        ScorerUnavailable: A pool cannot start.
     """
-    # Ray and the engines load only here: a command whose work is done already needs neither.
+    # Import Ray and the engines lazily: a command whose work is already done needs neither.
     from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room
     from hamr.cluster.model_folders import pool_model
@@ -84,6 +91,6 @@ def with_pools(
 
 
 def with_starts(config: Config, pools: Mapping[str, PoolConfig]) -> dict[str, PoolConfig]:
-    """The pools, and those that their training starts from."""
+    """Return the pools and those that their training starts from."""
     starts = [pool.finetune.start_from for pool in pools.values() if pool.finetune and pool.finetune.start_from]
     return {**pools, **{name: config.pools[name] for name in starts}}

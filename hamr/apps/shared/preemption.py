@@ -1,16 +1,16 @@
-"""SIGTERM and Ctrl-C to a run: it ends within seconds and can be resumed.
+"""Preemption by SIGTERM and Ctrl-C: the run ends within seconds and can be resumed.
 
-Clusters, batch systems and spot machines send SIGTERM, with SIGKILL some 10 to 30 s behind; a person presses Ctrl-C.
-Both mean the same here, except for the exit code: 0 after SIGTERM, since the run is to be resumed elsewhere, and 130
-after Ctrl-C.
+Clusters, batch systems and spot machines send SIGTERM, followed by SIGKILL after about 10 to 30 s; a user presses
+Ctrl-C. Both are handled in the same way, except for the exit code: 0 after SIGTERM, since the run is to be resumed
+elsewhere, and 130 after Ctrl-C.
 
-What can be done again (a half-collected batch, an evaluation) is dropped at once. An optimiser step that is running
-gets `experiment.checkpoint.grace_s` seconds to end and to be saved. After that it is dropped and the newest checkpoint
-counts: weights are changed in place, so in the middle of a step the state after the last finished one exists nowhere.
-To keep it would take a second copy of weights and optimiser before every step, and a step cannot be abandoned half-way,
-because its ranks wait for each other. So the wait is bounded, the user chooses the bound, and the message names the
-step from which the run resumes. At most `experiment.checkpoint.every` - 1 finished steps are then taken again, with the
-same prompts, seeds and results, because all of these depend on the checkpoint alone.
+Work that can be repeated (a half-collected batch, an evaluation) is dropped immediately. A running optimiser step gets
+`experiment.checkpoint.grace_s` seconds to finish and to be saved. After that it is dropped and the newest checkpoint
+counts. Weights are changed in place, so during a step the state after the last finished step exists nowhere. To keep
+it, a second copy of weights and optimiser would be needed before every step. A step cannot be abandoned half-way,
+because its ranks wait for each other. The wait is therefore bounded, the user sets the bound, and the message names the
+step from which the run resumes. At most `experiment.checkpoint.every` - 1 finished steps are then repeated. They use
+the same prompts and seeds and give the same results, because all of these depend on the checkpoint alone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hamr.errors import Interrupted, Preempted
 Result = TypeVar("Result")
 
 STOP_S = 4.0
-"""Time for the end of all processes after the grace period, before they are ended by force."""
+"""Time in seconds for all processes to end after the grace period, before they are killed."""
 
 
 class Preemption:
-    """Whether a run was told to end. While it is `patient`, it sees to that itself within `grace_s` seconds; otherwise
-    its task is cancelled at once."""
+    """Stop request of a run. While it is `patient`, the run handles the request itself within `grace_s` seconds;
+    otherwise its task is cancelled immediately."""
 
     def __init__(self, grace_s: float = 4.0) -> None:
         self.asked = asyncio.Event()
@@ -41,14 +41,15 @@ class Preemption:
 
     @contextlib.contextmanager
     def watching(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-        """While the body runs, in the task that runs it, a signal asks. A second one ends the process at once."""
+        """Handle signals while the body runs, in the task that runs it. A second signal ends the process
+        immediately."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "called in a task"
 
         def ask() -> None:
             self.asked.set()
             if self.patient:
-                note(f"stopping: a running step has {self.grace_s:g} s to end; a second signal ends the run at once")
+                note(f"stopping: a running step has {self.grace_s:g} s to finish; a second signal kills the run")
                 loop.call_later(self.grace_s, task.cancel)
             else:
                 task.cancel()
@@ -61,7 +62,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[None]:
-        """While the body runs, it looks for itself whether it was asked to end."""
+        """Let the body poll for a stop request instead of being cancelled."""
         self.patient = True
         try:
             yield
@@ -71,8 +72,11 @@ class Preemption:
     async def unless_asked(
         self, work: Coroutine[Any, Any, Result], *, may_drop: Callable[[], bool] = lambda: True
     ) -> Result | None:
-        """The result of `work`. Asked to end, it is cancelled and None, if at that moment it `may_drop`; else it is
-        waited for. Work that has not begun when the run is asked to end never begins."""
+        """Return the result of `work`, or None if a stop request cancelled it.
+
+        Work is cancelled only if `may_drop` is true at that moment; otherwise it is awaited. Work that has not started
+        when the request arrives never starts.
+        """
         if self.asked.is_set():
             work.close()
             return None
@@ -90,7 +94,7 @@ def stop_error(message: str, signum: int | None = None) -> Preempted:
     """Return the error that ends a run after a signal: `stopped by <signal><message>`.
 
     Args:
-        message: What is kept and how to resume, with its leading punctuation.
+        message: The saved state and how to resume, with its leading punctuation.
         signum: The signal; by default the one that was received.
     """
     if (signum or signals.pending_signal()) == signal.SIGINT:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong before Ray starts: model, data, prompts that do not fit."""
+"""Checks of model, data and prompt lengths before Ray starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hamr.types import Action, ServiceSample
 
 @dataclass(frozen=True, kw_only=True)
 class Codec:
-    """Samples and actions as the policy's token ids."""
+    """Encoder of samples and actions into the policy's token ids."""
 
     tokenizer: Tokenizer
     config: Config
@@ -46,11 +46,12 @@ class Codec:
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, int], array[int]]:
-        """All of a run's prompts, four bytes a token; tuples of Python's numbers take nine times that."""
+        """Cache of all prompts of a run at four bytes per token; tuples of Python ints take nine times as much."""
         return {}
 
     def prompt(self, sample: ServiceSample) -> tuple[int, ...]:
-        """The whole prompt, generation prompt included. Remembered: a sample comes up once an epoch."""
+        """Return the whole prompt, including the generation prompt. Cached, because a sample comes up once per
+        epoch."""
         key = (sample.id, len(sample.history))
         if key not in self._prompts:
             messages = policy_messages(sample, self.formats.of(sample))
@@ -58,17 +59,19 @@ class Codec:
         return tuple(self._prompts[key])
 
     def answer(self, action: Action) -> tuple[int, ...]:
-        """The action as the policy should utter it, end-of-sequence token included. In hybrid-CoT it would have to know
-        which prompt asked; the warm-up, which needs it, is refused there."""
+        """Return the action in the policy's output format, including the end-of-sequence token.
+
+        In hybrid-CoT the format depends on the prompt, so the warm-up, which needs this method, is refused there.
+        """
         response_format = self.config.model.response_format
-        assert response_format != "hybrid", "the schema holds that"
+        assert response_format != "hybrid", "the schema checks this"
         text = render_action(action, response_format)
         return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A job's inputs, checked. `dropped` counts the prompts that were too long, by split. `clusters`: of the references
+    """Checked inputs of a job. `dropped` counts the prompts that were too long, by split. `clusters`: the references
     by meaning, where the data name no acts."""
 
     config: Config
@@ -81,12 +84,12 @@ class Prepared:
 
     @cached_property
     def truth(self) -> ExactAct | None:
-        """The rule for exact acts, where the samples of all splits name their acts."""
+        """The exact-act rule, or None where some split has samples without labelled acts."""
         return ExactAct.of((*self.splits.train, *self.splits.validation, *self.splits.test))
 
 
 def prepare(config: Config) -> Prepared:
-    """Resolves the model, reads or generates the data, and drops or refuses prompts that do not fit.
+    """Resolve the model, read or generate the data, and drop or refuse prompts that do not fit.
 
     Raises BadInput (one line: where, what, what to change).
     """
@@ -105,7 +108,7 @@ def prepare(config: Config) -> Prepared:
 
 
 def _check_files(config: Config) -> None:
-    """Reads what is needed only later, some of it behind hours of training."""
+    """Read files that are needed only later, some of them after hours of training."""
     if config.rewards.rules.weight:
         load_rules(config.rewards.rules.file)
     if config.data.labelled_pairs:
@@ -113,17 +116,17 @@ def _check_files(config: Config) -> None:
 
 
 def load_splits(data: DataConfig, seed: int) -> Splits:
-    """Generated splits, or those of the files; what the files leave out is split off the training file by `seed`."""
+    """Return generated splits, or those of the files. Missing splits are taken from the training file by `seed`."""
     if data.type == "sage":
         return generate_samples(data.sage)
-    assert data.train is not None, "the schema holds that"
+    assert data.train is not None, "the schema checks this"
     given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
     splits = split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)
     return dataclasses.replace(splits, sft=tuple(read_samples(data.sft))) if data.sft else splits
 
 
 def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:
-    """Keeps the samples whose prompt leaves room for `max_new_tokens` in the model's context."""
+    """Keep the samples whose prompt leaves room for `max_new_tokens` in the model's context."""
     room = config.model.max_context - config.rollout.max_new_tokens
     kept: dict[str, tuple[ServiceSample, ...]] = {}
     dropped: dict[str, int] = {}
@@ -136,7 +139,7 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
             raise DataError(
                 f"data.{name}: sample {worst.id}",
                 f"{len(codec.prompt(worst))} tokens",
-                f"longer than the {room} that model.max_context={config.model.max_context} leaves beside "
+                f"longer than the {room} that model.max_context={config.model.max_context} leaves besides "
                 f"rollout.max_new_tokens={config.rollout.max_new_tokens}; raise the first, shorten the prompt, or set "
                 "rollout.long_prompt=drop",
             )
@@ -149,15 +152,16 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
 
 
 def run_path(experiment: ExperimentConfig) -> Path:
-    """Where a new run puts its folder."""
+    """Return the folder of a new run."""
     if experiment.run_dir:
         return Path(experiment.run_dir)
     return Path("runs") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
-    """Refuses a disk that cannot hold the run's checkpoints, and shared memory that cannot hold its weights; that of
-    another host is looked at when the trainers stand there. Raises BadInput.
+    """Check that the disk can hold the run's checkpoints and that shared memory can hold its weights.
+
+    Shared memory of another host is checked when the trainers are running there. Raises BadInput.
     """
     check_checkpoint_room(config, model_path, run_dir)
     if config.rollout.transfer == "shared_memory" and config.cluster.address is None:
@@ -165,7 +169,7 @@ def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
 
 
 def shared_bytes(config: Config, model_path: Path) -> int:
-    """Shared memory that the policy's weights want on their way to the engines."""
+    """Return the shared memory in bytes that the policy's weights need on their way to the engines."""
     return 2 * _policy_bytes(config, describe(model_path)["parameters"])
 
 
@@ -174,11 +178,11 @@ def _policy_bytes(config: Config, parameters: int) -> int:
 
 
 def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> None:
-    """Refuses a disk that cannot hold the run's checkpoints.
+    """Check that the disk can hold the run's checkpoints. Raises BadInput.
 
-    A checkpoint has the weights twice (the policy, and what resumption needs) and AdamW's two moments; one more than
-    `experiment.checkpoint.keep` exist while the next is written. Those that a resumed run has already count as room.
-    Raises BadInput.
+    A checkpoint has the weights twice (the policy, and the state for resumption) and AdamW's two moments. One more than
+    `experiment.checkpoint.keep` exist while the next is written. Existing checkpoints of a resumed run count as free
+    space.
     """
     parameters = describe(model_path)["parameters"]
     policy = _policy_bytes(config, parameters)

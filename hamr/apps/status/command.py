@@ -1,4 +1,4 @@
-"""`hamr status`: how a run is."""
+"""`hamr status`: the state of a run."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hamr.apps.status.overview import Overview, overview, overview_lines
 from hamr.errors import BadInput
 from hamr.telemetry.live import find_run
 
-HELP = "shows how a run is: its pools, their load, step, reward, pace and estimated end"
+HELP = "shows the state of a run: its pools, their load, step, reward, pace and estimated end"
 
 WATCH_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    """`hamr status <run> [--watch]`, where <run> is a run folder or its name under `runs/`.
+    """Run `hamr status <run> [--watch]`, where <run> is a run folder or its name under `runs/`.
 
-    Everything comes from the run folder: a running job writes there every second how it and its pools are, so neither
-    an address nor a token is needed, and a run that is over can be looked at too. `--watch` shows it anew until the run
-    is over or Ctrl-C.
+    All information comes from the run folder: a running job writes its status and that of its pools there every second.
+    No address or token is needed, and a finished run can be inspected, too. `--watch` refreshes the output until the
+    run is over or Ctrl-C.
 
-    Per pool: running replicas (of how many are wanted), questions waiting for an answer, how long the last ones took
-    (median and 99th percentile, in line and at work), questions answered so far, the state of the breaker.
+    Per pool: running replicas (and their target number), pending requests, latency of the last requests (median and
+    99th percentile, in queue and in service), requests answered so far, and the state of the circuit breaker.
     """
     watch = "--watch" in args
     runs = [arg for arg in args if arg != "--watch"]

@@ -1,4 +1,4 @@
-"""`hamr status`: a run in a few lines, from its folder alone."""
+"""Overview of a run in a few lines, from its folder alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamr.telemetry.run_folder import read_config
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """What is known of a run. Figures are None where there is none yet."""
+    """State of a run. Figures are None where there is none yet."""
 
     folder: Path
     live: LiveStatus | None
@@ -35,7 +35,7 @@ class Overview:
 
 
 def overview(folder: Path) -> Overview:
-    """Reads the run's own files; nothing else is asked."""
+    """Read the run's own files; no process is contacted."""
     config = read_config(folder / "config.yaml")
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if not row["stage"].startswith("eval-")]
     live = LiveStatus.read(folder)
@@ -67,7 +67,7 @@ def overview(folder: Path) -> Overview:
 
 
 def _responses(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Responses that each step generated and scored: N to each prompt, those of dropped groups too."""
+    """Return the number of responses generated and scored per step: N per prompt, including dropped groups."""
     each = config.get("rollout", {}).get("samples_per_prompt", 0)
     return [row["rollout/prompts"] * each for row in rows if row.get("rollout/prompts")]
 
@@ -98,13 +98,13 @@ def _state(seen: Overview, now: float) -> str:
     live = seen.live
     ago = f"{duration(max(0.0, now - seen.last_sign))} ago" if seen.last_sign is not None else ""
     if live is None:
-        return f"has not said how it is; its last step ended {ago}" if ago else "has not said anything yet"
+        return f"no status yet; its last step ended {ago}" if ago else "no status yet"
     where = f"process {live.pid} on {live.host}"
     if live.alive(now):
         return f"{live.state}, {live.phase or 'between phases'} ({where})"
     if live.state in ("finished", "preempted", "failed"):
         return f"{live.state} {ago}" + (f": {live.detail}" if live.detail else "")
-    return f"gone: no sign of life for {ago.removesuffix(' ago')} ({where}); what follows is how it last stood"
+    return f"gone: no heartbeat for {ago.removesuffix(' ago')} ({where}); last known state:"
 
 
 def _pool_lines(seen: Overview, now: float) -> list[str]:
@@ -124,7 +124,7 @@ def _pool_row(name: str, pool: Mapping[str, Any]) -> tuple[str, ...]:
     remarks = [
         f"{leaving} leaving" if leaving else "",
         "" if pool.get("status") in ("RUNNING", None) else str(pool["status"]).lower().replace("_", " "),
-        f"asked again in {pool['retry_in_s']:.0f} s" if pool.get("retry_in_s") else "",
+        f"retry in {pool['retry_in_s']:.0f} s" if pool.get("retry_in_s") else "",
     ]
     return (
         name,

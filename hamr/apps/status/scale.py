@@ -1,4 +1,4 @@
-"""`hamr scale`: other numbers of replicas for the pools of a running job."""
+"""`hamr scale`: changes the number of replicas of a running job's pools."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from hamr.errors import BadInput, HamrError
 from hamr.telemetry.control_requests import Mailbox
 from hamr.telemetry.live import LiveStatus, find_run
 
-HELP = "resizes the pools of a running job, which goes on meanwhile"
+HELP = "resizes the pools of a running job without stopping it"
 
 ANSWER_S = 1800.0
-"""Longest wait for a run's answer: new engines may have to load, and replicas that go finish what they have begun."""
+"""Longest wait for a run's answer in seconds: new engines may have to load, and removed replicas finish their
+requests."""
 FIRST_SIGN_S = 5.0
-"""How long a run that was started just now may take to show itself."""
+"""Time in seconds that a run that was just started may take to write its first status."""
 
 
 def main(args: list[str]) -> int:
-    """`hamr scale <run> judge=4 reranker=8`, where <run> is a run folder or its name under `runs/`.
+    """Run `hamr scale <run> judge=4 reranker=8`, where <run> is a run folder or its name under `runs/`.
 
-    A fixed pool gets the number of replicas, an autoscaled one gets it as its least (within the bounds of
-    `pools.<pool>.autoscaling`; load may add more). New replicas start beside the others; one that has to go first
-    finishes what it has begun. Other pools and the replicas that stay are not touched. All of it happens or nothing: a
-    number that cannot be is one line, and the run is as it was.
+    A fixed pool gets the number of replicas; an autoscaled pool gets it as its minimum (within the bounds of
+    `pools.<pool>.autoscaling`; load may add more). New replicas start next to the others; a replica that is removed
+    finishes its requests first. Other pools and the remaining replicas are not affected. The change is applied as a
+    whole or not at all: an invalid number is reported in one line and the run is unchanged.
     """
     run, wanted = _read(args)
     folder = find_run(run)
     _check_alive(folder, run)
-    print(f"asking {folder} for {', '.join(f'{name}={count}' for name, count in wanted.items())}", flush=True)
+    print(f"requesting from {folder}: {', '.join(f'{name}={count}' for name, count in wanted.items())}", flush=True)
     answer = Mailbox(folder).ask({"scale": wanted}, timeout_s=ANSWER_S, alive=lambda: _alive(folder))
     if "bad_input" in answer:
         raise BadInput(*answer["bad_input"])
     if "failed" in answer:
         raise HamrError(answer["failed"])
     for name, (before, after) in answer["scaled"].items():
-        print(f"{name}: {before} -> {after} replicas" if before != after else f"{name}: {after} replicas as before")
+        print(f"{name}: {before} -> {after} replicas" if before != after else f"{name}: {after} replicas, unchanged")
     return 0
 
 
@@ -50,7 +51,7 @@ def _read(args: Sequence[str]) -> tuple[str, dict[str, int]]:
         if not equals:
             continue
         if not count.removeprefix("-").isdecimal():
-            raise BadInput(f"scale {name}", count, f"is no whole number of replicas; write {name}=4")
+            raise BadInput(f"scale {name}", count, f"is not a whole number of replicas; write {name}=4")
         wanted[name] = int(count)
     if not wanted:
         raise BadInput("scale", None, f"name a pool and its number of replicas: hamr scale {runs[0]} judge=4")

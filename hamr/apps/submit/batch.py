@@ -1,4 +1,4 @@
-"""`hamr submit` where the cluster is started for the job and ends with it: by KubeRay or by Slurm."""
+"""`hamr submit` for clusters that are started for the job and end with it: KubeRay and Slurm."""
 
 from __future__ import annotations
 
@@ -25,39 +25,40 @@ NAME_LENGTH = 40
 
 
 def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
-    """Checks against the nodes that `launch` describes, writes the job's files beside the run folder, hands them over
-    and says how to follow.
+    """Check the job against the nodes that `launch` describes, write its files, submit them and print how to follow it.
 
-    Where the system's tool is not installed nothing is sent: BadInput then names the files and the line to run. They
-    stay, too, when the tool refuses them (HamrError).
+    Where the system's tool is not installed, nothing is submitted: BadInput names the files and the command to run. The
+    files are also kept when the tool rejects them (HamrError).
     """
     kind = request.config.cluster.type
     if request.job != "train":
         raise BadInput(
             "cluster.type",
             kind,
-            f"starts a cluster for hamr train alone; send {request.job} with cluster=ray to one that is there",
+            f"starts a cluster for hamr train only; submit {request.job} to an existing one with cluster=ray",
         )
-    config, run = in_pods(request) if kind == "kuberay" else beside(request)
+    config, run = resolve_for_pods(request) if kind == "kuberay" else resolve_for_slurm(request)
     refuse_secrets(config)
     least, most = (n := nodes(config)).least, n.most
     print("\n".join(describe_placement(config, nodes_to_be(config))))
-    print(f"nodes:     {least}{f' to {most}' if most > least else ''} as launch describes them", flush=True)
+    print(f"nodes:     {least}{f' to {most}' if most > least else ''} as described by launch", flush=True)
     system = write(request, config, run)
     if dry:
-        print(f"nothing was sent; to send it: {system.line()}")
+        print(f"nothing was submitted; to submit it: {system.line()}")
         return 0
     if not is_installed(system.tool):
         raise BadInput(
             "cluster.type",
             kind,
-            f"there is no {system.tool} here, so nothing was sent; the files are in {system.folder}, and where there "
-            f"is one it takes: {system.line()}",
+            f"{system.tool} is not installed, so nothing was submitted; the files are in {system.folder}. Where it is "
+            f"installed, run: {system.line()}",
         )
     try:
         system.send()
     except HamrError as e:
-        raise HamrError(f"{e}; nothing was sent, the files are in {system.folder}; again: {system.line()}") from None
+        raise HamrError(
+            f"{e}; nothing was submitted, the files are in {system.folder}; retry with: {system.line()}"
+        ) from None
     where = f"{run}, on the claim {config.launch.claim}" if kind == "kuberay" else f"{run} (hamr status {run})"
     print(
         "\n".join([*system.where_to_look(), f"run:       {where}", f"W&B:       {wandb_place(config, run)}"]),
@@ -66,47 +67,49 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
     return system.follow() if follow else 0
 
 
-def in_pods(request: SubmitRequest) -> tuple[Config, Path]:
-    """The configuration and the run folder as pods see them. They see the image and the claim, and nothing of this
-    machine: whatever is lost or missing there is refused here."""
+def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
+    """Return the configuration and the run folder as pods see them.
+
+    Pods see only the image and the claim, so settings that depend on this machine are refused.
+    """
     config, launch = request.config, request.config.launch
     if launch.claim is None:
         raise BadInput(
             "launch.claim",
             None,
-            "the run folder would go with the pods; name a PersistentVolumeClaim that takes writers on many nodes",
+            "the run folder would be lost with the pods; name a ReadWriteMany PersistentVolumeClaim",
         )
     needed = secret_variables(config)
     if needed and launch.secret is None:
         raise BadInput(
             "launch.secret",
             None,
-            f"the pods need {', '.join(needed)}; name a Secret that has them (kubectl create secret generic NAME "
+            f"the pods need {', '.join(needed)}; name a Secret that contains them (kubectl create secret generic NAME "
             "--from-env-file=FILE)",
         )
     if unseen := relative_files(config):
         key, file = next(iter(unseen.items()))
-        raise BadInput(key, file, f"pods do not see this folder; put it on the claim and name it {CLAIM}/...")
+        raise BadInput(key, file, f"pods do not see this folder; copy it to the claim and set {CLAIM}/...")
     run = request.resume or Path(CLAIM) / ("" if config.experiment.run_dir else "runs") / request.run_name()
     if Path(CLAIM) not in run.parents:
         key = "resume" if request.resume else "experiment.run_dir"
-        raise BadInput(key, str(run), f"pods keep what lies below {CLAIM}, on the claim; name a folder there")
-    # Under the name of a RayJob that is over, but still there, nothing would run.
+        raise BadInput(key, str(run), f"pods keep only files below {CLAIM}, on the claim; name a folder there")
+    # Nothing would run under the name of a finished RayJob that still exists.
     again = request.resume or config.experiment.run_dir
     return _with_job_name(config, run, time.strftime("-%m%d-%H%M%S") if again else ""), run
 
 
-def beside(request: SubmitRequest) -> tuple[Config, Path]:
-    """The same for Slurm, whose nodes see this machine's folders and get its environment."""
+def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
+    """Return the same for Slurm, whose nodes see this machine's folders and get its environment."""
     config = request.config
     missing = [name for name in secret_variables(config) if not os.environ.get(name)]
     if missing:
         raise BadInput(
-            "environment", missing, "the job needs these variables; export them here, Slurm takes the environment along"
+            "environment", missing, "the job needs these variables; export them here, Slurm passes the environment on"
         )
     if request.resume is not None:
         return _with_job_name(config, request.resume), request.resume
-    # The job works in a copy, which has nothing that .gitignore names: often just the data.
+    # The job works in a copy, which lacks everything that .gitignore excludes, often the data.
     found = {key: str(Path(file).absolute()) for key, file in relative_files(config).items()}
     data = {key.partition(".")[2]: file for key, file in found.items() if key.startswith("data.")}
     rules = config.rewards.rules.model_copy(update={"file": found.get("rewards.rules.file", config.rewards.rules.file)})
@@ -122,7 +125,7 @@ def beside(request: SubmitRequest) -> tuple[Config, Path]:
 
 
 def relative_files(config: Config) -> dict[str, str]:
-    """Setting -> file or folder, of those that are named from the working folder."""
+    """Return setting -> path of the files and folders that are given relative to the working folder."""
     named = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
     named |= {"rewards.rules.file": config.rewards.rules.file}
     if Path(config.model.path).is_dir():  # not the name of a bundled or published model
@@ -131,7 +134,7 @@ def relative_files(config: Config) -> dict[str, str]:
 
 
 def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
-    """The job is called after its run folder, in as many letters as Kubernetes grants."""
+    """Name the job after its run folder, truncated to the length that Kubernetes allows."""
     name = re.sub(r"[^a-z0-9]+", "-", f"{run.name.lower()}{when}").strip("-")
     if len(name) > NAME_LENGTH:
         name = f"{name[: NAME_LENGTH - 7]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
@@ -141,8 +144,11 @@ def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
 
 
 def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
-    """The job's files, in a new folder: for Slurm `<run>.job` beside the run folder, with a copy of the working folder
-    as the job is to have it, however long it waits; for KubeRay `runs/<run>.job` here."""
+    """Write the job's files into a new folder.
+
+    For Slurm: `<run>.job` next to the run folder, with a copy of the working folder, so that later edits do not affect
+    a queued job. For KubeRay: `runs/<run>.job` here.
+    """
     kuberay = config.cluster.type == "kuberay"
     folder = (Path("runs").absolute() if kuberay else run.parent) / f"{run.name}.job"
     if folder.exists():
@@ -155,10 +161,10 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
     )
     files = render(config, "kuberay" if kuberay else "slurm", str(request.resume) if request.resume else None)
     if kuberay:
-        print(f"code:      the image's, {config.launch.image}; this folder is not sent")
+        print(f"code:      the image's, {config.launch.image}; this folder is not uploaded")
     else:
         _copy_work(folder / WORK, config.cluster.max_package_mb)
-    # No package of a later job takes it along.
+    # Keep this folder out of the packages of later jobs.
     for file, text in {".gitignore": "*\n", **{file: files[file] for file in system.files}}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text, encoding="utf-8")
@@ -175,4 +181,4 @@ def _copy_work(target: Path, most_mb: float) -> None:
                 Path(archive.extract(info, target)).chmod(info.external_attr >> 16)
     print(f"code:      {package.files} files, {package.megabytes:.1f} MB, copied from {Path.cwd()}")
     if package.kept_back:
-        print(f"kept back, as they look like keys: {', '.join(package.kept_back)}")
+        print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")

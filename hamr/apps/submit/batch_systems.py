@@ -1,6 +1,6 @@
-"""KubeRay and Slurm as `hamr submit` meets them: files that are handed over by the system's own tool, and followed.
+"""KubeRay and Slurm backends of `hamr submit`, which call the system's own command-line tool.
 
-The tools are asked as a person would ask them, so what they know of clusters, accounts and logins holds here too.
+The tools use the user's configuration, so existing clusters, accounts and logins apply.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ OVER = (
     "BOOT_FAIL",
     "DEADLINE",
 )
-"""Slurm's words for a job that will not run any more."""
+"""Slurm states of a job that will not run any more."""
 
 
 class BatchSystem(Protocol):
-    """One job for one system. `files`: those of `launch_files.render` that it wants."""
+    """One job for one system. `files`: the files of `launch_files.render` that it needs."""
 
     folder: Path
     tool: str
     files: tuple[str, ...]
 
     def line(self) -> str:
-        """What a person would type to hand the files over."""
+        """Return the shell command that submits the files."""
         ...
 
     def send(self) -> None:
-        """Hands them over. Raises HamrError with what the tool says where it does not work."""
+        """Submit the files. Raises HamrError with the tool's message on failure."""
         ...
 
     def where_to_look(self) -> list[str]:
-        """Lines that say where to look. After `send`."""
+        """Return lines that say where to follow the job. Call after `send`."""
         ...
 
     def follow(self) -> int:
-        """Shows the job's output until it ends; its exit code, or 1. Raises HamrError where it never ran."""
+        """Show the job's output until it ends; return its exit code, or 1. Raises HamrError if it never ran."""
         ...
 
 
 @dataclass(kw_only=True)
 class Kuberay:
-    """A RayJob. KubeRay starts a cluster for it, and a Kubernetes Job of the same name that hands it in and shows its
+    """A RayJob. KubeRay starts a cluster for it, and a Kubernetes Job of the same name that submits it and shows its
     output."""
 
     name: str
@@ -97,10 +97,10 @@ class Kuberay:
                 time.sleep(POLL_S)
         if state[1] == "SUCCEEDED":
             return 0
-        raise HamrError(f"RayJob {self.name} {(state[1] or state[0]).lower()}: {state[2] or 'nobody says why'}")
+        raise HamrError(f"RayJob {self.name} {(state[1] or state[0]).lower()}: {state[2] or 'no reason given'}")
 
     def _state(self) -> tuple[str, str, str]:
-        """(KubeRay's word, Ray's word, the reason), empty as long as nobody has said anything."""
+        """Return (KubeRay's state, Ray's state, the reason), each empty until it is reported."""
         wanted = "{.status.jobDeploymentStatus}|{.status.jobStatus}|{.status.message}"
         words = ["kubectl", "-n", self.namespace, "get", "rayjob", self.name, "-o", f"jsonpath={wanted}"]
         deployment, status, message = (_run_tool(words) + "||").split("|")[:3]
@@ -109,7 +109,7 @@ class Kuberay:
 
 @dataclass(kw_only=True)
 class Slurm:
-    """A batch job. Its script, its configuration and a copy of the working folder lie in `folder`."""
+    """A batch job. `folder` contains its script, its configuration and a copy of the working folder."""
 
     name: str
     folder: Path
@@ -121,12 +121,13 @@ class Slurm:
         return f"cd {shlex.quote(str(self.folder))} && sbatch job.sbatch"
 
     def send(self) -> None:
-        # sbatch takes this process's environment along: who called this Python by its path has it on the job's PATH.
+        # sbatch passes on this process's environment. Put the folder of this Python on PATH, in case it was called by
+        # path.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         told = _run_tool(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
         self.job = told.strip().splitlines()[-1].partition(";")[0] if told.strip() else ""
         if not self.job.isdecimal():
-            raise HamrError(f"sbatch gave no job id but {told.strip()!r}; look with squeue --me")
+            raise HamrError(f"sbatch printed no job id but {told.strip()!r}; check with squeue --me")
 
     @property
     def log(self) -> Path:
@@ -158,7 +159,7 @@ class Slurm:
 
 
 def _show(log: Path, shown: int) -> int:
-    """What has been written behind `shown` bytes; how many there are now."""
+    """Print the log from byte `shown` on; return its current size."""
     if not log.is_file():
         return shown
     with log.open("rb") as file:
@@ -173,7 +174,7 @@ def is_installed(tool: str) -> bool:
 
 
 def _run_tool(words: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None) -> str:
-    """What a tool prints. Raises HamrError with the first line of its complaint."""
+    """Return the tool's output. Raises HamrError with the first line of its error message."""
     done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]

@@ -1,4 +1,4 @@
-"""`hamr submit`: the same command on a cluster."""
+"""`hamr submit`: run a job on a cluster."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from hamr.config.schema import Config
 from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput, HamrError
 
-HELP = "sends the same command to a Ray cluster, to Kubernetes or to Slurm"
+HELP = "submits a job to a Ray cluster, to Kubernetes or to Slurm"
 
 JOBS = ("train", "sft", "score", "calibrate", "evaluate", "scorer")
 FOLDER = ".hamr-job"
 EXPERIMENT = "submitted"
-"""The resolved configuration travels as a choice of `experiment` in a config folder of the package's own."""
+"""Name under which the resolved configuration is packaged, as a choice of the group `experiment`."""
 STARTED_S = 120.0
 POLL_S = 0.5
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 FLAGS = ("--follow", "--dry-run")
 PATHS = ("input", "output", "pairs", "samples", "labels", "run", "compare", "data")
 MAYBE_PATHS = ("policy", "scenario")
-"""Lists of names, of which some may be files or folders."""
+"""Options with lists of names, some of which may be files or folders."""
 
 
 def main(args: list[str]) -> int:
-    """`hamr submit <job> [what the job takes] cluster=ray|kuberay|slurm|local [--follow] [--dry-run]`.
+    """Run `hamr submit <job> [the job's arguments] cluster=ray|kuberay|slurm|local [--follow] [--dry-run]`.
 
-    First the configuration and the cluster are checked: the plan says which node holds what, and what does not fit is
-    one line. Secrets never travel in a file or in a job's description.
+    First the configuration and the cluster are checked: the plan says which node holds what, and anything that does not
+    fit is reported in one line. Secrets are never written to a file or a job description.
 
-    `cluster=ray cluster.dashboard=URL`: a Ray cluster that is there. The working folder (what .gitignore leaves, no
-    file that looks like a key) and the resolved configuration are sent, and the job runs there as it would here.
-    Variables such as WANDB_API_KEY have to be set on the nodes.
+    `cluster=ray cluster.dashboard=URL`: an existing Ray cluster. The working folder (without files that .gitignore
+    excludes and files that look like keys) and the resolved configuration are uploaded, and the job runs there as it
+    would here. Variables such as WANDB_API_KEY have to be set on the nodes.
 
-    `cluster=kuberay launch.claim=NAME [launch.image=... launch.secret=...]` (train): a RayJob, by `kubectl apply`. The
-    code is the image's; run folders, data and models lie on the claim, keys in the Secret.
+    `cluster=kuberay launch.claim=NAME [launch.image=... launch.secret=...]` (train): a RayJob, submitted with `kubectl
+    apply`. The code comes from the image; run folders, data and models are on the claim, keys in the Secret.
 
-    `cluster=slurm` (train): a batch job, by `sbatch`, from a folder that all nodes see. A copy of the working folder
-    waits beside the run folder, and Slurm takes the environment along.
+    `cluster=slurm` (train): a batch job, submitted with `sbatch` from a folder that all nodes see. A copy of the
+    working folder is kept next to the run folder, and Slurm passes the environment on.
 
-    `--dry-run` sends nothing: with `cluster=kuberay|slurm` it writes the files and prints the line that would send
-    them. A machine without kubectl or sbatch does the same, and the exit code is 2.
+    `--dry-run` submits nothing: with `cluster=kuberay|slurm` it writes the files and prints the command that would
+    submit them. A machine without kubectl or sbatch does the same, with exit code 2.
 
     `--follow` shows the job's output and returns its exit code; Ctrl-C leaves the job running. `cluster=local` runs it
-    here. `hamr submit train resume=<run folder> cluster=...` goes on with a run on another cluster, under the same
-    W&B id; the folder has to be at the same path there.
+    here. `hamr submit train resume=<run folder> cluster=...` resumes a run on another cluster under the same W&B id;
+    the folder has to be at the same path there.
     """
     follow, dry = (flag in args for flag in FLAGS)
     given = [arg for arg in args if arg not in FLAGS]
@@ -75,13 +75,13 @@ def main(args: list[str]) -> int:
     if where == "ray":
         return send(request, follow=follow, dry=dry)
     if dry:
-        raise BadInput("--dry-run", where, f"a job that runs here is not sent; look at it with: hamr {request.job}")
+        raise BadInput("--dry-run", where, f"a local job is not submitted; check it with: hamr {request.job}")
     module = importlib.import_module(_module(request.job))
     return int(module.main([*request.own, *request.settings]))
 
 
 def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
-    """Checks, packs, submits; then says where to look."""
+    """Check, package and submit the job, then print where to follow it."""
     config, run = locate_run(request)
     refuse_secrets(config, (*request.own, *request.settings))
     there = config.cluster
@@ -90,17 +90,17 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     if request.job == "train":
         print("\n".join(describe_placement(config, cluster.nodes())), flush=True)
     if needed := secret_variables(config):
-        print(f"the nodes need these variables set, they are not sent: {', '.join(needed)}")
+        print(f"set these variables on the nodes, they are not uploaded: {', '.join(needed)}")
     name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
         extra = {f"{FOLDER}/experiment/{EXPERIMENT}.yaml": f"# @package _global_\n{dump_config(config)}"}
         package = pack(Path.cwd(), Path(aside) / "job.zip", extra, most_mb=config.cluster.max_package_mb)
         print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
         if package.kept_back:
-            print(f"kept back, as they look like keys: {', '.join(package.kept_back)}")
+            print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")
         refuse_left_behind(config, package)
         if dry:
-            print(f"nothing was sent; there it would run: {command(request)}")
+            print(f"nothing was submitted; the cluster would run: {command(request)}")
             return 0
         job = cluster.submit(command(request), package.path, name, variables={})
     print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
@@ -108,17 +108,19 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
         print(f"run:       {run} (hamr status {run})")
     print(f"W&B:       {wandb_place(config, None if request.job == 'scorer' else run)}", flush=True)
     if not follow:
-        return begun(cluster, job)
+        return wait_for_start(cluster, job)
     try:
         asyncio.run(cluster.follow(job, lambda text: print(text, end="", flush=True)))
     except KeyboardInterrupt:
-        print(f"\nthe job goes on; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr)
+        print(
+            f"\nthe job keeps running; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr
+        )
         raise
     return wait_for_exit(cluster, job)
 
 
 def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
-    """The configuration as the job is to have it, and the run folder of a run that learns."""
+    """Return the configuration for the job, and the run folder if the job has one."""
     config, cluster = request.config, request.config.cluster
     here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
     joined = cluster.model_copy(update={"address": "auto", "type": "local"})
@@ -138,7 +140,7 @@ def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
 
 
 def refuse_left_behind(config: Config, package: Package) -> None:
-    """Raises BadInput for a file of the configuration that is named from the working folder and does not travel."""
+    """Raise BadInput for a configuration file with a relative path that is not in the package."""
     for key, file in relative_files(config).items():
         if not package.has(file):
             remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
@@ -146,8 +148,10 @@ def refuse_left_behind(config: Config, package: Package) -> None:
 
 
 def command(request: SubmitRequest) -> str:
-    """What runs in the package's folder. `pools` is taken out of the defaults first: its keys are names, and the
-    resolved configuration has all that is wanted."""
+    """Return the command to run in the package's folder.
+
+    `pools` is removed from the defaults first, because its keys are names and the resolved configuration is complete.
+    """
     words = ["python", "-m", "hamr", request.job, *request.own]
     if request.job in AS_GIVEN:
         fitted = request.job == "calibrate" and any(arg.startswith("scores=") for arg in request.own)
@@ -160,7 +164,7 @@ def command(request: SubmitRequest) -> str:
 
 
 def _files(job: str, key: str, value: str) -> list[str]:
-    """The files and folders that an argument names."""
+    """Return the files and folders that an argument names."""
     if key in MAYBE_PATHS:
         parts = [part.strip() for part in value.split(",")]
         return [part for part in parts if "/" in part or part.endswith((".jsonl", ".yaml"))]
@@ -169,8 +173,8 @@ def _files(job: str, key: str, value: str) -> list[str]:
     return [value] if key in PATHS or (job, key) == ("calibrate", "scores") else []  # ECS has scores=hard|soft
 
 
-def begun(cluster: JobCluster, job: str) -> int:
-    """Waits until the job's process runs; one that ends at once has failed, and its reason is shown."""
+def wait_for_start(cluster: JobCluster, job: str) -> int:
+    """Wait until the job's process runs. Raises HamrError with the reason if it fails at start."""
     deadline = time.monotonic() + STARTED_S
     while time.monotonic() < deadline:
         state, _, _ = cluster.state(job)
@@ -179,12 +183,12 @@ def begun(cluster: JobCluster, job: str) -> int:
         if state == "RUNNING":
             return 0
         time.sleep(POLL_S)
-    print(f"the job waits for its place; follow it with: ray job logs -f {job} --address {cluster.dashboard}")
+    print(f"the job waits for resources; follow it with: ray job logs -f {job} --address {cluster.dashboard}")
     return 0
 
 
 def wait_for_exit(cluster: JobCluster, job: str) -> int:
-    """The job's own exit code. Raises HamrError where it never came to have one."""
+    """Return the job's exit code. Raises HamrError if it has none."""
     deadline = time.monotonic() + STARTED_S
     while (found := cluster.state(job))[0] not in ENDED and time.monotonic() < deadline:
         time.sleep(POLL_S)

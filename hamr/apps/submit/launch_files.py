@@ -1,7 +1,7 @@
 """Files that start a Ray cluster for one job: KubeRay manifests, a Slurm script, plain `ray start` scripts.
 
-No file holds a secret: the cluster's token is made where the cluster starts, other keys come from a Kubernetes Secret
-or from the environment.
+No file contains a secret. The cluster's token is generated where the cluster starts; other keys come from a Kubernetes
+Secret or from the environment.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from hamr.config.launch import LaunchConfig, LaunchKind
 from hamr.config.schema import Config
 
 MOUNT = "/etc/hamr"
-"""Where pods find the configuration."""
+"""Mount path of the configuration in pods."""
 CLAIM = "/mnt/hamr"
-"""Where they find run folders, data and models."""
+"""Mount path of run folders, data and models in pods."""
 
 
 def render(config: Config, kind: LaunchKind, resume: str | None = None) -> dict[str, str]:
-    """The files by name (a path relative to their folder), for the run of `config` or for one to `resume`, by the path
-    that the nodes know it by. Raises CapacityError where an actor fits no node."""
+    """Return file contents by name (a path relative to their folder), for the run of `config` or for a run to `resume`.
+
+    `resume` is the run folder's path on the nodes. Raises CapacityError where an actor fits no node.
+    """
     return KINDS[kind](config, resume)
 
 
 def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
-    """`configmap.yaml`, `rayjob.yaml` (its own cluster, taken down at the end), `raycluster.yaml` (one to keep)."""
+    """Return `configmap.yaml`, `rayjob.yaml` (its own cluster, deleted at the end) and `raycluster.yaml` (a permanent
+    one)."""
     name, launch = name_of(config), config.launch
     folder = f"{CLAIM}/runs/{name}"
     spec = cluster_spec(config)
@@ -39,11 +42,11 @@ def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": launch.keep_finished_s,
         "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),
-        # A second cluster would find the run folder in use; going on is `resume=`.
+        # No retries: a second cluster would find the run folder in use. Resume with `resume=`.
         "backoffLimit": 0,
         "rayClusterSpec": spec,
     }
-    # Where nodes come and go, a pool that is to grow asks for them; a run that sees none free would refuse.
+    # On an autoscaling cluster, pending pools trigger new nodes, so the run must not refuse when none is free.
     elastic = config.cluster.elastic or "enableInTreeAutoscaling" in spec
     there = config.model_copy(update={"cluster": config.cluster.model_copy(update={"elastic": elastic})})
     text = experiment_file(there, folder)
@@ -55,7 +58,8 @@ def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
 
 
 def cluster_spec(config: Config) -> dict[str, Any]:
-    """The operator makes the token's Secret and puts it into every pod (KubeRay 1.5.1 or newer)."""
+    """Return the RayCluster spec. The operator creates the token's Secret and injects it into every pod (KubeRay >=
+    1.5.1)."""
     wanted, launch = nodes(config), config.launch
     scales = wanted.most > wanted.least
     head = {"cpu": str(launch.head_cpus), "memory": f"{launch.head_memory_gib}Gi"}
@@ -75,7 +79,7 @@ def cluster_spec(config: Config) -> dict[str, Any]:
         "authOptions": {"mode": "token"},
         **({"enableInTreeAutoscaling": True} if scales else {}),
         "headGroupSpec": {
-            # No actor of the run on the head: losing one of those must not lose the cluster.
+            # Keep the run's actors off the head: losing one of them must not lose the cluster.
             "rayStartParams": {"num-cpus": "0"},
             "template": _pod(launch, name_of(config), "ray-head", head),
         },
@@ -99,7 +103,7 @@ def _pod(launch: LaunchConfig, name: str, container: str, resources: Mapping[str
         ],
     }
     if launch.claim:
-        # The head downloads and prepares models, and the others' actors read them: at one path.
+        # The head downloads and prepares models, and actors on other nodes read them: at one path.
         places = {"HF_HOME": f"{CLAIM}/hf", "HAMR_CACHE": f"{CLAIM}/cache"}
         one["env"] = [{"name": key, "value": value} for key, value in places.items()]
     if launch.secret:
@@ -123,7 +127,7 @@ def _object(config: Config, version: str, kind: str, **rest: Any) -> dict[str, A
 
 
 def _yaml(value: Mapping[str, Any]) -> str:
-    # Without aliases, which no manifest that people read should have.
+    # Without YAML aliases, for readability.
     dumper = type("_Plain", (yaml.SafeDumper,), {"ignore_aliases": lambda self, data: True})
     return yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
 

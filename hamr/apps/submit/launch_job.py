@@ -1,8 +1,7 @@
-"""What every file that starts a cluster has to say about its job: how many nodes, which name, which command.
+"""Job description for the files that start a cluster: number of nodes, name and command.
 
-What the cluster must hold follows from the job's configuration (`hamr.cluster.resource_requests`), what a node has
-from `launch`. The whole resolved configuration is included as an experiment of its own, so that the job that runs there
-is the one that was checked here.
+The requirements follow from the job's configuration (`hamr.cluster.resource_requests`), the size of a node from
+`launch`. The whole resolved configuration is included as an experiment, so that the job runs exactly what was checked.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ SPARE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Nodes beside the head: `least` hold the job as it starts, `most` hold every pool at its autoscaling maximum."""
+    """Number of nodes besides the head: `least` for the job as it starts, `most` for every pool at its autoscaling
+    maximum."""
 
     least: int
     most: int
@@ -35,7 +35,7 @@ class Nodes:
 
 
 def nodes(config: Config) -> Nodes:
-    """Nodes that hold all that the job wants: actors do not stretch over nodes."""
+    """Return the number of nodes that the job needs. An actor does not span nodes."""
     largest = {
         name: pool.model_copy(update={"autoscaling": None, "replicas": pool.most_replicas})
         for name, pool in config.pools.items()
@@ -48,7 +48,7 @@ def nodes(config: Config) -> Nodes:
 
 
 def nodes_to_be(config: Config) -> list[Node]:
-    """The nodes that the job starts on, as far as `launch` describes them."""
+    """Return the nodes that the job starts on, as described by `launch`."""
     wanted = nodes(config)
     return _alike(config, wanted.least, wanted.gpus)
 
@@ -59,8 +59,11 @@ def _alike(config: Config, count: int, gpus: int) -> list[Node]:
 
 
 def _holding(config: Config, gpus: int) -> int:
-    """The fewest nodes on which everything finds a place. Where not even a few more than the sums ask for would do,
-    the sums: what is in the way then are labels or resources, and who looks at the plan is told."""
+    """Return the smallest number of nodes on which everything can be placed.
+
+    Where a few more nodes than the sum requires do not suffice, return the sum: labels or resources prevent the
+    placement then, and the plan reports them.
+    """
     bounded = [math.ceil(d.count / d.per_node) for d in demands(config) if d.per_node]
     fewest = max([count_nodes(config), *bounded])
     for count in range(fewest, fewest + SPARE):
@@ -70,7 +73,7 @@ def _holding(config: Config, gpus: int) -> int:
 
 
 def count_nodes(config: Config) -> int:
-    """First fit, most GPUs first, then most CPUs."""
+    """Return the number of nodes by first fit, most GPUs first, then most CPUs."""
     launch = config.launch
     free: list[list[float]] = []
     actors = [(d.gpus, d.cpus, d.key, d.count) for d in demands(config) for _ in range(d.count)]
@@ -94,14 +97,16 @@ def count_nodes(config: Config) -> int:
 
 
 def name_of(config: Config) -> str:
-    """`launch.name`, or the experiment's, as Kubernetes and Slurm take names: small letters, digits and dashes, 40 at
-    most."""
+    """Return `launch.name`, or the experiment's name, in a form that Kubernetes and Slurm accept.
+
+    Lower-case letters, digits and dashes, at most 40 characters.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", (config.launch.name or config.experiment.name).lower()).strip("-")
     return f"hamr-{name[:40].strip('-') or 'run'}"
 
 
 def experiment_file(config: Config, run_dir: str) -> str:
-    """The whole configuration as a choice of `experiment`. On the cluster Ray is joined, not started."""
+    """Return the whole configuration as a choice of `experiment`. On the cluster, Ray is joined and not started."""
     cluster = config.cluster.model_copy(update={"address": "auto", "type": "local"})
     experiment = config.experiment.model_copy(update={"run_dir": config.experiment.run_dir or run_dir})
     there = config.model_copy(update={"cluster": cluster, "experiment": experiment})
@@ -109,15 +114,18 @@ def experiment_file(config: Config, run_dir: str) -> str:
 
 
 def command(folder: str, resume: str | None = None, *, program: str = "hamr") -> str:
-    """What runs the job; `folder` is a word of a shell script. Groups whose keys are names are taken out first: the
-    file has all that is wanted of them. A run to `resume` has its configuration in its folder."""
+    """Return the shell command of the job; `folder` is a shell word.
+
+    Groups whose keys are names are removed first, because the file is complete. A run to `resume` has its configuration
+    in its folder.
+    """
     if resume is not None:
         return f"{program} train {shlex.quote(f'resume={resume}')}"
     return f"{program} train --config-dir {folder} experiment={EXPERIMENT} pools=null"
 
 
 def ray_version() -> str:
-    """The installed one, which the nodes must have, too."""
+    """Return the installed Ray version, which the nodes must have, too."""
     try:
         return importlib.metadata.version("ray")
     except importlib.metadata.PackageNotFoundError:

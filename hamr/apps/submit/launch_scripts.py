@@ -1,4 +1,4 @@
-"""A Slurm script, and scripts for machines that are just there."""
+"""Launch scripts for Slurm and for machines without a batch system."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from hamr.apps.submit.launch_job import CONFIG_FILE, command, experiment_file, n
 from hamr.config.schema import Config
 
 WORK = "work"
-"""Where a Slurm job finds the working folder that was sent along, beside its script."""
+"""Folder next to a Slurm job's script with the copy of the working folder."""
 
 
 def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
-    """`job.sbatch`: Ray on every node of the allocation behind a token of the job's own, then the run on the first."""
+    """Return `job.sbatch`: Ray on every node of the allocation with a token of its own, then the run on the first
+    node."""
     launch, wanted = config.launch, nodes(config)
     options = {
         "job-name": name_of(config),
@@ -22,7 +23,7 @@ def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
         "mem": f"{launch.memory_gib_per_node}G",
         "time": _slurm_time(launch.time_limit_h),
         "output": "%x-%j.log",
-        # Before the time is up, and to the script alone: it hands it on to the run, not to Ray's processes.
+        # Signal the script before the time limit. The script forwards the signal to the run, not to Ray's processes.
         "signal": "B:TERM@120",
     }
     if wanted.gpus:
@@ -34,16 +35,16 @@ def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
     script = f"""\
 #!/usr/bin/env bash
 {header}
-# Submit from the folder that holds this file: sbatch job.sbatch. Its nodes have to see that folder, and python3 on
-# their PATH has to be one with hamr in it. A folder {WORK}/ beside this file is what the job works in.
+# Submit from the folder of this file: sbatch job.sbatch. The nodes have to see that folder, and the python3 on
+# their PATH needs hamr installed. If there is a folder {WORK}/ next to this file, it is the job's working folder.
 set -euo pipefail
 umask 077
-# The token goes to the nodes through the environment: on a command line every user of a node could read it.
+# The token is passed in the environment: on a command line every user of a node could read it.
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
 RAY_AUTH_TOKEN=$(python3 -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN
 unset RAY_ADDRESS
-# Slurm's steps do not take this over from the job by themselves.
+# Slurm's steps do not inherit this from the job.
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{launch.cpus_per_node}}}
 nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
 head=${{nodes[0]}}
@@ -61,7 +62,7 @@ if (( ${{#nodes[@]}} > 1 )); then
   srun --nodes=$((${{#nodes[@]}} - 1)) --ntasks=$((${{#nodes[@]}} - 1)) --exclude="$head" --overlap \\
     ray start --address="$address:$port" {resources} --block &
 fi
-# hamr refuses a cluster that does not hold the run; one that is still gathering holds none.
+# Wait for all nodes: hamr refuses a cluster that is too small for the run.
 python3 - "$address:$port" "${{#nodes[@]}}" <<'END'
 import sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False)
@@ -71,7 +72,7 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < int(sys.argv[2]):
         sys.exit(f"{{there}} of {{sys.argv[2]}} nodes have joined in ten minutes")
     time.sleep(1)
 END
-# Not in the configuration: a run that goes on in another job has another address.
+# Not in the configuration: a resumed run in another job has another address.
 export RAY_ADDRESS="$address:$port"
 srun --nodes=1 --ntasks=1 --nodelist="$head" --overlap \\
   {run_line} &
@@ -95,7 +96,7 @@ def _slurm_time(hours: float) -> str:
 
 
 def plain(config: Config, resume: str | None = None) -> dict[str, str]:
-    """`head.sh`, `worker.sh` (on each of the others, with the head's address) and `train.sh` (on the head)."""
+    """Return `head.sh`, `worker.sh` (for each other machine, with the head's address) and `train.sh` (for the head)."""
     launch, wanted = config.launch, nodes(config)
     resources = f"--num-cpus={launch.cpus_per_node} --num-gpus={wanted.gpus}"
     token = """\

@@ -1,4 +1,4 @@
-"""The working tree as one archive for a cluster: what git would keep, never a secret, and not too much of it."""
+"""Archive of the working tree for a cluster: the files that git would track, without secrets, up to a size limit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hamr.errors import BadInput
 from hamr.security.redaction import secret_values, spellings
 
 SECRET_FILES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", "auth_token")
-"""Files that hold keys by custom; they stay here whatever .gitignore says."""
+"""Patterns of files that usually contain keys; they are excluded regardless of .gitignore."""
 SEARCHED_BYTES = 1 << 20
 """Larger files are not searched for the values of secret variables."""
 _TIME = (1980, 1, 1, 0, 0, 0)
-"""The same tree makes the same archive, which a cluster then has already."""
+"""Constant timestamp: the same tree gives the same archive, which the cluster may already have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +28,21 @@ class Package:
     files: int
     megabytes: float
     kept_back: tuple[str, ...]
-    """Files that look like keys."""
+    """Excluded files that look like keys."""
     names: tuple[str, ...]
 
     def has(self, path: str) -> bool:
-        """Whether a file, or something of a folder, is in it; `path` is named from the packed folder."""
+        """Return whether the package contains a file, or a file of a folder. `path` is relative to the packed
+        folder."""
         name = os.path.normpath(path)
         return any(n == name or n.startswith(f"{name}/") for n in self.names)
 
 
 def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) -> Package:
-    """Writes `root` and the texts of `extra` (by their names in the archive) into the zip `target`; run folders stay.
+    """Write `root` and the texts of `extra` (keyed by name in the archive) into the zip `target`, without run folders.
 
-    Raises BadInput for more than `most_mb` (of file sizes, before compression), with the largest files, and for a file
-    in which the value of a secret environment variable stands.
+    Raises BadInput for more than `most_mb` (file sizes before compression), naming the largest files, and for a file
+    that contains the value of a secret environment variable.
     """
     listed = sorted(_list_files(root))
     runs = {f.parent for f in listed if f.name == "run.lock"}
@@ -65,7 +66,7 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) 
             data = (root / file).read_bytes()
             if len(data) <= SEARCHED_BYTES and any(secret in data for secret in secrets):
                 raise BadInput(
-                    "package", str(file), "holds the value of a secret environment variable; take it out of the file"
+                    "package", str(file), "holds the value of a secret environment variable; remove it from the file"
                 )
             mode = 0o755 if os.access(root / file, os.X_OK) else 0o644
             _add(archive, str(file), data, mode)
@@ -83,9 +84,9 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
 
 
 def _list_files(root: Path) -> Iterator[Path]:
-    """Files of `root`, relative to it, that no .gitignore leaves out; in a git work tree or not."""
+    """Yield the files of `root`, relative to it, that no .gitignore excludes, inside or outside a git work tree."""
     with tempfile.TemporaryDirectory(prefix="hamr-git-") as aside:
-        # An index of its own, with nothing in it: git then lists by .gitignore alone, and touches nothing here.
+        # Use an empty temporary index: git then lists by .gitignore alone and changes nothing here.
         env = {**os.environ, "GIT_DIR": f"{aside}/git", "GIT_WORK_TREE": str(root)}
         try:
             _git(["init", "-q"], root, env)

@@ -1,4 +1,4 @@
-"""A command for a cluster, taken apart: what the job takes itself, and the configuration that it runs with."""
+"""Parser of a command for a cluster: the job's own arguments and the configuration that it runs with."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hamr.errors import BadInput
 from hamr.telemetry.run_folder import RunFolder
 
 LEARNING = ("train", "sft", "scorer")
-"""Jobs that have a run folder and nothing of their own beside the configuration."""
+"""Jobs that have a run folder and no arguments besides the configuration."""
 RESUMED = ("train", "sft")
 """Those that also take `resume`."""
 AS_GIVEN = ("calibrate", "evaluate")
-"""Jobs whose own arguments decide what the configuration is: their command travels as it was typed."""
+"""Jobs whose own arguments determine the configuration; their command is forwarded unchanged."""
 OTHERS = ("cluster", "launch")
-"""Sections that a resumed run may have anew: they say where it goes on."""
+"""Sections that may change when a run is resumed, because they only say where it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
-    """A command, taken apart. `own`: what the job takes beside the configuration; `settings`: what it was made of."""
+    """A parsed command. `own`: the job's own arguments; `settings`: the arguments of the configuration."""
 
     job: str
     own: tuple[str, ...]
@@ -48,11 +48,13 @@ class SubmitRequest:
             return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(settings))
         for arg in args:
             if arg == "--multirun" or arg.startswith("pipeline="):
-                remedy = "several runs are not sent as one; start them on a node of the cluster: cluster.address=auto"
+                remedy = (
+                    "several runs cannot be submitted as one; start them on a node of the cluster: cluster.address=auto"
+                )
                 raise BadInput(job, arg, remedy)
         resumes = [arg for arg in own if job in RESUMED and arg.startswith("resume=")]
         resumed = [arg.partition("=")[2] for arg in resumes]
-        # What is neither is said to be unknown, as it would be here.
+        # Report unknown arguments as the local command would.
         config = load_config([*settings, *(arg for arg in own if arg not in resumes)])
         if not resumed:
             return cls(job=job, own=(), settings=tuple(settings), config=config)
@@ -65,13 +67,13 @@ class SubmitRequest:
         return cls(job=job, own=(f"resume={folder}",), settings=(), config=config, resume=folder)
 
     def run_name(self) -> str:
-        """Of a new run: as configured, or the experiment's with the time."""
+        """Return the name of a new run: as configured, or the experiment's name with the time."""
         experiment = self.config.experiment
         return experiment.run_dir or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def split(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(what the job takes itself, the overrides of the configuration)."""
+    """Return (the job's own arguments, the overrides of the configuration)."""
     own: list[str] = []
     settings: list[str] = []
     rest = iter(args)
@@ -93,8 +95,10 @@ def _section(setting: str) -> str:
 
 
 def run_folder(request: SubmitRequest) -> Path:
-    """Where a new training run puts its folder: as configured if that is absolute, else below `cluster.run_root`, or
-    where `hamr train` would put it here."""
+    """Return the folder of a new training run.
+
+    As configured if that is absolute, else below `cluster.run_root`, or the folder that `hamr train` would use here.
+    """
     config = request.config
     root = Path(config.cluster.run_root or ("" if config.experiment.run_dir else "runs"))
     folder = root.absolute() / request.run_name()
@@ -103,7 +107,7 @@ def run_folder(request: SubmitRequest) -> Path:
 
 
 def secret_variables(config: Config) -> list[str]:
-    """Variables that the job has to find where it runs; their values are never sent."""
+    """Return the variables that the job needs where it runs; their values are never uploaded."""
     names = {pool.api_key_env for pool in config.pools.values() if pool.api_key_env}
     return sorted(names | ({"WANDB_API_KEY"} if config.logging.wandb.mode == "online" else set()))
 

@@ -1,4 +1,4 @@
-"""`hamr train`: warm-up by SFT, then RL with the hybrid reward, measured on held-out samples before and after."""
+"""`hamr train`: SFT warm-up, then RL with the hybrid reward, evaluated on held-out samples before and after."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ HELP = "the RL run: rollout, reward cascade, update, sync"
 
 
 def main(args: list[str]) -> int:
-    """Checks everything, then runs. `resume=<run folder>` goes on with one; it takes no other override.
+    """Check all inputs, then run the training job.
 
-    `--multirun` with values such as `experiment.seed=0,1,2` runs every combination, one after the other, each in a
-    folder of its own; `resume=<the folder of all>` goes on with them.
+    `resume=<run folder>` continues a run and takes no other override. `--multirun` with values such as
+    `experiment.seed=0,1,2` runs every combination in sequence, each in its own folder; `resume=<sweep folder>`
+    continues them.
 
     `pipeline=olamind|hrm|olamind_small|hrm_small|FILE.yaml [inputs.<name>=<file>] [stages.<stage>.<override>]
-    [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline one after the
-    other, each in a folder of its own; `dry_run=true` prints their commands, `resume=<its folder>` goes on with it.
+    [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline in sequence,
+    each in its own folder. `dry_run=true` prints their commands, `resume=<pipeline folder>` continues the pipeline.
     """
     if MULTIRUN in args:
         from hamr.apps.pipeline.sweep import sweep
@@ -77,7 +78,7 @@ def main(args: list[str]) -> int:
 
 @contextlib.contextmanager
 def stoppable(job: Job, command: str = "train") -> Iterator[None]:
-    """Raise a signal that arrives in the body as the one line that says how to resume the run (Preempted)."""
+    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run."""
     try:
         with signals.handle_signals():
             yield
@@ -89,7 +90,7 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
 
 
 def is_pipeline_command(args: Sequence[str]) -> bool:
-    """Whether it runs several stages, or goes on with them."""
+    """Return whether the command runs or resumes several stages."""
     resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
     return any(arg.startswith("pipeline=") for arg in args) or any(is_pipeline(Path(folder)) for folder in resumed)
 
@@ -133,7 +134,7 @@ def run_job(job: Job) -> int:
 
 
 async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
-    """The stages, one after the other, in one world of actors. Continues after the newest checkpoint, if any.
+    """Run the stages in sequence on one set of actors, starting after the newest checkpoint, if any.
 
     Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
     """
@@ -158,7 +159,7 @@ async def _train(
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
     if newest is not None and "sft" in newest.state:
-        raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; go on with `hamr sft resume=...`")
+        raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; continue with `hamr sft resume=...`")
     run: Run | None = None
     everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
     with RunRecorder(
@@ -207,7 +208,7 @@ async def _train(
 
 
 async def dropped_error(run: Run) -> Preempted:
-    """Return the error of a run whose work a signal has dropped; it names the step from which the run resumes."""
+    """Return the error for a run whose unfinished work was dropped after a signal; it names the step to resume from."""
     if not run.doing:
         return stop_error(f"; {how_to_resume(run.folder)}")
     steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
@@ -224,8 +225,10 @@ async def dropped_error(run: Run) -> Preempted:
 
 
 async def run_stages(run: Run, newest: Checkpoint | None) -> None:
-    """Base evaluation, SFT, evaluation, RL, evaluation; a resumed run enters RL where its checkpoint stands. Without a
-    step of RL there is nothing after it to measure."""
+    """Run base evaluation, SFT, evaluation, RL and a final evaluation.
+
+    A resumed run enters RL at its checkpoint. With zero RL steps the final evaluation is skipped.
+    """
     with run.preemption.patiently():
         if newest is None:
             await warm_up(run)
@@ -239,7 +242,7 @@ async def run_stages(run: Run, newest: Checkpoint | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A new run or one to go on with."""
+    """A new run or a run to resume."""
 
     config: Config
     path: Path
@@ -247,13 +250,13 @@ class Job:
 
     @property
     def used(self) -> Config:
-        """The configuration without the pools that nothing in the run asks."""
+        """The configuration without the pools that the run never queries."""
         return self.config.with_asked_pools(*self.config.experiment.sage.asked.values())
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Job:
-        """What the command line asks for: overrides of a new run, or `resume=<run folder>` alone."""
-        return cls.resumed(args[0].partition("=")[2]) if _is_resume(args) else cls.new(load_config(args))
+        """Parse the command line: overrides of a new run, or `resume=<run folder>` alone."""
+        return cls.from_folder(args[0].partition("=")[2]) if _is_resume(args) else cls.new(load_config(args))
 
     @classmethod
     def new(cls, config: Config) -> Job:
@@ -262,10 +265,10 @@ class Job:
         return cls(config=config, path=path, resume=False)
 
     @classmethod
-    def resumed(cls, path: str) -> Job:
+    def from_folder(cls, path: str) -> Job:
         folder = Path(path)
         if not (folder / "config.yaml").is_file():
-            raise RunFolderError("resume", path, "is no run folder (no config.yaml in it); give one that hamr made")
+            raise RunFolderError("resume", path, "is not a run folder (no config.yaml); give one that hamr created")
         return cls(config=_joining(load_dumped(folder / "config.yaml")), path=folder, resume=True)
 
     def open(self) -> RunFolder:
@@ -273,7 +276,7 @@ class Job:
 
 
 def _joining(config: Config) -> Config:
-    """A run that goes on in a cluster's job belongs to that cluster, wherever it began."""
+    """Set the cluster address to `auto` when a run is resumed inside a cluster job, wherever it started."""
     if not os.environ.get("RAY_ADDRESS"):
         return config
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
@@ -288,5 +291,5 @@ def _is_resume(args: Sequence[str]) -> bool:
 
 
 def run_id(path: Path) -> str:
-    """A run's name in keys: its folder's, in characters that all of them take."""
+    """Return the run's name for use in keys: the folder name reduced to characters valid in every backend."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"

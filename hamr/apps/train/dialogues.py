@@ -1,7 +1,7 @@
-"""SAGE with the policy in training: customers talk to the rollout engines during `hamr train` (`experiment.sage`).
+"""SAGE evaluation of the policy in training: simulated customers talk to the rollout engines (`experiment.sage`).
 
-Each evaluation has a folder of its own, `sage/<stage>/` in the run's, as `hamr evaluate benchmark=sage` writes it. Its
-figures go where those of the held-out decisions go.
+Each evaluation writes its own folder, `sage/<stage>/` in the run folder, in the format of `hamr evaluate
+benchmark=sage`. Its figures are recorded with those of the held-out decisions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ POLICY = "policy"
 
 
 async def simulate(run: Run, stage: str, step: int) -> None:
-    """Every customer of `experiment.sage`, with the weights that the engines hold. What an earlier try of this stage
-    left is thrown away: it may have had other weights."""
+    """Run all dialogues of `experiment.sage` with the engines' current weights.
+
+    Deletes the results of an earlier attempt at this stage, which may have used other weights.
+    """
     config = run.config
     sage = config.experiment.sage
     folder = run.folder / "sage" / stage
@@ -58,7 +60,7 @@ async def simulate(run: Run, stage: str, step: int) -> None:
 
 
 def figures(found: Evaluated) -> dict[str, float]:
-    """What is known of the policy: the means of the scenarios, and how many of the dialogues came to an end."""
+    """Return the policy's metrics: the means over the scenarios, the number of dialogues and the failed share."""
     result = found.summary["agents"][POLICY]
     means = {name: figure["mean"] for name, figure in result["average"].items()}
     outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
@@ -68,14 +70,14 @@ def figures(found: Evaluated) -> dict[str, float]:
     return {**known, "dialogues": float(held), "failed_frac": failed / held if held else 0.0}
 
 
-# --- who takes part ----------------------------------------------------------------------------
+# --- participants ------------------------------------------------------------------------------
 
 
 def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]) -> Cast:
     config = run.config
     sage, by_id = config.experiment.sage, {plan.id: plan for plan in plans}
 
-    def who(kind: str, name: str) -> Ask:
+    def find_ask(kind: str, name: str) -> Ask:
         if name.startswith(PREFIX):
             return scripted_pool(kind, name.removeprefix(PREFIX), scenarios, by_id)
         return run.world.pools[name].ask
@@ -89,12 +91,12 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]
     )
     return Cast(
         agents={POLICY: policy},
-        user=who("simulator", sage.simulator),
+        user=find_ask("simulator", sage.simulator),
         simulator=sage.simulator,
-        judges={name: who("judges", name) for name in sage.judges},
+        judges={name: find_ask("judges", name) for name in sage.judges},
     )
 
 
 def _at_once(config: Config) -> int:
-    """As many dialogues as the engines have places for."""
+    """Return the number of concurrent dialogues: by default the number of sequences that the engines can run."""
     return config.experiment.sage.at_once or config.rollout.workers * config.rollout.engine.max_num_seqs

@@ -1,4 +1,4 @@
-"""How good is a policy on held-out decision points: responses to each, scored like in training."""
+"""Evaluation of a policy on held-out decision points, scored as in training."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, Serv
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutResult:
-    """Held-out figures, all shares in [0, 1] and rewards in the units of the reward mix.
+    """Held-out metrics. Shares are in [0, 1]; rewards are in the units of the reward mix.
 
-    `n` responses. `action_accuracy`: the response takes the decision of one of the references (reply, or the same
-    tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the share that is exactly
-    one of them; None without such samples. `format_error_rate`: responses that are no action at all.
-    `reward`: mean per component and in total over the responses that could be scored; `failed_frac` could not.
-    `by_format`: for every form of response that the prompts asked for (hybrid-CoT: two), `n`, the share of right
-    decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each where it is known.
-    `exact_act`: share of responses with the due act and the right facts, replies included (`hamr.rewards.truth`);
-    `exact_by_act`: the same per act, each with `n`, `share` and the ends `low` and `high` of its 95 % (Wilson)
-    interval. None and empty where the data do not name their acts.
+    `n`: number of responses. `action_accuracy`: share of responses that take the decision of one of the references
+    (reply, or the same tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the
+    share that equals one of them; None without such samples. `format_error_rate`: share of responses that do not parse
+    to an action. `reward`: mean per component and in total over the responses that could be scored; `failed_frac` is
+    the share that could not. `by_format`: for every response format that the prompts asked for (hybrid-CoT: two), `n`,
+    the share of correct decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each
+    where it is known. `exact_act`: share of responses with the correct act and the correct facts, replies included
+    (`hamr.rewards.truth`). `exact_by_act`: the same per act, each with `n`, `share` and the bounds `low` and `high` of
+    its 95 % Wilson interval. None and empty where the data do not label their acts.
     """
 
     n: int
@@ -46,7 +46,7 @@ class HeldOutResult:
     exact_by_act: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures without the records, JSON-able."""
+        """Return the metrics without the records, JSON-serialisable."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "records"}
 
     def metrics(self, stage: str) -> dict[str, float]:
@@ -84,10 +84,10 @@ async def evaluate_held_out(
     stop_at_answer: bool = False,
     truth: ExactAct | None = None,
 ) -> HeldOutResult:
-    """So many responses of the engine's current policy to each of `samples`, scored while others are still generated.
+    """Sample `responses` responses of the current policy per sample and score them while others are still generated.
 
-    The seeds follow from the prompt alone: every stage of every run draws with the same luck. `stop_at_answer`: where a
-    prompt asks for the answer first, nothing behind it is generated.
+    The seeds depend on the prompt alone, so every stage of every run uses the same random numbers. `stop_at_answer`:
+    where a prompt asks for the answer first, generation stops at the end of the answer.
     """
     by_key: dict[SampleKey, ServiceSample] = {}
     requests = []
@@ -120,7 +120,7 @@ def summarise(
     formats: Formats = PLAIN,
     truth: ExactAct | None = None,
 ) -> HeldOutResult:
-    """Reduces records to the held-out figures; `samples` are theirs, one per record."""
+    """Reduce records to the held-out metrics; `samples` has one entry per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
     exact = [
         r.action is not None and match_action(r.action, s.references).score == 1.0
@@ -163,7 +163,7 @@ def _share(held: Sequence[bool]) -> dict[str, float]:
 def _by_format(
     samples: Sequence[ServiceSample], records: Sequence[RewardRecord], right: Sequence[bool], formats: Formats
 ) -> dict[str, dict[str, float]]:
-    """Empty where no prompt asks for a rationale: there is nothing to tell apart."""
+    """Return the metrics per response format; empty where no prompt asks for a rationale."""
     found: dict[str, dict[str, list[float]]] = {}
     for sample, record, ok in zip(samples, records, right, strict=True):
         asked = formats.of(sample)
@@ -186,7 +186,7 @@ def _by_format(
 
 
 def decision_matches(action: Action | None, references: Sequence[Reference]) -> bool:
-    """Whether the action takes the same decision as a reference: to reply, or to call the same tool."""
+    """Return whether the action takes the same decision as a reference: to reply, or to call the same tool."""
     if action is None:
         return False
     return any(_decision(action) == _decision(reference.action) for reference in references)

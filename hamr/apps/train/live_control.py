@@ -1,6 +1,6 @@
-"""Who stands beside a run: says how it is, and resizes its pools when asked to, while the run goes on.
+"""Live control of a run: publishes its status and resizes its pools on request while it runs.
 
-The attendant lives in the run's own process and loop, so it needs neither an address nor a token; who asks does so
+The attendant runs in the run's own process and event loop, so it needs no address and no token. Clients send requests
 through the run folder (`hamr.telemetry.control_requests`).
 """
 
@@ -25,30 +25,33 @@ PERIOD_S = 1.0
 
 
 class PoolScaler(Protocol):
-    """The pools of a run, as far as the attendant deals with them."""
+    """The interface to a run's pools that the attendant uses."""
 
     async def status(self) -> Mapping[str, Mapping[str, Any]]:
-        """Per pool: `replicas` (wanted), `running`, `pids`, `leaving`, and what its client says of it."""
+        """Return per pool `replicas` (target), `running`, `pids`, `leaving`, and the metrics of its client."""
         ...
 
     async def resize(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[int, int]]:
-        """Pool -> replicas before and after. Raises BadInput for what cannot be, HamrError for what did not work."""
+        """Resize pools. Returns pool -> replicas before and after.
+
+        Raises BadInput for an invalid request, HamrError for a resize that failed.
+        """
         ...
 
 
 Note = Callable[[Mapping[str, float]], None]
-"""Takes figures that stand beside those of every step from now on."""
+"""Callback that adds figures to the metrics of every later step."""
 
 
 class Attendant:
-    """Writes `status.json` about once a second and carries out requests, one after the other."""
+    """Writes `status.json` about once a second and executes control requests in sequence."""
 
     def __init__(
         self, folder: Path, run: str, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
     ) -> None:
         self.folder, self.run = folder, run
         self.fleet: PoolScaler | None = None
-        """None until the pools stand; requests wait until then."""
+        """None until the pools are running; requests wait until then."""
         self._note, self._phase, self._period_s = note, phase, period_s
         self._mailbox = Mailbox(folder)
         self._started = time.time()
@@ -57,9 +60,10 @@ class Attendant:
 
     @contextlib.asynccontextmanager
     async def attending(self) -> AsyncIterator[None]:
-        """While the body runs. The last status says that it ran, not how it ended: see `say`."""
+        """Serve requests while the body runs. The last status says that the run was running; `say` writes its final
+        state."""
         self._mailbox.clear()
-        tasks = [asyncio.create_task(self._for_ever(act)) for act in (self._look, self._serve)]
+        tasks = [asyncio.create_task(self._repeat(act)) for act in (self._look, self._serve)]
         try:
             yield
         finally:
@@ -68,7 +72,7 @@ class Attendant:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def say(self, state: State, detail: str = "") -> None:
-        """Writes the status now."""
+        """Write the status immediately."""
         LiveStatus(
             run=self.run,
             state=state,
@@ -79,16 +83,18 @@ class Attendant:
             detail=detail,
         ).write(self.folder)
 
-    async def _for_ever(self, act: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, act: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await act()
-            except Exception:  # a run does not end because somebody looks at it
-                log.exception("the attendant of run %s stumbled", self.run)
+            except Exception:  # an error here must not end the run
+                log.exception("live control of run %s failed; it retries", self.run)
             await asyncio.sleep(self._period_s)
 
     async def _look(self) -> None:
-        self.say("running" if self.fleet else "starting")  # also where the pools are slow to answer: the run lives
+        self.say(
+            "running" if self.fleet else "starting"
+        )  # Also update when the pools are slow to answer: the run is alive.
         if self.fleet is None:
             return
         self._pools = await self.fleet.status()
@@ -105,7 +111,7 @@ class Attendant:
     async def _act(self, fleet: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")
         if not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
-            return {"bad_input": ["request", str(body), "this run does not understand it; is hamr's version the same?"]}
+            return {"bad_input": ["request", str(body), "unknown request; the run may use another version of hamr"]}
         try:
             done = await fleet.resize(wanted)
         except BadInput as e:

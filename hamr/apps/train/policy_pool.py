@@ -1,4 +1,4 @@
-"""The policy in training as somebody who can be asked: rollout engines in the place of a pool."""
+"""Adapter that lets the policy in training answer questions like a pool, through the rollout engines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from hamr.protocols import Ask, GenerationRequest, RolloutEngine, SamplingConfig
 from hamr.types import Answer, Question, SampleKey
 
 Encode = Callable[[Sequence[Mapping[str, str]]], Sequence[int]]
-"""A conversation as token ids, generation prompt included."""
+"""Encoder of a conversation into token ids, including the generation prompt."""
 
 
 def asked_policy(engine: RolloutEngine, encode: Encode, *, run: str, context: int, max_new_tokens: int) -> Ask:
-    """Answers questions that bring a conversation, with the weights that the engines hold.
+    """Return a function that answers questions with a conversation, using the engines' current weights.
 
-    As with a pool, an answer that ran into `max_new_tokens` is "unparsable" with what there is as its reasoning, and so
-    is, with nothing, one for which `context` has no room. A dead engine raises: without it there is no run.
+    As with a pool, an answer truncated at `max_new_tokens` is "unparsable" and carries its text as reasoning. A prompt
+    that leaves no room in `context` is "unparsable" without text. A dead engine raises, because the run cannot continue
+    without it.
     """
     numbers = itertools.count()
 

@@ -1,4 +1,4 @@
-"""The pools of a running job: how they stand, and other numbers of replicas for them."""
+"""Status and resizing of the pools of a running job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hamr.pools.deployment import ScorerFactory, pool_status, resize_pools
 from hamr.pools.scorers import build_scorer
 
 DESCRIBE_S = 5.0
-"""Longest wait for a router that is busy; the status then lacks what its clients know."""
+"""Longest wait for a busy router, in seconds; after that the status omits the client metrics."""
 
 BACK_S = 60.0
-"""What pools that could not grow get on top, to be as they were: they start nothing, but Serve takes its time."""
+"""Extra time in seconds to roll back a failed resize. No replica starts, but Serve needs time to apply it."""
 
 
 class Router(Protocol):
-    """What the fleet asks of the router's client."""
+    """The interface to the router's client that the pool scaler uses."""
 
     async def describe(self) -> dict[str, dict[str, Any]]: ...
 
@@ -31,7 +31,7 @@ class Router(Protocol):
 
 
 class LivePoolScaler:
-    """`hamr.apps.train.live_control.Fleet` over Serve's pools. `pools` are the sections in force; their counts
+    """`hamr.apps.train.live_control.PoolScaler` for Serve pools. `pools` are the current sections; their counts
     change."""
 
     def __init__(
@@ -58,7 +58,7 @@ class LivePoolScaler:
             return {}
 
     async def resize(self, wanted: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-        """All of `wanted` or nothing: pools that could not grow go back to where they were."""
+        """Resize all pools in `wanted` or none: pools that could not grow are rolled back."""
         changed = with_replicas(self.config.pools, wanted, self.config.rewards)
         before = {name: self.pools[name] for name in changed}
         if not self.config.cluster.elastic:
@@ -70,8 +70,8 @@ class LivePoolScaler:
             try:
                 await self._deploy(before, BACK_S)
             except HamrError as again:
-                raise HamrError(f"{e}; and going back, {again}") from e
-            raise HamrError(f"{e}; the pools are as they were") from e
+                raise HamrError(f"{e}; the rollback failed too: {again}") from e
+            raise HamrError(f"{e}; the pools are unchanged") from e
         self.pools.update(changed)
         await self.router.resize({name: pool.most_replicas for name, pool in changed.items()})
         return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}

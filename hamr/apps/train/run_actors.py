@@ -1,4 +1,4 @@
-"""Everything of a run that lives on Ray: started together, stopped together."""
+"""All Ray actors of a run, started and stopped together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hamr.trainer.weight_sync import NcclSync, SharedMemorySync
 
 @dataclass(frozen=True, kw_only=True)
 class RunActors:
-    """The actors of one run. `pools` asks a pool directly, past the router."""
+    """The actors of one run. `pools` queries a pool directly, bypassing the router."""
 
     run: str
     trainers: TrainerGroup
@@ -34,12 +34,14 @@ class RunActors:
 
     @property
     def learner(self) -> Trainer:
-        """The trainers as the loop uses them: engines on the same GPUs sleep meanwhile."""
+        """The trainers as the controller uses them; engines on the same GPUs sleep during training."""
         return TakingTurns(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
 
     async def stop(self) -> None:
-        """End every actor and pool; one that is already dead is no error. A local Ray that a signal ends is left to its
-        session, which kills them all."""
+        """Stop every actor and pool. Actors that are already dead are ignored.
+
+        When a signal ends a local Ray session, the session stops them.
+        """
         if ends_at_once():
             return
         self.workers.shutdown()
@@ -54,10 +56,10 @@ class RunActors:
 
 
 async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run: str) -> RunActors:
-    """Places for trainers and rollout workers; then these and the pools at once, but for workers on the trainers' GPUs,
-    which come behind them; then the router, which asks the pools.
+    """Reserve placements and start all actors of a run.
 
-    Whatever started is stopped again when a part cannot start.
+    Trainers, rollout workers and pools start concurrently, except that workers on the trainers' GPUs start after the
+    trainers. The router starts last because it queries the pools. If one part fails to start, the others are stopped.
     """
     config = prepared.config
     for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
@@ -78,7 +80,7 @@ async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run
 
     async def start_workers() -> RolloutWorkers:
         if config.rollout.colocated:
-            # An engine measures its GPU as it starts, and dies of a trainer that frees some of it meanwhile.
+            # vLLM profiles GPU memory at start and fails if a trainer frees some of it meanwhile.
             await trainers
         return await RolloutWorkers.start(
             config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers

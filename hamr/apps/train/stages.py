@@ -1,4 +1,4 @@
-"""The stages of a training job over one world of actors: warm-up, RL, and what is measured around them."""
+"""The stages of a training job on one set of actors: warm-up, RL, and the evaluations around them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hamr.types import Reply, RewardRecord, Rollout, ServiceSample
 
 
 class Counted:
-    """A rewarder that shows on the console how many responses of a batch have been scored, and counts the replies."""
+    """Rewarder wrapper that shows scoring progress on the console and counts the replies."""
 
     def __init__(self, rewarder: Rewarder, console: Console, total: int) -> None:
         self._rewarder, self._console, self._total = rewarder, console, total
@@ -46,13 +46,13 @@ class Counted:
         return record
 
     def begin(self) -> None:
-        """Count from 0 again."""
+        """Reset the progress count."""
         self._done = 0
 
 
 @dataclass(kw_only=True)
 class Run:
-    """One training job while it runs. `evaluations` and `dialogues` fill up as the stages end."""
+    """State of a running training job. The stages fill `evaluations` and `dialogues`."""
 
     prepared: Prepared
     world: RunActors
@@ -63,7 +63,7 @@ class Run:
     preemption: Preemption
     version: int = 0
     doing: str = ""
-    """What is waited for when a signal arrives, for the message; empty where nothing is."""
+    """The current activity, for the message after a signal; empty when idle."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
     steering: Steering = field(init=False)
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def warm_ups(self) -> Checkpoints:
-        """What a stopped warm-up keeps."""
+        """Checkpoints of an interrupted warm-up."""
         return Checkpoints(self.checkpoints.folder / "warm_up")
 
     @property
@@ -94,14 +94,13 @@ class Run:
         return self.prepared.config
 
     def state(self, stream: PromptStream) -> dict[str, Any]:
-        """What a checkpoint holds beside the trainers' own files."""
+        """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
         state["dialogues"] = self.dialogues
         return {**state, "cascade": self.steering.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
-        """Responses to the test split with the weights that the engines hold, and whole dialogues where they are asked
-        for."""
+        """Evaluate the engines' current weights on the test split, and in whole dialogues where configured."""
         how = self.config.experiment.evaluation
         samples = self.prepared.splits.test[: self.config.data.max_eval]
         with self.console.phase(f"evaluation {stage}"):
@@ -131,7 +130,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class WarmUp:
-    """Where a warm-up stands: `done` steps, the order of its samples and the generator that draws their references."""
+    """State of a warm-up: `done` steps, the order of the samples and the generator that draws their references."""
 
     run: Run
     samples: PromptStream
@@ -140,7 +139,7 @@ class WarmUp:
 
     @classmethod
     async def enter(cls, run: Run) -> WarmUp:
-        """A new warm-up, or the one that a stopped run has kept."""
+        """Return a new warm-up, or restore the saved state of an interrupted one."""
         experiment, splits = run.config.experiment, run.prepared.splits
         seed = experiment.seed if experiment.sft.seed is None else experiment.sft.seed
         kept, rng = await asyncio.to_thread(run.warm_ups.newest), random.Random(seed)
@@ -151,7 +150,7 @@ class WarmUp:
         run.dialogues.update(kept.state["dialogues"])
         version, numbers, following = kept.state["rng"]
         rng.setstate((version, tuple(numbers), following))
-        run.console.note(f"resumes the warm-up after step {kept.step}")
+        run.console.note(f"resume the warm-up after step {kept.step}")
         samples = PromptStream(splits.for_sft, seed, kept.state["stream"])
         return cls(run=run, samples=samples, rng=rng, done=kept.step)
 
@@ -163,7 +162,7 @@ class WarmUp:
             await self.leave()
 
     async def leave(self) -> NoReturn:
-        """Keep the warm-up and end the run. Raises Preempted."""
+        """Save the warm-up and end the run. Raises Preempted."""
         run, steps = self.run, self.run.config.experiment.sft.steps
         state = {"stream": self.samples.state(), "rng": self.rng.getstate()}
         state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
@@ -175,7 +174,7 @@ class WarmUp:
 async def warm_up(run: Run) -> None:
     """Evaluate the policy, train it on the references, and evaluate it again.
 
-    RL has no checkpoint yet, so a stopped warm-up is kept in a folder of its own, until RL begins.
+    RL has no checkpoint yet, so the state of an interrupted warm-up is saved in a separate folder until RL starts.
     """
     state = await WarmUp.enter(run)
     await state.evaluate("base")
@@ -185,7 +184,7 @@ async def warm_up(run: Run) -> None:
 
 
 async def sft_stage(run: Run, state: WarmUp) -> None:
-    """Next-token training on the references, so that the policy can utter an action at all."""
+    """Train on the references with the next-token loss, so that the policy learns the output format."""
     sft = run.config.experiment.sft
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
@@ -209,7 +208,7 @@ async def sft_stage(run: Run, state: WarmUp) -> None:
 
 
 async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
-    """The RL loop, from the start or from a checkpoint, with a checkpoint every so many steps and at the end."""
+    """Run the RL loop from the start or from a checkpoint, with periodic checkpoints and one at the end."""
     experiment, run.doing = run.config.experiment, "the start of RL"
     stream, done = await enter_rl(run, newest)
     rewarder = Steered(run.world.router, run.steering)
@@ -231,9 +230,9 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     run.recorder.begin("rl", experiment.steps)
-    await run.world.router.metrics()  # what the evaluations counted is not the first step's
+    await run.world.router.metrics()  # reset: the first step must not count the calls of the evaluations
     with run.console.phase("rl"):
-        await measure(run, done)  # what a run that was told to end had left out
+        await measure(run, done)  # measurements that a preempted run skipped
         for step in range(done + 1, experiment.steps + 1):
             run.doing, before = f"step {step}", deepcopy(run.state(stream))
             counted.begin()
@@ -246,7 +245,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
             alarm = await _check_scorers(run, step, counted.said)
             run.recorder.metrics(step, {**metrics, **alarm})
-            await measure(run, step)  # before it is kept: a checkpoint holds what has been measured
+            await measure(run, step)  # before the save, so that the checkpoint contains the measurements
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
             if run.preemption.asked.is_set() and step < experiment.steps:
@@ -254,7 +253,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
 
 
 async def _check_scorers(run: Run, step: int, said: Counter[str]) -> dict[str, float]:
-    """What is due of the scorers after this step, on the replies since the last time."""
+    """Run the scorer checks that are due after this step, on the replies since the last check."""
     every = run.config.scorers.check_every
     if not every or step % every:
         return {}
@@ -264,7 +263,7 @@ async def _check_scorers(run: Run, step: int, said: Counter[str]) -> dict[str, f
 
 
 async def measure(run: Run, step: int) -> None:
-    """What is due of the policy after this step, on the way; its start and its end are measured elsewhere."""
+    """Run the policy evaluations that are due after this step; the first and the last are run elsewhere."""
     experiment, sage, stage = run.config.experiment, run.config.experiment.sage, f"rl-{step}"
     if not 0 < step < experiment.steps:
         return
@@ -275,7 +274,7 @@ async def measure(run: Run, step: int) -> None:
 
 
 async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
-    """Keep the state after `step`, unless a checkpoint has it, and end the run. Raises Preempted."""
+    """Save the state after `step`, unless a checkpoint has it, and end the run. Raises Preempted."""
     newest = await asyncio.to_thread(run.checkpoints.newest)
     if newest is None or newest.step != step:
         await run.checkpoints.save(step, run.world.trainers.save, state)
@@ -284,19 +283,19 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
 
 
 def how_to_resume(folder: Path, job: str = "train") -> str:
-    return f"go on with: hamr {job} resume={folder.absolute()}"
+    return f"continue with: hamr {job} resume={folder.absolute()}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:
-    """Trainer and engines as RL needs them: fresh optimiser on the warmed-up weights, or all of a checkpoint's state.
+    """Prepare trainer and engines for RL: a fresh optimiser on the warmed-up weights, or a checkpoint's full state.
 
-    Returns the prompts' order and the number of steps already done.
+    Returns the order of the prompts and the number of steps already done.
     """
     experiment, trainers = run.config.experiment, run.world.trainers
     seed = experiment.seed + 1
     if newest is None:
         stream = PromptStream(run.prepared.splits.train, seed)
-        # RL starts from this one in either case: now, and when the run is resumed before its first step is kept.
+        # RL starts from this checkpoint now, and also when the run is resumed before its first step is saved.
         start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
         await asyncio.to_thread(shutil.rmtree, run.warm_ups.folder, ignore_errors=True)
     else:
@@ -304,7 +303,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     fresh = start.step == 0
     policy = start.path / "policy" if fresh else run.prepared.model_path
     algorithm = run.config.algorithm
-    updates = experiment.steps * algorithm.epochs * algorithm.minibatches  # the schedule counts the optimiser's steps
+    updates = experiment.steps * algorithm.epochs * algorithm.minibatches  # the schedule counts optimiser steps
     await trainers.reset(policy, config=run.config.trainer, total_steps=updates)
     if not fresh:
         await trainers.load(start.path)
@@ -315,11 +314,11 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.steering.restore(newest.state.get("cascade"))
         await publish(run)
         run.recorder.rewind(run.run_id, newest.step)
-        run.console.note(f"goes on after step {newest.step}")
+        run.console.note(f"resume after step {newest.step}")
     return stream, start.step
 
 
 async def publish(run: Run) -> None:
-    """The trainers' weights into every engine, as the next policy version."""
+    """Send the trainers' weights to every engine as the next policy version."""
     run.version += 1
     await run.world.weights.sync(run.version)

@@ -1,4 +1,4 @@
-"""A policy's ECS figures from its responses' scores, and two policies on the same samples."""
+"""ECS metrics of a policy, and the comparison of two policies on the same samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hamr.bench.statistics import Estimate, mean_interval, share_interval, sign_
 from hamr.errors import DataError
 
 BySample = Mapping[str, float | None]
-"""Sample id -> the mean of its responses that have a score; None where none has."""
+"""Sample id -> the mean of its scored responses; None where no response is scored."""
 Value = Callable[[EcsScores], float | None]
 
 VALUES: Mapping[str, Value] = {
@@ -20,15 +20,18 @@ VALUES: Mapping[str, Value] = {
     "single_ecs": lambda s: s.single,
     "call_tool_accuracy": lambda s: None if s.call is None else float(s.call),
 }
-"""All in [0, 1]. Call-tool accuracy is over the responses to samples whose logged action is a tool call, or, where none
-was logged, whose references all are; the paper does not say what it counts."""
+"""All in [0, 1]. Call-tool accuracy is over the responses to samples whose logged action is a tool call, or, without a
+logged action, whose references are all tool calls; the paper does not define it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Means over samples, with their intervals. `unscored`: responses none of whose references has a vote. `unlogged`:
-    responses to samples without a logged reference, which have no Single-ECS. `kinds`: how many responses are a reply,
-    a tool call, of the wrong type or malformed. `missing` of `asked` votes failed."""
+    """Means over samples, with their intervals.
+
+    `unscored`: responses without a vote on any reference. `unlogged`: responses to samples without a logged reference,
+    which have no Single-ECS. `kinds`: number of responses that are a reply, a tool call, of the wrong type or
+    malformed. `missing` of `asked` votes failed.
+    """
 
     values: Mapping[str, Estimate]
     samples: int
@@ -42,8 +45,10 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Policy A minus policy B on the samples that both have a score for, `difference.n` of them; `left_out` have one
-    for one policy only, or for neither. `p_value`: two-sided permutation test; None without a pair."""
+    """Policy A minus policy B on the `difference.n` samples with a score for both.
+
+    `left_out`: samples with a score for one policy or none. `p_value`: two-sided permutation test; None without a pair.
+    """
 
     difference: Estimate
     p_value: float | None
@@ -54,7 +59,7 @@ class Comparison:
 
 
 def figures(scores: Sequence[EcsScores], *, resamples: int, seed: int) -> Figures:
-    """Responses to one sample are no independent draws: they are averaged first, then the samples."""
+    """Compute the metrics. Responses to one sample are not independent: they are averaged first, then the samples."""
     values = {
         name: _interval([v for v in by_sample(scores, value).values() if v is not None], resamples, seed)
         for name, value in VALUES.items()
@@ -82,13 +87,13 @@ def by_sample(scores: Sequence[EcsScores], value: Value) -> dict[str, float | No
 
 
 def _interval(values: Sequence[float], resamples: int, seed: int) -> Estimate:
-    if set(values) <= {0.0, 1.0}:  # a bootstrap of 5 of 5 never varies
+    if set(values) <= {0.0, 1.0}:  # a bootstrap of 5 of 5 has no variance
         return share_interval([value == 1.0 for value in values])
     return mean_interval(values, resamples=resamples, seed=seed)
 
 
 def compare(a: BySample, b: BySample, *, resamples: int, seed: int) -> Comparison:
-    """Paired bootstrap of the mean difference and a sign-flip permutation test.
+    """Return the mean difference with a paired bootstrap interval and a sign-flip permutation test.
 
     Raises DataError, with the id of a sample, where the two were not measured on the same samples.
     """
@@ -106,9 +111,11 @@ def compare(a: BySample, b: BySample, *, resamples: int, seed: int) -> Compariso
 
 
 def check_same_samples(a: Mapping[str, object], b: Mapping[str, object]) -> None:
-    """Raises DataError for the first sample that one of the two does not have."""
+    """Raise DataError for the first sample that only one of the two has."""
     for ours, others, side in ((a, b, "compare"), (b, a, "input")):
         missing = next((sample for sample in ours if sample not in others), None)
         if missing is not None:
-            remedy = f"sample not in it; {len(ours)} and {len(others)} samples: compare responses to the same ones"
+            remedy = (
+                f"is missing this sample; {len(ours)} and {len(others)} samples: compare responses to the same ones"
+            )
             raise DataError(side, missing, remedy)

@@ -1,8 +1,8 @@
-"""Puts consistency questions to an ensemble of judges, each question to each judge once, and keeps every vote.
+"""Collects the votes of an ensemble of judges on consistency questions, each question once per judge.
 
-judgements.jsonl has one row a vote, appended as it comes. A row is found again by what was asked of whom, not by its
-place: another file of responses, or another judge, may share the folder. What was not answered in passing (nobody
-there, too late, too many requests) is asked again by the next call; an answer that cannot be read is final.
+judgements.jsonl has one row per vote, appended on arrival. A row is identified by its question and its judge, not by
+its position, so another file of responses or another judge may share the folder. Transient failures (unavailable,
+timeout, rate limit) are retried by the next call; an unparseable answer is final.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hamr.types import Answer, Question
 FILE = "judgements.jsonl"
 PASSING = ("timeout", "unavailable")
 GIVE_UP = 32
-"""So many questions in a row that a judge does not answer in passing: it is away, and asked no more by this call."""
+"""Number of consecutive transient failures after which a judge is considered unavailable for the rest of this call."""
 
 Report = Callable[[str, int], None]
-"""Told after every vote: the judge, and how many of its votes there are."""
+"""Callback after every vote: the judge, and its number of votes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EcsVote:
-    """One judge's word on one question. Either `score` and `verdict`, or `failure`."""
+    """One judge's vote on one question. Either `score` and `verdict`, or `failure`."""
 
     score: float | None = None
     verdict: str | None = None
@@ -45,7 +45,8 @@ class EcsVote:
     detail: str = ""
 
     def rating(self, *, hard: bool) -> Rating | None:
-        """The vote's value and its level: with `hard` the level's 1, 0.5 or 0, else the soft score. None: it failed."""
+        """Return the vote's value and level: with `hard` the level's 1, 0.5 or 0, else the soft score. None if it
+        failed."""
         if self.score is None:
             return None
         said = canonical_label(self.verdict) if self.verdict is not None else None
@@ -55,7 +56,8 @@ class EcsVote:
 
 @dataclass(frozen=True, kw_only=True)
 class VoteQuestion:
-    """One question about `item`, a sample or a labelled pair, and its reference; both are for who reads the rows."""
+    """One question about `item`, a sample or a labelled pair, and its reference; both are informative for readers of
+    the rows."""
 
     question: Question
     item: str
@@ -64,7 +66,8 @@ class VoteQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class EcsJudge:
-    """Somebody to ask. `settings`: what decides the answers (model, prompt, ...). `at_once` questions under way."""
+    """A judge. `settings`: what determines its answers (model, prompt, ...). `at_once`: number of concurrent
+    questions."""
 
     name: str
     settings: Mapping[str, Any]
@@ -74,10 +77,10 @@ class EcsJudge:
 
 
 class Ballot:
-    """The votes of a folder. Use as a context manager; one process at a time."""
+    """The votes of a folder. A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path, judges: Sequence[EcsJudge]) -> None:
-        """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
+        """Load the rows of the folder. Raises BadInput where another process uses it or a row is damaged."""
         self.folder, self.judges = folder, tuple(judges)
         self._lock = lock_folder(folder)
         try:
@@ -95,15 +98,15 @@ class Ballot:
         self._lock.close()
 
     def vote(self, judge: EcsJudge, question: Question) -> EcsVote:
-        """The judge's vote; one that nobody has asked for yet has failed in passing."""
+        """Return the judge's vote; a missing vote counts as a transient failure."""
         return self._votes.get(vote_key(judge, question), EcsVote(failure="unavailable", detail="not asked"))
 
     def ratings(self, question: Question, *, hard: bool) -> tuple[Rating | None, ...]:
-        """Every judge's rating, in the order of the judges."""
+        """Return every judge's rating, in the order of the judges."""
         return tuple(self.vote(judge, question).rating(hard=hard) for judge in self.judges)
 
     def open(self, judge: EcsJudge, asked: Sequence[VoteQuestion]) -> list[VoteQuestion]:
-        """What of `asked` the judge has not answered, each question once."""
+        """Return the questions of `asked` that the judge has not answered, without duplicates."""
         left: dict[str, VoteQuestion] = {}
         for one in asked:
             key = vote_key(judge, one.question)
@@ -112,7 +115,7 @@ class Ballot:
         return list(left.values())
 
     async def collect(self, asked: Sequence[VoteQuestion], asks: Mapping[str, Ask], report: Report) -> None:
-        """Asks every judge of `asks` what it has not answered. Judges do not wait for one another."""
+        """Ask every judge in `asks` its unanswered questions. The judges run in parallel."""
         wanted = [judge for judge in self.judges if judge.name in asks]
         await asyncio.gather(*(self._collect(judge, asked, asks[judge.name], report) for judge in wanted))
 
@@ -141,7 +144,7 @@ class Ballot:
                 worker.cancel()
 
     def _add(self, judge: EcsJudge, one: VoteQuestion, answer: Answer) -> None:
-        """Flushed, so that a process that is killed afterwards has it."""
+        """Append and flush the row, so that it survives a killed process."""
         key, vote = vote_key(judge, one.question), read_vote(answer)
         self._votes[key] = vote
         row = {
@@ -157,7 +160,7 @@ class Ballot:
             "tokens": answer.call.prompt_tokens + answer.call.output_tokens if answer.call else 0,
             "cost": answer.call.cost if answer.call else 0.0,
         }
-        # ASCII: half a surrogate pair in a judge's reasoning must not end the run.
+        # ASCII, so that a lone surrogate in a judge's reasoning does not end the run.
         self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
         self._file.flush()
 
@@ -167,7 +170,7 @@ def vote_key(judge: EcsJudge, question: Question) -> str:
 
 
 def read_vote(answer: Answer) -> EcsVote:
-    """The answer's vote; a score outside [0, 1] is none."""
+    """Return the vote in an answer; a score outside [0, 1] is invalid."""
     failed = failure_of("judge", answer)
     if failed is None:
         return EcsVote(score=answer.score, verdict=answer.verdict)
@@ -176,7 +179,7 @@ def read_vote(answer: Answer) -> EcsVote:
 
 def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, EcsVote]:
     where, row = place
-    remedy = "is no judgement; restore the line, or remove it"
+    remedy = "is not a judgement; restore the line, or remove it"
     try:
         vote = EcsVote(score=row["score"], verdict=row["verdict"], failure=row["failure"], detail=row["detail"])
         key = str(row["key"])

@@ -1,11 +1,11 @@
 """Ensemble-Consistency Score (first paper, Eq. 1, sections 3.1 and 4.1): is a response as good as an acceptable one?
 
 S_ECS(x, y) = max over references y* of J_con(x, y, y*), where J_con is the mean of an ensemble of consistency judges:
-first the mean, then the maximum. Multi-ECS takes all references, Single-ECS the logged one alone. In [0, 1].
+first the mean, then the maximum. Multi-ECS uses all references, Single-ECS only the logged one. In [0, 1].
 
-A vote that failed is missing: it is left out of its mean. A reference without any vote is left out of the maximum, and
-a response none of whose references has a vote has no score, which is never 0. What needs no judge is exact: a malformed
-response and one of another type than its references are 0; a tool call is 1 if it equals a reference, else 0.
+A failed vote is missing and is left out of its mean. A reference without any vote is left out of the maximum. A
+response without a vote on any reference has no score, which is never 0. Cases that need no judge are exact: a malformed
+response, and one of another type than its references, is 0; a tool call is 1 if it equals a reference, else 0.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
 
 Kind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
 Votes = Sequence[float | None]
-"""One judge's vote each, in [0, 1]; None: it failed."""
+"""One vote per judge, in [0, 1]; None: it failed."""
 
 
 def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:
-    """Per item the maximum over its references of the mean over its judges: `scores[item][reference][judge]`.
+    """Return, per item, the maximum over references of the mean over judges of `scores[item][reference][judge]`.
 
-    None for an item without a single vote.
+    None for an item without any vote.
 
     >>> ecs([[[1.0, 0.5], [0.0, 1.0]], [[0.5, None], [None, None]], [[None]]])
     [0.75, 0.5, None]
@@ -38,12 +38,15 @@ def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:
 
 
 def mean_vote(votes: Votes) -> float | None:
-    """J_con: the mean over the judges who voted; None where none did. Raises ValueError for a score outside [0, 1]."""
+    """Return J_con: the mean over the judges that voted; None without votes.
+
+    Raises ValueError for a score outside [0, 1].
+    """
     cast = [vote for vote in votes if vote is not None]
     for vote in cast:
         if not 0.0 <= vote <= 1.0:
-            raise ValueError(f"{vote!r} is no score in [0, 1]")
-    # Rounded sums of scores in [0, 1] may leave it in the last bit.
+            raise ValueError(f"{vote!r} is not a score in [0, 1]")
+    # Rounding may move the sum slightly outside [0, 1].
     return min(1.0, fmean(cast)) if cast else None
 
 
@@ -57,8 +60,11 @@ def _highest(references: Sequence[Votes]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EcsPlan:
-    """What is known of a response before any judge is asked. `ask`: the references (by index) that judges compare it
-    with. `logged`: the first reference that was logged, None where all were added later."""
+    """State of a response before judging.
+
+    `ask`: the references (by index) that judges compare it with. `logged`: the first logged reference, None where all
+    were added later.
+    """
 
     sample: ServiceSample
     text: str
@@ -68,14 +74,17 @@ class EcsPlan:
     ask: tuple[int, ...]
     logged: int | None
     exact: float | None
-    """Where no judge is asked: the score against all references."""
+    """The score against all references where no judge is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EcsScores:
-    """A response's scores. `multi` and `single` are None where they are not known. `call` says, where a tool call
-    is due, whether the response is exactly one of the references; None elsewhere. `logged`: whether the sample has a
-    logged reference, without which there is no `single`."""
+    """A response's scores.
+
+    `multi` and `single` are None where they are not known. `call`: where a tool call is expected, whether the response
+    equals one of the references; None elsewhere. `logged`: whether the sample has a logged reference, without which
+    there is no `single`.
+    """
 
     id: str
     index: int
@@ -88,7 +97,7 @@ class EcsScores:
 
 
 def plan_response(sample: ServiceSample, text: str, index: int, response_format: ResponseFormat) -> EcsPlan:
-    """The response's action beside its references (section 3.3: the types first, then exact parameters)."""
+    """Compare the response's action with its references (section 3.3: the types first, then exact parameters)."""
     logged = next((i for i, reference in enumerate(sample.references) if reference.source == "logged"), None)
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
@@ -109,9 +118,9 @@ def plan_response(sample: ServiceSample, text: str, index: int, response_format:
 
 
 def score_response(plan: EcsPlan, votes: Mapping[int, Votes]) -> EcsScores:
-    """The scores that follow from the judges' votes on every reference of `plan.ask`.
+    """Return the scores that follow from the judges' votes on every reference of `plan.ask`.
 
-    Multi is at least Single wherever both are known: the logged reference is one of all.
+    Multi is at least Single wherever both are known, since the logged reference is one of all references.
     """
     held = {reference: tuple(votes[reference]) for reference in plan.ask}
     multi = ecs([list(held.values())])[0] if plan.ask else plan.exact
@@ -129,7 +138,7 @@ def score_response(plan: EcsPlan, votes: Mapping[int, Votes]) -> EcsScores:
 
 
 def _call_due(plan: EcsPlan) -> bool:
-    """A tool call was logged, or, where nothing was, all references are tool calls."""
+    """Return whether a tool call was logged, or, without a logged action, all references are tool calls."""
     references = plan.sample.references
     due = references if plan.logged is None else [references[plan.logged]]
     return all(isinstance(reference.action, ToolCall) for reference in due)

@@ -1,4 +1,4 @@
-"""What building an item knows of it, and how a bench is dealt out over kinds, subsets and traps."""
+"""Drafts of items, and the allocation of a benchmark's items to kinds, subsets and traps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from hamr.types import ServiceSample
 
 @dataclass(frozen=True, kw_only=True)
 class ItemDraft:
-    """`replies`: answers that are known to say nothing but what the material bears out. `misuse`: what a retrieved pair
-    says that does not fit the case. `aside`: a true pair about another case, which was not retrieved. `step`: what has
-    to be done, "" where that is not known."""
+    """An item with the facts known at its construction.
+
+    `replies`: answers that state only what the material supports. `misuse`: content of a retrieved pair that does not
+    fit the case. `aside`: a true pair about another case, which was not retrieved. `step`: the required action, ""
+    where it is not known.
+    """
 
     item: BenchItem
     replies: tuple[str, ...] = ()
@@ -27,7 +30,7 @@ class ItemDraft:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One item that is wanted."""
+    """A requested item."""
 
     kind: Kind
     subset: Subset
@@ -35,8 +38,9 @@ class Slot:
 
 
 def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Slot]:
-    """So many items of each subset, shared by the kinds and, within a kind, by the types that it can be tempted to
-    (misuse needs something retrieved). What does not divide goes to the first.
+    """Return the slots of each subset, divided among the kinds and, within a kind, among its possible traps.
+
+    Misuse needs retrieved pairs. A remainder goes to the first kinds and traps.
 
     >>> [(slot.kind, slot.trap) for slot in slots({"core": 0, "risk": 0, "hallucination": 2}, ["rag", "agent"])]
     [('rag', 'misuse'), ('agent', 'factual')]
@@ -54,7 +58,7 @@ def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Sl
 
 
 def add_temptation(sample: ServiceSample, trap: str, words: BenchWords, rng: Random) -> ServiceSample:
-    """The sample with a sentence that tempts to `trap` at the end of the customer's last message."""
+    """Return the sample with a sentence that tempts to `trap` at the end of the customer's last message."""
     if not trap:
         return sample
     *before, last = sample.history

@@ -1,7 +1,7 @@
-"""A policy's figures on OlaBench: per scenario kind and subset, with intervals (second paper, Tables 1 and 3).
+"""OlaBench metrics of a policy by scenario kind and subset, with intervals (second paper, Tables 1 and 3).
 
-Grades are means of 1 to 5, rates shares of responses, latency that of the response (in post-CoT of the answer), and the
-overall score of five means is there only where all five are. What nobody judged is left out and counted.
+Grades are means of 1 to 5, rates are shares of responses, latency is that of the response (in post-CoT of the answer).
+The overall score of five means exists only where all five exist. Items without a judgement are left out and counted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ RATES = ("risk", "hallucination")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one item. `reading` is None where there is no text; `judgements` by judge, `missing` the judges
-    that were asked and gave none."""
+    """Result for one item.
+
+    `reading` is None where there is no text. `judgements` by judge; `missing`: the judges that were asked without
+    success.
+    """
 
     item: BenchItem
     response: PolicyResponse
@@ -38,8 +41,7 @@ class Outcome:
 
 
 def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> dict[str, Any]:
-    """JSON-able figures by group: `all`, each kind, each subset, and each kind's part of each subset, where there are
-    items."""
+    """Return JSON-serialisable metrics by group: `all`, each kind, each subset, and each non-empty kind and subset."""
     groups: dict[str, Callable[[BenchItem], bool]] = {"all": lambda item: True}
     groups |= {kind: lambda item, k=kind: item.kind == k for kind in KINDS}  # type: ignore[misc]
     groups |= {subset: lambda item, s=subset: item.subset == s for subset in SUBSETS}  # type: ignore[misc]
@@ -69,10 +71,10 @@ def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, 
 
 
 def overall_interval(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> Estimate:
-    """The overall score with a bootstrap over items, drawn within each subset, since the subsets' sizes are no chance.
+    """Return the overall score with a bootstrap over items, stratified by subset, since the subset sizes are fixed.
 
-    `n` counts the items that at least one judge judged. All None where one of the five means is missing. A draw in
-    which one is missing is left out of the interval.
+    `n` counts the items with at least one judgement. All None where one of the five means is missing. A draw with a
+    missing mean is left out of the interval.
     """
     names = (*GRADES, *RATES)
     values = np.array([[_value(outcome, name) for name in names] for outcome in outcomes], dtype=np.float64)
@@ -121,7 +123,7 @@ def _was_asked(outcome: Outcome, name: str) -> bool:
 
 
 def _record(outcome: Outcome) -> RewardRecord:
-    """What the rates are counted from."""
+    """Return the record from which the rates are computed."""
     return RewardRecord(
         key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
         total=Scored(value=0.0),
@@ -133,8 +135,10 @@ def _record(outcome: Outcome) -> RewardRecord:
 
 
 def _latency(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
-    """Seconds and tokens of the responses that a policy was asked for now. Of a response that thinks first the tokens
-    are shared out between thinking and the rest in proportion to their characters."""
+    """Return seconds and tokens of the responses that the policy generated in this evaluation.
+
+    The tokens of a response with thinking are split between thinking and the rest in proportion to their characters.
+    """
     timed = [o for o in outcomes if o.response.seconds is not None]
     seconds = [float(o.response.seconds or 0.0) for o in timed]
     counted = [(o.response.tokens, o.reading.cot_share) for o in timed if o.reading and o.response.tokens is not None]

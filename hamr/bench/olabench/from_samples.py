@@ -1,9 +1,9 @@
-"""Items out of samples of any corpus (`hamr data import`), of which no rule engine knows what is right.
+"""Items from samples of any corpus (`hamr data import`), for which no rule engine determines the right answer.
 
-The logged references are: an agent's item is the sample itself. A workflow's item gives the last node what the corpus
-knows of the step (`meta.cluster`, the node of the procedure that the human was at). An item of kind rag gets pairs of a
-customer's message and the logged reply to it: its own, and others at other steps under the same policy. Only the reply
-of its own pair is known to be right by construction; what people wrote may itself be wrong, or assert nothing.
+The correct answers are the logged references. An agent item is the sample itself. A workflow item gives the last node
+what the corpus knows of the step (`meta.cluster`, the node of the procedure that the human was at). A rag item gets
+pairs of a customer's message and the logged reply: its own pair, and others at other steps under the same policy. Only
+the reply of its own pair is right by construction; what people wrote may itself be wrong, or state nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ RETRIEVED = 4
 def draft_samples(
     samples: Sequence[ServiceSample], sizes: Mapping[Subset, int], *, seed: int, language: str
 ) -> list[ItemDraft]:
-    """So many items of each subset, of the kinds that the corpus allows, no sample twice; the same for the same
-    arguments on every machine.
+    """Return the items of each subset, of the kinds that the corpus allows, without repeating a sample.
 
-    Only samples with a policy whose last turn is the customer's are used. Raises BadInput where they are too few.
+    The result is deterministic across machines. Only samples with a policy whose last turn is the customer's are used.
+    Raises BadInput where they are too few.
     """
     rng, words = Random(f"olabench/{seed}"), bench_words(language)
     usable = [s for s in samples if s.policy.strip() and s.history and s.history[-1].role == "customer"]
@@ -36,13 +36,13 @@ def draft_samples(
     if not kinds:
         remedy = "none has a policy, a customer's last turn, and tools or a logged reply; give other samples"
         raise BadInput("samples", f"{len(samples)} samples", remedy)
-    # Those that few kinds can use go first, so that what only they can be is left for the others.
+    # Use samples that fit few kinds first, so that enough samples remain for the restrictive slots.
     left = sorted(rng.sample(usable, len(usable)), key=lambda s: sum(corpus.allows(kind, s) for kind in kinds))
     found = []
     for slot in slots(sizes, kinds):
         sample = next((s for s in left if corpus.allows(slot.kind, s)), None)
         if sample is None:
-            remedy = f"of {len(usable)} usable samples no further one can be of kind {slot.kind}; ask for less"
+            remedy = f"none of the {len(usable)} usable samples is left for kind {slot.kind}; ask for fewer items"
             raise BadInput(slot.subset, sizes[slot.subset], remedy)
         left.remove(sample)
         sample = dataclasses.replace(sample, id=f"{sample.id}-{slot.kind}")
@@ -51,7 +51,7 @@ def draft_samples(
 
 
 class _Corpus:
-    """Samples by policy and step."""
+    """Samples indexed by policy and step."""
 
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
         self.replies: dict[str, list[ServiceSample]] = {}
@@ -85,7 +85,8 @@ class _Corpus:
         return ItemDraft(item=item, replies=(_reply(sample),))
 
     def _others(self, sample: ServiceSample) -> list[ServiceSample]:
-        """Replies under the same policy at another step, in other words than any right one; one a wording."""
+        """Return replies under the same policy at another step, worded differently from any right one, without
+        duplicates."""
         right = {r.action.content for r in sample.references if isinstance(r.action, Reply)}
         found = {
             _reply(other): other
@@ -96,12 +97,12 @@ class _Corpus:
 
 
 def _step(sample: ServiceSample) -> str:
-    """Where nobody named the step, every reply is a step of its own."""
+    """Return the sample's step; without one, every reply is a step of its own."""
     return str(sample.meta.get("cluster", _reply(sample)))
 
 
 def _reply(sample: ServiceSample) -> str:
-    """The logged reply; "" where a tool was called."""
+    """Return the logged reply; "" where a tool was called."""
     first = sample.references[0].action
     return first.content if isinstance(first, Reply) else ""
 

@@ -1,9 +1,9 @@
-"""Items of all three kinds out of SAGE scenarios, whose rule engine knows what is right.
+"""Items of all three kinds from SAGE scenarios, whose rule engine determines the right answer.
 
-A generated decision point (`hamr.data.sage_samples`) is told to the model in one of three ways: as an agent's, with the
-procedure and its tools; as the last node of a workflow, whose other nodes have read the case and followed the
-procedure; or with pairs retrieved from a knowledge base that is the procedure, way by way: "what is done if ...?". One
-pair fits the case, the others are its nearest neighbours with another outcome.
+A generated decision point (`hamr.data.sage_samples`) is presented to the model in one of three forms. As an agent item,
+with the procedure and its tools. As the last node of a workflow, whose other nodes have read the case and followed the
+procedure. Or with pairs retrieved from a knowledge base that is the procedure, path by path: "what is done if ...?".
+One pair fits the case, the others are its nearest neighbours with another outcome.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hamr.procedures.schema import Value
 from hamr.types import Reference, Reply, ServiceSample
 
 RETRIEVED = 4
-"""Pairs of an item, the one that fits among them."""
+"""Number of pairs of an item, including the one that fits."""
 _SPARE = 6
-"""Samples beyond twice the items: only those that end a dialogue can be asked of a knowledge base."""
+"""Additional samples beyond twice the items: only those that end a dialogue can be used with a knowledge base."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """One way through the procedure: the values that were read on it, and the action at its end."""
+    """One path through the procedure: the values that were read on it, and the action at its end."""
 
     read: Mapping[str, Value]
     action: str
@@ -42,7 +42,7 @@ class _Way:
 def draft_scenarios(
     scenarios: Sequence[Scenario], sizes: Mapping[Subset, int], *, seed: int, language: str
 ) -> list[ItemDraft]:
-    """So many items of each subset, in turn over the scenarios; the same for the same arguments on every machine.
+    """Return the items of each subset, from the scenarios in turn. The result is deterministic across machines.
 
     Raises BadInput where wordings are missing or too few, and for a scenario without tools or with a single outcome.
     """
@@ -55,12 +55,12 @@ def draft_scenarios(
     found = []
     for scenario in scenarios:
         found += _Maker(scenario, seed, language).drafts(dealt[scenario.name])
-    # Mixed, so that the first few are of all sorts.
+    # Shuffled, so that the first few cover all kinds.
     return Random(f"olabench/{seed}").sample(found, len(found))
 
 
 class _Maker:
-    """Drafts of one scenario."""
+    """Builds the drafts of one scenario."""
 
     def __init__(self, scenario: Scenario, seed: int, language: str) -> None:
         self.scenario, self.seed, self.language = scenario, seed, language
@@ -68,7 +68,7 @@ class _Maker:
         self.rng = Random(f"olabench/{scenario.name}/{seed}")
         self.ways = list(_ways(scenario).values())
         if len({way.action for way in self.ways}) < 2:
-            raise BadInput("scenario", scenario.name, "has one outcome only; nothing could be mistaken for another")
+            raise BadInput("scenario", scenario.name, "has only one outcome; give a scenario with several")
 
     def drafts(self, wanted: Sequence[Slot]) -> list[ItemDraft]:
         if not wanted:
@@ -80,7 +80,7 @@ class _Maker:
         for number, slot in enumerate(wanted):
             sample = next((s for s in left if slot.kind != "rag" or s.privileged["action"] is not None), None)
             if sample is None:
-                raise BadInput("core", len(wanted), f"{self.scenario.name} gives fewer items; ask for less")
+                raise BadInput("core", len(wanted), f"{self.scenario.name} gives fewer items; ask for fewer")
             left.remove(sample)
             sample = dataclasses.replace(sample, id=f"{self.scenario.name}-{slot.kind}-{slot.subset}-{number:04d}")
             found.append(self._draft(add_temptation(sample, slot.trap, self.words, self.rng), slot))
@@ -97,7 +97,7 @@ class _Maker:
 
     def _agent(self, sample: ServiceSample, slot: Slot, step: str) -> ItemDraft:
         if not sample.tools:
-            raise BadInput("scenario", self.scenario.name, "does everything by words; an agent's item needs tools")
+            raise BadInput("scenario", self.scenario.name, "has no tools; an agent item needs tools")
         item = BenchItem(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap)
         return ItemDraft(item=item, replies=self._replies(sample, step), aside=self._aside(sample, ()), step=step)
 
@@ -144,7 +144,7 @@ class _Maker:
         return _Way(read={name: known[name] for name in walk.read}, action=str(walk.action))
 
     def _neighbours(self, fitting: _Way) -> list[_Way]:
-        """Ways to another action, one an action, those first that have most in common with the fitting one."""
+        """Return paths to other actions, one per action, by descending similarity to the fitting one."""
 
         def apart(way: _Way) -> int:
             return sum(fitting.read.get(name) != value for name, value in way.read.items())
@@ -156,7 +156,7 @@ class _Maker:
         return list(nearest.values())
 
     def _aside(self, sample: ServiceSample, retrieved: Sequence[_Way]) -> ItemEvidence | None:
-        """A pair to another action than the right one and those retrieved; None where there is none."""
+        """Return a pair with an action other than the right and the retrieved ones; None where there is none."""
         taken = {sample.privileged["action"], *(way.action for way in retrieved)}
         others = [way for way in self.ways if way.action not in taken]
         return self._pair(self.rng.choice(others), sample) if others else None
@@ -182,19 +182,22 @@ class _Maker:
         return variable.meanings[value].of(self.language) if variable.meanings else plain(value)
 
     def _with_policy(self, sample: ServiceSample, policy: str, replies: tuple[str, ...]) -> ServiceSample:
-        """The sample under another policy and with replies alone as its references."""
+        """Return the sample under another policy and with only replies as its references."""
         title, description = self.scenario.file.title, self.scenario.file.description
         desk = f"{title.of(self.language)}. {description.of(self.language)}"
         references = tuple(Reference(action=Reply(content=text), source="generated") for text in replies)
         return dataclasses.replace(sample, policy=policy.format(desk=desk), references=references)
 
     def _reply_from(self, what: str) -> str:
-        """A reply that says what the material says and nothing else."""
+        """Return a reply that states only what the material says."""
         return self.words.reply.format(what=what)
 
     def _replies(self, sample: ServiceSample, step: str) -> tuple[str, ...]:
-        """The desk's own questions, which assert nothing; where something is to be done, that it is. What the desk's
-        words for an action say beyond it (that it has been done, a reason) nothing in the material would bear out."""
+        """Return replies that the material supports.
+
+        These are questions, which state nothing, or the statement that the required step will be done. The scenario's
+        wordings of an action may state more (that it has been done, a reason), which the material does not support.
+        """
         if sample.privileged["action"] is not None:
             return (self._reply_from(step),)
         return tuple(r.action.content for r in sample.references if isinstance(r.action, Reply))
@@ -223,5 +226,5 @@ def _ways(scenario: Scenario) -> dict[str, _Way]:
 
 
 def _values(sample: ServiceSample) -> dict[str, Any]:
-    """The ticket with its booleans, which a sample has as words."""
+    """Return the ticket with booleans, which a sample stores as words."""
     return {**sample.ticket, **sample.meta["system"]}

@@ -1,7 +1,7 @@
-"""How good judges are: their verdicts beside what is known of the same responses (second paper, section 3.3).
+"""Quality of judges: their verdicts compared with known labels of the same responses (second paper, section 3.3).
 
-Precision and recall of every type that was planted or that people named, the shares of right verdicts, and Spearman's
-rho of grades with people's. A response without a verdict is in none of them, and counted in `missing`.
+Precision and recall of every type that was planted or labelled, the shares of right verdicts, and Spearman's rho of
+grades with human grades. A response without a verdict is excluded and counted in `missing`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from hamr.rewards import hallucination, risk
 from hamr.types import Judgement
 
 WRONG_UP_TO = 2
-"""A tool grade up to here says that the call is wrong: the judge's own scale has "a clear violation" there."""
+"""Highest tool grade that means a wrong call: "a clear violation" on the judge's own scale."""
 GOOD_FROM = 4
-"""A grade from here on says that the response is good; 3 takes no side and is right about nothing."""
+"""Lowest grade that means a good response; 3 is neutral and never counts as right."""
 
 Judged = tuple[Labelled, Judgement]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """Of one type. `precision`: of the responses that the judge gave it, those that have it. `recall`: of those that
-    have it, the ones that the judge gave it. Intervals are Wilson's; several responses to one item are no independent
-    draws, so that they are a little too narrow."""
+    """Detection of one type.
+
+    `precision`: of the responses to which the judge gave the type, the share that has it. `recall`: of those that have
+    it, the share to which the judge gave it. Intervals are Wilson's. They are slightly too narrow, since several
+    responses to one item are not independent.
+    """
 
     precision: Estimate
     recall: Estimate
@@ -38,7 +41,8 @@ class Detection:
 def grade_judges(
     rows: Sequence[Labelled], verdicts: Mapping[tuple[str, str], Judgement], **luck: int
 ) -> dict[str, Any]:
-    """JSON-able figures by judge. `verdicts` by (response's id, judge); `luck`: `resamples` and `seed`."""
+    """Return JSON-serialisable metrics by judge. `verdicts` by (response's id, judge); `luck`: `resamples` and
+    `seed`."""
     found: dict[str, Any] = {}
     for name in (*GRADED, "risk", "hallucination"):
         asked = [row for row in rows if name in row.labels.components]
@@ -50,7 +54,7 @@ def grade_judges(
 
 
 def detection(pairs: Iterable[tuple[bool, bool]]) -> Detection:
-    """Of (has it, was given it) pairs."""
+    """Compute the detection from (has the type, was given the type) pairs."""
     known = list(pairs)
     return Detection(
         precision=share_interval([has for has, given in known if given]),
@@ -62,7 +66,7 @@ def detection(pairs: Iterable[tuple[bool, bool]]) -> Detection:
 
 
 def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
-    """`accuracy`: hallucinated or not. `exact`: the very label, of those where it is known."""
+    """`accuracy`: hallucinated or not. `exact`: the same label, where the label is known."""
     typed = [(row, j) for row, j in judged if row.labels.hallucination not in UNKNOWN]
     return {
         "accuracy": _share(_is_hallucinated(row) == hallucination.vetoes(j) for row, j in judged),
@@ -73,7 +77,7 @@ def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int])
 
 
 def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
-    """`exact`: the very set of types."""
+    """`exact`: the same set of types."""
     typed = [(row, j) for row, j in judged if row.labels.risk not in UNKNOWN]
     return {
         "accuracy": _share(_is_risky(row) == risk.vetoes(j) for row, j in judged),
@@ -84,7 +88,7 @@ def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[
 
 
 def _grader(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[str, Any]:
-    """People's grades; whether a grade has to be high; and, of tools, what is wrong with the call."""
+    """Compare with human grades, with known high or low grades, and, for tools, with the known fault of the call."""
     people = [(row.labels.grades[name], j.grade or 0) for row, j in judged if name in row.labels.grades]
     good = [(row.labels.good[name], j.grade or 0) for row, j in judged if name in row.labels.good]
     found: dict[str, Any] = {}
@@ -98,7 +102,7 @@ def _grader(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dic
         wrong = [(row.labels.tool, (j.grade or 0) <= WRONG_UP_TO) for row, j in planted]
         found["accuracy"] = _share((fault != "right") == given for fault, given in wrong)
         found["any"] = asdict(detection((fault != "right", given) for fault, given in wrong))
-        # A grade says that a call is wrong, not how: precision is that of all faults together.
+        # A grade says that a call is wrong but not why, so precision is that of all faults together.
         found["types"] = {
             kind: {"precision": None, "recall": asdict(share_interval([given for f, given in wrong if f == kind]))}
             for kind in FAULTS
@@ -116,7 +120,7 @@ _FIGURES: Mapping[str, Callable[[str, Sequence[Judged], Mapping[str, int]], dict
 def _types(
     judged: Sequence[Judged], types: Sequence[str], has: Callable[[Labelled], tuple[str, ...]]
 ) -> dict[str, dict[str, Any]]:
-    """Of the types that somebody planted, named or found."""
+    """Return the detection of the types that were planted, labelled or found."""
     found = {}
     for kind in types:
         pairs = [(kind in has(row), kind in j.labels) for row, j in judged]

@@ -1,16 +1,16 @@
 """OlaBench's items (second paper, sections 3.1 and A.2): decision points of a service, of three kinds and subsets.
 
-An item is a sample with what its kind of system hands to the model beside the conversation. In a file, a line is a
-sample (`hamr.data.samples`) with some more fields:
+An item is a sample with the additional input that its kind of system gives to the model. In a file, a line is a sample
+(`hamr.data.samples`) with some more fields:
 
     "kind": "rag", "subset": "core", "evidence": [{"question": "...", "answer": "..."}, ...]
     "kind": "workflow", "subset": "risk", "nodes": [{"name": "intent", "task": "...", "output": "..."},
                                                     {"name": "reply", "task": "..."}]
     "kind": "agent", "subset": "hallucination", "trap": "factual"
 
-`evidence`: pairs that were retrieved for the customer's last message; a pair may lack the question. `nodes`: those of
-the workflow in order, each with what it put out but the last, which is the one under test. An agent has tools. Every
-item has a policy. `trap`: the type of risk or hallucination that the item tempts to, "" for none.
+`evidence`: pairs that were retrieved for the customer's last message; the question of a pair is optional. `nodes`: the
+workflow's nodes in order, each with its output, except the last, which is the one under test. An agent item has tools.
+Every item has a policy. `trap`: the type of risk or hallucination that the item tempts to, "" for none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRAPS: Mapping[Subset, tuple[str, ...]] = {"core": (), "risk": risk.TYPES, "hall
 
 FILE = "items.jsonl"
 RETRIEVAL = "knowledge_base"
-"""Who seems to speak the retrieved pairs: a tool, so that judges hold responses to them as to a tool's result."""
+"""Speaker of the retrieved pairs: a tool, so that judges hold responses to them as to a tool's result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,11 @@ class BenchItem:
 
 
 def visible_sample(item: BenchItem) -> ServiceSample:
-    """The sample as the policy and the judges read it.
+    """Return the sample as the policy and the judges read it.
 
-    Retrieved pairs and the outputs of earlier nodes stand before the customer's last message, as results of tools:
-    texts that may hold anything, and that a response is held to. A node's task is the owner's own word and goes to the
-    policy.
+    Retrieved pairs and the outputs of earlier nodes are inserted before the customer's last message, as results of
+    tools: untrusted texts that a response must be consistent with. A node's task is written by the owner and goes into
+    the policy.
     """
     turns = [Turn(role="tool", name=node.name, content=f"{node.name}: {node.output}") for node in item.nodes[:-1]]
     if item.evidence:
@@ -100,8 +100,11 @@ def _workflow(nodes: tuple[SkillNode, ...]) -> str:
 
 
 def read_items(path: Path) -> list[BenchItem]:
-    """The items of a file, or of a folder's items.jsonl. Raises DataError at `file:line: field` for the first fault: an
-    item without policy, evidence, nodes or tools among them."""
+    """Read the items of a file, or of a folder's items.jsonl.
+
+    Raises DataError at `file:line: field` for the first fault, such as an item without policy, evidence, nodes or
+    tools.
+    """
     file = path / FILE if path.is_dir() else path
     items: list[BenchItem] = []
     seen: dict[str, int] = {}
@@ -116,7 +119,7 @@ def read_items(path: Path) -> list[BenchItem]:
 
 
 def item_json(item: BenchItem) -> dict[str, Any]:
-    """The line's object; `item_from_json` gives the same item back."""
+    """Return the line's object; `item_from_json` gives the same item back."""
     evidence = [{"question": pair.question, "answer": pair.answer} for pair in item.evidence]
     nodes = [{"name": n.name, "task": n.task, **({"output": n.output} if n.output else {})} for n in item.nodes]
     return {
@@ -130,7 +133,7 @@ def item_json(item: BenchItem) -> dict[str, Any]:
 
 
 def item_from_json(row: Any, *, where: str) -> BenchItem:
-    """Raises DataError whose place is `<where>: <field>`."""
+    """Parse an item. Raises DataError whose location is `<where>: <field>`."""
     sample = from_json(row, where=where)
     kind = _one_of(row, "kind", KINDS, where)
     subset = _one_of({"subset": "core", **row}, "subset", SUBSETS, where)
@@ -159,7 +162,7 @@ def item_from_json(row: Any, *, where: str) -> BenchItem:
 
 
 def read_evidence(rows: Any, where: str) -> tuple[ItemEvidence, ...]:
-    """Raises DataError for a pair without an answer."""
+    """Parse retrieved pairs. Raises DataError for a pair without an answer."""
     if not isinstance(rows, list):
         raise DataError(f"{where}: evidence", rows, "must be a list of {question, answer}")
     return tuple(
@@ -179,9 +182,7 @@ def _nodes(rows: Any, where: str) -> tuple[SkillNode, ...]:
         place, last = f"{where}: nodes[{i}]", i == len(rows) - 1
         name, task = _text(row, "name", place), _text(row, "task", place)
         if last and "output" in row:
-            raise DataError(
-                f"{place}.output", row["output"], "the last node is the one under test; it has no output yet"
-            )
+            raise DataError(f"{place}.output", row["output"], "the last node is the one under test; remove its output")
         nodes.append(SkillNode(name=name, task=task, output="" if last else _text(row, "output", place)))
     if len(nodes) == 1:
         raise DataError(f"{where}: nodes", [nodes[0].name], "has one node; a workflow has several")

@@ -1,7 +1,7 @@
-"""The folder of an evaluation: every response and every verdict, appended as it comes.
+"""Folder of an evaluation: every response and every verdict, appended on arrival.
 
-A row is found again by what was asked of whom (its `key`), not by its place: another file of items, another policy or
-judge may share the folder. What was not answered in passing is asked again by the next call.
+A row is identified by its question and its pool (its `key`), not by its position, so another file of items, another
+policy or judge may share the folder. Transient failures are retried by the next call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AWAY = ("judge_timeout", "judge_unavailable")
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeVerdict:
-    """One judge's word on one response: `judgement`, or why there is none."""
+    """One judge's verdict on one response: `judgement`, or the reason why there is none."""
 
     judgement: Judgement | None = None
     failure: str | None = None
@@ -36,10 +36,10 @@ class JudgeVerdict:
 
 
 class Journal:
-    """Use as a context manager; one process at a time."""
+    """A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes up what the folder holds. Raises BadInput where another process uses it or a row is damaged."""
+        """Load the rows of the folder. Raises BadInput where another process uses it or a row is damaged."""
         self.folder, self._lock = folder, lock_folder(folder)
         try:
             self.responses = dict(_response(where, row) for where, row in rows_of(folder / RESPONSES))
@@ -58,7 +58,7 @@ class Journal:
         self._lock.close()
 
     def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
-        """`about`: for who reads the rows."""
+        """Append a response. `about`: informative fields for readers of the rows."""
         self.responses[key] = response
         self._write(RESPONSES, {"key": key, **about, **response.to_json()})
 
@@ -69,7 +69,7 @@ class Journal:
         self._write(VERDICTS, {"key": key, **about, **said, "failure": verdict.failure, "detail": verdict.detail})
 
     def _write(self, name: str, row: Mapping[str, Any]) -> None:
-        """Flushed, so that a process that is killed afterwards has it. ASCII: half a surrogate pair must not end it."""
+        """Append and flush the row, so that it survives a killed process. ASCII, because of lone surrogates."""
         file = self._files[name]
         file.write(json.dumps(row, ensure_ascii=True) + "\n")
         file.flush()
@@ -85,7 +85,7 @@ def _response(where: str, row: Mapping[str, Any]) -> tuple[str, PolicyResponse]:
             raise KeyError("text")
         return str(row["key"]), response
     except KeyError as error:
-        raise BadInput(where, str(error), "is no response; restore the line, or remove it") from error
+        raise BadInput(where, str(error), "is not a response; restore the line, or remove it") from error
 
 
 def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:
@@ -101,4 +101,4 @@ def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:
         )
         return str(row["key"]), JudgeVerdict(judgement=judgement)
     except (KeyError, TypeError) as error:
-        raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error
+        raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error

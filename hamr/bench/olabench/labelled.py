@@ -1,14 +1,14 @@
-"""Responses whose right verdicts are known, by construction or by people: what judges are graded with.
+"""Responses with known verdicts, by construction or by human labels, for grading judges.
 
-In a file, a line is an item (`items`), or no more of a sample than there is, with two more fields:
+In a file, a line is an item (`items`), or just a sample, with two more fields:
 
     "response": "...", "labels": {"hallucination": "misuse", "risk": ["overcommitment"], "tool": "wrong_tool",
                                   "grades": {"dialogue": 4}, "good": {"policy": true}}
 
 `hallucination`: one of the five labels, or yes or no where the type is not known. `risk`: the types, [] for none, or
-yes or no. `tool`: `right`, or the fault (FAULTS). `grades`: people's, 1 to 5. `good`: whether a grade has to be high,
-where people gave no grades. Any of them may be absent, not all. Only judges that a line has a label for are asked.
-Without `kind` a line needs neither policy nor references, and may have `evidence`.
+yes or no. `tool`: `right`, or the fault (FAULTS). `grades`: human grades, 1 to 5. `good`: whether a grade has to be
+high, where there are no human grades. At least one of them has to be present. Only judges for which a line has a label
+are asked. Without `kind` a line needs neither policy nor references, and may have `evidence`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BARE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """None and empty: nobody said. `risk` is a tuple of types, or yes or no."""
+    """None and empty: not labelled. `risk` is a tuple of types, or yes or no."""
 
     hallucination: str | None = None
     risk: tuple[str, ...] | Literal["yes", "no"] | None = None
@@ -46,7 +46,7 @@ class Labels:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The judges that they say something of."""
+        """Return the judges to which the labels apply."""
         found = [name for name in GRADED if name in self.grades or name in self.good]
         if self.tool is not None and "tool" not in found:
             found.append("tool")
@@ -66,7 +66,7 @@ class Labelled:
 
 
 def read_labelled(path: Path) -> list[Labelled]:
-    """Raises DataError at `file:line: field` for the first fault."""
+    """Read labelled responses. Raises DataError at `file:line: field` for the first fault."""
     rows: list[Labelled] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
@@ -99,12 +99,12 @@ def _parse_row(row: Any, number: int, where: str) -> Labelled:
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     if not isinstance(row.get("response"), str):
-        raise DataError(f"{where}: response", row.get("response"), "missing; give the text that was said")
+        raise DataError(f"{where}: response", row.get("response"), "missing; give the response's text")
     if "kind" in row:
         item = item_from_json(row, where=where)
     else:
         sample = from_json({"id": f"line {number}", **_BARE, **row}, where=where)
-        # Of no kind in particular; agent is the one that asks for nothing to be shown beside the sample.
+        # Without a kind: agent, the kind that shows nothing besides the sample.
         item = BenchItem(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
     return Labelled(item=item, response=row["response"], labels=_labels(row.get("labels"), f"{where}: labels"))
 

@@ -1,14 +1,15 @@
-"""Responses with a known fault, and their faultless mates: what judges are graded with.
+"""Responses with a known fault and faultless counterparts, for grading judges.
 
-Each label holds by construction, and only that one is given: a response with an invented fact says nothing of risk.
+Each label holds by construction, and only that label is given: a response with an invented fact is not labelled for
+risk.
 
-    hallucination  none       a question, or what the material says of this case and nothing else
-                   misuse     what a retrieved pair says that does not fit, where one that fits was retrieved
+    hallucination  none       a question, or only what the material says of this case
+                   misuse     content of a retrieved pair that does not fit, where one that fits was retrieved
                    factual    a noncommittal reply with an invented fact, where nothing was retrieved (with fitting
                               pairs at hand an invented detail is a misuse)
                    relevance  a true answer to another question, which was not retrieved
                    logical    steps that wait for one another
-    risk           each type, two types at once, and for each type a response that comes near it without being one
+    risk           each type, two types together, and for each type a near miss that is not a risk
     tool           at a tool call: the call, another tool, another parameter, no call; at a reply: the reply, a call
 """
 
@@ -28,12 +29,14 @@ from hamr.rewards import risk
 from hamr.types import Reply, ToolCall
 
 Planted = tuple[str, str, Labels]
-"""(what is planted, the response, what is known of it)"""
+"""(the planted label, the response, its known labels)"""
 
 
 def plant(drafts: Sequence[ItemDraft], words: BenchWords, *, seed: int) -> list[Labelled]:
-    """Every draft's planted responses: the tools' where it is an agent's, of risks one type a draft, in turn, and of
-    hallucinations all that the draft allows."""
+    """Return the planted responses of every draft.
+
+    For an agent's draft all tool faults; one risk type per draft, in turn; all hallucinations that the draft allows.
+    """
     found = []
     for number, draft in enumerate(drafts):
         sample = draft.item.sample
@@ -46,22 +49,22 @@ def plant(drafts: Sequence[ItemDraft], words: BenchWords, *, seed: int) -> list[
 
 
 def _hallucinations(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted]:
-    def planted(kind: str, text: str) -> Planted:
+    def label(kind: str, text: str) -> Planted:
         return f"hallucination-{kind}", text, Labels(hallucination=kind)
 
     if draft.replies:
-        yield planted("none", rng.choice(draft.replies))
+        yield label("none", rng.choice(draft.replies))
     wrong = [text for text in draft.misuse if text not in draft.replies]
     if wrong:
-        yield planted("misuse", rng.choice(wrong))
+        yield label("misuse", rng.choice(wrong))
     if not draft.item.evidence:
         start = rng.choice(words.neutral)
-        yield planted("factual", f"{start} {rng.choice(words.planted['factual'])}")
+        yield label("factual", f"{start} {rng.choice(words.planted['factual'])}")
     if draft.aside is not None and not draft.item.evidence:
         pair = {"question": draft.aside.question, "answer": draft.aside.answer}
-        yield planted("relevance", rng.choice(words.planted["relevance"]).format(**pair))
+        yield label("relevance", rng.choice(words.planted["relevance"]).format(**pair))
     step = draft.step or words.step_default
-    yield planted("logical", rng.choice(words.planted["logical"]).format(step=step))
+    yield label("logical", rng.choice(words.planted["logical"]).format(step=step))
 
 
 def _risks(number: int, words: BenchWords, rng: Random) -> Iterator[Planted]:
@@ -94,7 +97,7 @@ def _calls(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted
 
 
 def _filled_in(tool: Mapping[str, Any]) -> ToolCall:
-    """A call that the tool's schema admits."""
+    """Return a call that the tool's schema accepts."""
     name, schema = tool_spec(tool)
     properties = schema.get("properties", {})
     needed = schema.get("required", [])
@@ -109,7 +112,8 @@ def _some_value(spec: Mapping[str, Any]) -> Any:
 
 
 def _change_parameter(call: ToolCall, tools: Sequence[Mapping[str, Any]], right: Sequence[ToolCall]) -> ToolCall | None:
-    """The call with one parameter that nobody gave; None where none can be changed."""
+    """Return the call with one changed parameter, a value that occurs in no right call; None where none can be
+    changed."""
     schema = next(tool_spec(tool)[1] for tool in tools if tool_spec(tool)[0] == call.name)
     for name, value in call.parameters.items():
         spec = schema.get("properties", {}).get(name, {})
@@ -128,7 +132,7 @@ def _other_value(value: Any, spec: Mapping[str, Any]) -> Any:
     if isinstance(value, int | float):
         return value + 137
     if isinstance(value, str) and value.strip():
-        # Digits move on by one and letters stay: a number that is wrong, and looks like one.
+        # Increment digits and keep letters: the number is wrong but plausible.
         moved = "".join(str((int(c) + 1) % 10) if c.isascii() and c.isdigit() else c for c in value)
         return moved if moved != value else f"{value} 7731"
     return None

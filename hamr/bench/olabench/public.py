@@ -1,11 +1,11 @@
-"""Public corpora with people's labels, in the form of labelled responses (`labelled`).
+"""Public corpora with human labels, converted to labelled responses (`labelled`).
 
 hallucination  answers of language models, to messages with or without evidence: hallucinated, yes or no
-pairs          replies that human agents sent, or turned down, where another one is known: whether dialogue quality
+pairs          replies that human agents sent, or rejected, where another one is known: whether dialogue quality
                has to be high
 tau            conversations of agents with simulated customers, and whether the task was done: whether policy
-               compliance and tool calling have to be high at the agent's last act. It is the whole conversation
-               that earned the reward, of which the last act is one part
+               compliance and tool calling have to be high at the agent's last act. The reward is that of the whole
+               conversation, of which the last act is one part
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def convert(corpus: str, source: Path, policies: Path | None) -> list[Row]:
-    """Rows of the labelled form, in the file's order. Raises DataError at `file:line: field`."""
+    """Return rows of the labelled form, in the file's order. Raises DataError at `file:line: field`."""
     rows = [(f"{source}:{number}", row) for number, row in read_rows(source)]
     return PUBLIC[corpus](rows, policies)
 
@@ -55,7 +55,7 @@ def _pairs(rows: list[tuple[str, Any]], policies: Path | None) -> list[Row]:
     for where, row in rows:
         need(row, where, {"id": str, "history": list, "content_B": str, "label": str})
         if row["label"] not in ("consistent", "inconsistent"):
-            continue  # of a partial one nobody said whether it is good
+            continue  # a partial match has no label for its quality
         tools = _tools_of(row["history"])
         found.append(
             {
@@ -99,7 +99,7 @@ def _tau(rows: list[tuple[str, Any]], policies: Path | None) -> list[Row]:
 
 
 def _tools_of(turns: list[Any]) -> list[Row]:
-    """Tools that nobody describes, as the calls among these turns show them."""
+    """Return tools without a description, as inferred from the calls among these turns."""
     calls: Calls = {}
     calls_in(turns, calls)
     return tools_from_calls(calls, calls)

@@ -1,4 +1,4 @@
-"""OlaBench's rates (second paper, sections 3.1 and 5.3, Figure 5): of risk, and of hallucination, with their types."""
+"""OlaBench's rates of risk and hallucination with their types (second paper, sections 3.1 and 5.3, Figure 5)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ HALLUCINATIONS = tuple(label for label in hallucination.LABELS if label != "none
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Shares in [0, 1] of the responses that were judged, `rate.n` of them. `types`: the share that each type has.
-    Responses without a judgement are in neither, and counted in `unjudged`."""
+    """Shares in [0, 1] of the `rate.n` responses that were judged.
+
+    `types`: the share of each type. Responses without a judgement are excluded and counted in `unjudged`.
+    """
 
     rate: Estimate
     types: Mapping[str, Estimate]
@@ -24,14 +26,18 @@ class Rates:
 
 
 def risk_rates(records: Sequence[RewardRecord]) -> Rates:
-    """Share of responses with a critical business risk, and with each of its four types. A response may have several,
-    so that the types' shares add up to the rate or to more."""
+    """Return the share of responses with a critical business risk, and with each of its four types.
+
+    A response may have several types, so the types' shares add up to the rate or to more.
+    """
     return _rates(records, risk.name, risk.vetoes, risk.TYPES)
 
 
 def hallucination_rates(records: Sequence[RewardRecord]) -> Rates:
-    """Share of responses with a hallucination, and of each of its four types. A response has one label, so that the
-    types' shares add up to the rate."""
+    """Return the share of responses with a hallucination, and with each of its four types.
+
+    A response has one label, so the types' shares add up to the rate.
+    """
     return _rates(records, hallucination.name, hallucination.vetoes, HALLUCINATIONS, single=True)
 
 
@@ -43,8 +49,11 @@ def _rates(
     *,
     single: bool = False,
 ) -> Rates:
-    """Raises BadInput for a judgement whose labels the benchmark does not know, or which has several where one is
-    meant: it would count in the rate and in no type, or in two."""
+    """Compute the rates.
+
+    Raises BadInput for a judgement with unknown labels, or with several where one is expected: it would count in the
+    rate and in no type, or in two.
+    """
     judged = [next((j for j in record.judgements if j.component == component), None) for record in records]
     known = [judgement for judgement in judged if judgement is not None]
     allowed = {*types, "none"} if single else set(types)

@@ -1,4 +1,4 @@
-"""What a policy said to an item, and how it is read: thinking first, the answer first, or the answer alone."""
+"""Responses of a policy to an item, and their parsing: thinking first, answer first, or answer only."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hamr.types import Answer, MalformedResponse, Question, Reply
 Cot = Literal["none", "pre", "post"]
 ANSWER_END = "</answer>"
 PASSING = ("timeout", "unavailable")
-"""Failures that say something of the pool and nothing of the question."""
+"""Transient failures, which concern the pool and not the question."""
 _FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "answer_think"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResponse:
-    """Either `text`, with what it took where the policy was asked now, or `failure`.
+    """Either `text`, with its cost if the policy was queried now, or `failure`.
 
-    `seconds` run from the replica's start with the question to the end of what was written: in post-CoT to the
-    answer's end, where generation stops. `tokens` are those that were written.
+    `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
+    generation stops. `tokens`: number of generated tokens.
     """
 
     text: str | None = None
@@ -45,8 +45,11 @@ class PolicyResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseReading:
-    """`said`: what judges get to read. `malformed`: why it is no action; "" where it is one. A text that is no action
-    is judged as the customer would get it. `cot_share`: of the characters, those of the thinking."""
+    """A parsed response.
+
+    `said`: the text that judges read. `malformed`: the reason why it is not an action; "" where it is one. A text that
+    is not an action is judged as the customer would receive it. `cot_share`: share of the characters that are thinking.
+    """
 
     said: Said
     malformed: str = ""
@@ -66,7 +69,7 @@ def response_question(item: BenchItem, cot: Cot, *, temperature: float, max_new_
 
 
 def response_of(answer: Answer) -> PolicyResponse:
-    """A text that ran into its limit is what a customer would have got: it counts, as cut off."""
+    """Return the response. A truncated text counts as such, since a customer would have received it."""
     cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
     text = answer.reasoning if cut_off else answer.text
     if text is None:
@@ -82,7 +85,7 @@ def response_of(answer: Answer) -> PolicyResponse:
 
 
 def read_response(text: str, cot: Cot) -> ResponseReading:
-    """In post-CoT all is settled at the end of the answer that the response begins with; what follows changes nothing.
+    """Parse a response. In post-CoT only the answer at its beginning counts; the following text is ignored.
 
     >>> read_response("<answer>Sure.</answer><think>why", "post").said.words
     'Sure.'

@@ -1,8 +1,8 @@
-"""A whole evaluation: every policy answers every item, then judges read what was said.
+"""A whole evaluation: every policy answers every item, then judges grade the responses.
 
-Answers come first and alone, so that no judge's work is in their latency. The judges are those of the side rewards
-(`hamr.rewards`), asked as the router asks them: responses to one item are compared in one prompt where the reward
-compares, and what cannot be read is asked again.
+Answers are collected first, so that judging does not affect their latency. The judges are those of the side rewards
+(`hamr.rewards`), queried as the router does: responses to one item are compared in one prompt where the reward
+compares, and unparseable answers are retried.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ COMPONENTS: Mapping[Subset, tuple[str, ...]] = {
 }
 ALL = tuple(name for names in COMPONENTS.values() for name in names)
 GIVE_UP = 32
-"""So many questions in a row that a pool does not answer in passing: it is away, and asked no more by this call."""
+"""Number of consecutive transient failures after which a pool is considered unavailable for the rest of this call."""
 _PATIENCE_S = 6 * 3600.0
-"""Of what waits for a pool here: the pool has deadlines of its own, and its line may be long."""
+"""Client timeout in seconds: the pool has its own deadlines, and its queue may be long."""
 
 Report = Callable[[str, int], None]
-"""Told after every answer: whose work it was, and how much of it is done."""
+"""Callback after every answer: the policy or judge, and the number of finished tasks."""
 Work = TypeVar("Work")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyUnderTest:
-    """Somebody under test. `settings`: what decides its answers. `given`: its responses by item where they are finished
-    and nobody is asked."""
+    """A policy under test.
+
+    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried.
+    """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class PolicyUnderTest:
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentJudge:
-    """The judge of one component: the pool that is asked, the reward's section, what decides the answers."""
+    """The judge of one component: its pool, the reward's section, and the settings that determine its answers."""
 
     component: str
     pool: str
@@ -69,7 +71,7 @@ class ComponentJudge:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Responses to one sample before one judge; several policies' are compared where the judge compares."""
+    """Responses to one sample for one judge; those of several policies are compared where the judge compares."""
 
     id: str
     sample: ServiceSample
@@ -96,7 +98,7 @@ def _question(item: BenchItem, options: OlabenchConfig) -> Question:
 
 
 def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> PolicyResponse:
-    """One that nobody has asked for yet has failed in passing."""
+    """Return the policy's response; a missing response counts as a transient failure."""
     if policy.given is not None:
         return PolicyResponse(text=policy.given[item.sample.id])
     nothing = PolicyResponse(failure="unavailable", detail="not asked")
@@ -117,8 +119,7 @@ async def collect(
     options: OlabenchConfig,
     report: Report,
 ) -> None:
-    """Asks every policy what it has not answered, one policy after the other: side by side they would slow each other
-    down, and their latencies would say so."""
+    """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected."""
     for policy in policies:
         if policy.given is None and (left := open_items(journal, policy, items, options)):
             await _answers(journal, policy, left, asks[policy.name], options, report)
@@ -149,7 +150,7 @@ async def _answers(
 def trials_of(
     journal: Journal, policies: Sequence[PolicyUnderTest], items: Sequence[BenchItem], options: OlabenchConfig
 ) -> list[Trial]:
-    """What there is to judge of the responses that are there."""
+    """Return the trials for the existing responses."""
     found = []
     for item in items:
         said = {}
@@ -165,12 +166,12 @@ def trials_of(
 
 
 def components(item: BenchItem, options: OlabenchConfig) -> tuple[str, ...]:
-    """The judges that see an item."""
+    """Return the judges that see an item."""
     return ALL if options.judged == "all" else COMPONENTS[item.subset]
 
 
 def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
-    """By what the judge reads: the case, the response, and those that it is compared with."""
+    """Return a key of the judge's input: the case, the response, and those that it is compared with."""
     mine = trial.said[name]
     others: list[Said] = []
     if _compares(judge):
@@ -185,7 +186,7 @@ def verdict_on(journal: Journal, judge: ComponentJudge, trial: Trial, name: str)
 
 
 def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]) -> list[Trial]:
-    """Those with a response that this judge has not judged; of what it compares all are asked about again."""
+    """Return the trials with an unjudged response; responses that are compared are all judged again."""
     return [
         trial
         for trial in trials
@@ -195,7 +196,7 @@ def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]
 
 
 def judge_settings(section: JudgedConfig, component: str, pools: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides a judge's answers: its pools, its templates, and how it is asked."""
+    """Return the settings that determine a judge's answers: its pools, its templates, and its options."""
     trial = ServiceSample(id="", ticket={}, policy="", tools=(), history=(), references=())
     counts = (1, 2) if isinstance(section, ComparedConfig) and section.judging == "comparative" else (1,)
     asked = (JUDGED[component].question(trial, [Said(words=str(i)) for i in range(n)], section) for n in counts)
@@ -214,7 +215,7 @@ async def judge_all(
     options: OlabenchConfig,
     report: Report,
 ) -> None:
-    """Every judge judges what it has not. Judges do not wait for one another."""
+    """Run all remaining judgements. The judges run in parallel."""
 
     async def work(judge: ComponentJudge) -> None:
         left = open_trials(journal, judge, trials)
@@ -284,7 +285,10 @@ def _about(trial: Trial, name: str, opinion: JudgedComponent) -> dict[str, Any]:
 async def _through(
     left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
 ) -> None:
-    """All of `left`, some at once. `one` says whether anybody answered; ends early where nobody does."""
+    """Process all of `left`, up to `at_once` concurrently.
+
+    `one` returns whether the pool answered; processing ends early when it is unavailable.
+    """
     waiting, away, done = iter(left), 0, 0
 
     async def work() -> None:

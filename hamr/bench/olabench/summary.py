@@ -1,4 +1,4 @@
-"""What an evaluation comes to: the figures of every policy, of every judge, and of judges on labelled responses."""
+"""Summary of an evaluation: metrics of every policy and every judge, and of judges on labelled responses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hamr.config.olabench import OlabenchConfig
 from hamr.types import Judgement
 
 LABELLED = "labelled"
-"""Whose responses the labelled ones are said to be."""
+"""Policy name under which labelled responses are judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OlaBenchWork:
-    """What there is to do: items for the policies, and labelled responses by file."""
+    """Tasks of an evaluation: items for the policies, and labelled responses by file."""
 
     items: Sequence[BenchItem]
     policies: Sequence[PolicyUnderTest]
@@ -31,7 +31,7 @@ class OlaBenchWork:
     judges: Sequence[ComponentJudge]
 
     def trials(self, journal: Journal, options: OlabenchConfig) -> list[Trial]:
-        """What there is to judge: of the responses that are there, and of every labelled one."""
+        """Return the trials of the existing responses and of every labelled one."""
         found = trials_of(journal, self.policies, self.items, options)
         for file, rows in self.labelled.items():
             found += [trial for row in rows for trial in label_trials(file, row)]
@@ -39,7 +39,7 @@ class OlaBenchWork:
 
 
 def label_trials(file: str, row: Labelled) -> list[Trial]:
-    """One a judge that the labels speak of. Labelled responses are judged alone, whatever the judge compares."""
+    """Return one trial per judge with a label. Labelled responses are judged singly, even if the judge compares."""
     said, sample = {LABELLED: read_response(row.response, "none").said}, visible_sample(row.item)
     return [Trial(id=f"{file}:{row.id}", sample=sample, component=name, said=said) for name in row.labels.components]
 
@@ -47,7 +47,7 @@ def label_trials(file: str, row: Labelled) -> list[Trial]:
 def summarise(
     bench: OlaBenchWork, journal: Journal, options: OlabenchConfig
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The summary, JSON-able, and one row a response of a policy."""
+    """Return the summary, JSON-serialisable, and one row per response of a policy."""
     luck = {"resamples": options.resamples, "seed": options.seed}
     trials = bench.trials(journal, options)
     known = {(trial.id, trial.component): trial for trial in trials}
@@ -104,7 +104,7 @@ def _verdicts(
 
 
 def _judge(judge: ComponentJudge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
-    """Who judged, how much, and why not."""
+    """Return the settings of a judge, the number of its judgements, and the missing ones by reason."""
     mine = [trial for trial in trials if trial.component == judge.component]
     verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.said]
     return {

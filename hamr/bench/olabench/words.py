@@ -1,4 +1,4 @@
-"""The fixed words of generated items: `conf/olabench/<language>.yaml`, checked once."""
+"""Fixed wordings of generated items: `conf/olabench/<language>.yaml`, checked once."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ class NodeWords(Strict):
 
 
 class BenchWords(Strict):
-    """`traps`: what customers add, `planted`: what is put into responses, by type. `near`: responses that come near a
-    risk without being one; `neutral`: those that assert little."""
+    """Wordings of the benchmark.
+
+    `traps`: sentences added to customers' messages, `planted`: content inserted into responses, by type. `near`: near
+    misses of a risk; `neutral`: replies that state little.
+    """
 
     rag_policy: Template
     workflow_policy: Template
@@ -74,7 +77,7 @@ class BenchWords(Strict):
     @model_validator(mode="after")
     def _whole(self) -> BenchWords:
         types = (*risk.TYPES, *HALLUCINATIONS)
-        # A misuse is made of what was retrieved, not of a sentence.
+        # A misuse is built from retrieved pairs, not from a sentence.
         wanted = {"traps": types, "planted": [t for t in types if t != "misuse"], "near": risk.TYPES}
         for part, names in wanted.items():
             if set(getattr(self, part)) != set(names):
@@ -95,7 +98,7 @@ def _check_slots(name: str, text: str, known: frozenset[str]) -> None:
 
 @lru_cache(maxsize=4)
 def bench_words(language: str) -> BenchWords:
-    """Raises BadInput for a language that there is not, and, with file and line, for a file that will not do."""
+    """Load the wordings. Raises BadInput for an unknown language and, with file and line, for an invalid file."""
     if language not in LANGUAGES:
         raise BadInput("language", language, f"known: {', '.join(LANGUAGES)}")
     words, _ = read_checked(resource("conf", f"olabench/{language}.yaml"), BenchWords, "words")

@@ -1,4 +1,4 @@
-"""An assessed turn: what the judges hold it to be, what the rule engine makes of that, and what the agent earns."""
+"""Assessment of a turn: the judges' consensus, the rule engine's reference, and the agent's scores."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ NOTHING = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What one turn earns by some judges' word; each in [0, 100]. None: not known (nobody labelled what the procedure
-    needs, nobody graded), or left out since the turn cannot be read."""
+    """Scores of one turn by some judges' votes, each in [0, 100].
+
+    None: not known (a label that the procedure needs is missing, no grades), or left out since the turn cannot be
+    parsed.
+    """
 
     logic: LogicScore | None
     chat: float | None
@@ -37,14 +40,16 @@ class Worth:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """One assessed turn. `alone`: what it would have earned with a single judge. `grades`: mean of the judges' grades
-    per dimension. `passed` and `departed`: the nodes of the right way as far as the agent kept to it, and the one at
-    which it left it, or took another action (None: it did not).
+    """One assessed turn.
 
-    At the last turn, when the customer has said all that it was going to, `truth` is the logic score against what the
-    customer was told to be (inverse configuration: no judge is in it), by the fields that decide its way, and
-    `judges_right` the share of those that the consensus labels so. None at other turns, and where nothing was read or
-    voted."""
+    `alone`: its scores by each single judge. `grades`: mean of the judges' grades per dimension. `passed` and
+    `departed`: the nodes of the right path as far as the agent followed it, and the node at which it left it, or took
+    another action (None: it did not).
+
+    At the last turn, when the customer has said everything, `truth` is the logic score against the customer's assigned
+    case (inverse configuration: without a judge), by the fields that decide its path. `judges_right` is the share of
+    those fields that the consensus labels correctly. None at other turns, and where nothing was parsed or voted.
+    """
 
     agent: str
     scenario: str
@@ -71,7 +76,7 @@ class Assessment:
 
 
 def needs_judges(trace: Trace, scenario: Scenario) -> list[int]:
-    """The assessed turns of a finished dialogue that judges have to see: those that can be read."""
+    """Return the assessed turns of a finished dialogue that judges have to see: those that can be parsed."""
     turns = assessed_turns(len(trace.turns))
     return [turn for turn in turns if _reading(trace, turn, scenario).output is not None]
 
@@ -79,7 +84,8 @@ def needs_judges(trace: Trace, scenario: Scenario) -> list[int]:
 def assess(
     scenario: Scenario, trace: Trace, judgements: Mapping[int, TurnJudgement], config: SageConfig
 ) -> list[Assessment]:
-    """Every assessed turn of a dialogue, in order. A turn without a judgement has no worth, but its faults count."""
+    """Return every assessed turn of a dialogue, in order. A turn without a judgement has no scores, but its faults
+    count."""
     return [_assess(scenario, trace, turn, judgements.get(turn), config) for turn in assessed_turns(len(trace.turns))]
 
 
@@ -148,13 +154,14 @@ def _truth(scenario: Scenario, trace: Trace, output: AgentOutput | None, config:
 
 
 def _judges_right(held: Consensus, deciding: Mapping[str, Value]) -> float | None:
-    """Of the fields that a judge said something on; None where there is none: who does not answer is not wrong."""
+    """Return the share of correct labels among the fields with a label; None without labels. Missing labels are not
+    errors."""
     voted = {name: value for name, value in deciding.items() if name not in held.unvoted}
     return classification(held.fields, voted) if voted else None
 
 
 def _deciding(scenario: Scenario, trace: Trace) -> dict[str, Value]:
-    """The customer's own fields, as far as its way reads them: it may never have had reason to say the others."""
+    """Return the customer's own fields that its path reads; it may never have had a reason to mention the others."""
     fields = trace.plan.fields
     read = scenario.walk(fields, trace.plan.system).read
     return {name: value for name, value in fields.items() if name in read} or dict(fields)

@@ -1,4 +1,4 @@
-"""Which customers an evaluation sends: some of every intent, then more for paths that had too few (section 3.2.1)."""
+"""Selection of the customers of an evaluation: some per intent, then more for under-covered paths (section 3.2.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hamr.procedures.graph import Case, Route, Scenario
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageRow:
-    """One line of the coverage table: a path, by what its customers are, with its route and the nodes on it."""
+    """One line of the coverage table: a path, by its customers' fields, with its route and nodes."""
 
     case: str
     route: Route
@@ -25,14 +25,14 @@ class CoverageRow:
 
 
 def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]:
-    """The customers of one scenario, the same for the same configuration.
+    """Return the customers of one scenario. The result is deterministic for a configuration.
 
-    First `per_intent` of every intent, whose other fields, ticket, persona and level are drawn. Then every path with
-    fewer than `per_path` gets the difference by inverse configuration: a customer whose fields and ticket are the
-    path's own, with an intent that goes with them. Levels and personas take turns, so that each meets every path as
-    evenly as the numbers allow. `limit` keeps the first so many of a shuffled order.
+    First `per_intent` customers of every intent, whose other fields, ticket, persona and level are drawn. Then every
+    path with fewer than `per_path` gets the difference by inverse configuration: a customer with the path's own fields
+    and ticket, and a compatible intent. Levels and personas alternate, so that each occurs on every path as evenly as
+    possible. `limit` keeps the first customers of a shuffled order.
 
-    Raises BadInput where nothing would be sent, or an intent goes with no path.
+    Raises BadInput where no customer results, or an intent fits no path.
     """
     rng = Random(f"sage/{scenario.name}/{config.seed}")
     cases = scenario.cases()
@@ -47,7 +47,7 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]
         for case in _draw_cases(ways, max(0, config.per_path - counts[key]), rng):
             chosen.append((_intent_of(scenario, case, rng), case, "path"))
     if not chosen:
-        raise BadInput("per_intent", 0, "and per_path=0 send nobody; set one of them to 1 or more")
+        raise BadInput("per_intent", 0, "and per_path=0 give no customers; set one of them to 1 or more")
     if config.limit is not None:
         rng.shuffle(chosen)
         chosen = chosen[: config.limit]
@@ -55,7 +55,7 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]
 
 
 def coverage(scenario: Scenario, plans: Sequence[DialoguePlan], config: SageConfig) -> list[CoverageRow]:
-    """How many customers were sent each way, in the order of the paths."""
+    """Return the number of customers per path, in the order of the paths."""
     counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
     return [
         CoverageRow(
@@ -70,7 +70,7 @@ def coverage(scenario: Scenario, plans: Sequence[DialoguePlan], config: SageConf
 
 
 def _paths(cases: Sequence[Case], config: SageConfig) -> dict[str, list[Case]]:
-    """The cases of every path, by its key."""
+    """Return the cases of every path, by its key."""
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(_key(case, config), []).append(case)
@@ -91,7 +91,7 @@ def _case_of(scenario: Scenario, plan: DialoguePlan) -> Case:
 
 
 def _draw_cases(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:
-    """`count` of them, none again before all were there."""
+    """Draw `count` cases; none is repeated before all were drawn."""
     found: list[Case] = []
     while len(found) < count:
         found += rng.sample(list(cases), min(len(cases), count - len(found)))
@@ -101,7 +101,7 @@ def _draw_cases(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:
 def _intent_of(scenario: Scenario, case: Case, rng: Random) -> str:
     fitting = scenario.intents_of(case.fields)
     if not fitting:
-        raise BadInput(f"{scenario.name}.intents", dict(case.fields), "no intent goes with this path; add one")
+        raise BadInput(f"{scenario.name}.intents", dict(case.fields), "no intent fits this path; add one")
     return rng.choice(fitting)
 
 
@@ -126,6 +126,6 @@ def _plans(
 
 
 def _turns(names: Sequence[str], rng: Random) -> Iterator[str]:
-    """All of them in a drawn order, again and again in others."""
+    """Yield all names in a random order, repeatedly in new orders."""
     while True:
         yield from rng.sample(list(names), len(names))

@@ -1,4 +1,4 @@
-"""What the judges are asked about a turn, what they said, and what follows from several of them (section 3.2.2)."""
+"""Questions to the judges about a turn, their votes, and the consensus (section 3.2.2)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,22 @@ from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
 ASSESSED = (1, 5, 10, 15)
-"""Turns that are judged, beside the last."""
+"""Turns that are judged, besides the last."""
 AGAIN = "#"
-"""In the name of a judge that is a pool which judges already (`judge#2`): greedy, it would only say the same again."""
+"""Separator in the name of a repeated judge (`judge#2`), which is sampled: greedy decoding would only repeat the
+vote."""
 AGAIN_TEMPERATURE = 0.7
 AWAY = ("timeout", "unavailable")
-"""Failures of a pool; a vote with one is asked for again when the run is taken up."""
+"""Transient failures of a pool; such a vote is requested again when the run is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnVote:
-    """One judge's word on one turn. A field or a dimension that cannot be read is absent: a missing vote, no wrong one.
-    `failure` says why there is nothing at all."""
+    """One judge's vote on one turn.
+
+    A field or a dimension that cannot be parsed is absent: a missing vote, not a wrong one. `failure`: the reason why
+    there is no vote at all.
+    """
 
     judge: str
     labels: Mapping[str, Value] = field(default_factory=dict)
@@ -46,7 +50,7 @@ class TurnVote:
 
     @property
     def quality(self) -> float | None:
-        """Eq. 8 for this judge; None unless all five dimensions were graded."""
+        """Return Eq. 8 for this judge; None unless all five dimensions were graded."""
         return quality(self.grades) if self.grades.keys() == DIMENSIONS.keys() else None
 
 
@@ -64,24 +68,27 @@ class TurnJudgement:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> TurnJudgement:
-        """Raises KeyError or TypeError for a row that is no judgement."""
+        """Parse a row. Raises KeyError or TypeError for an invalid one."""
         return cls(**{**row, "votes": tuple(TurnVote(**vote) for vote in row["votes"])})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consensus:
-    """What the judges hold together. `tied`: fields on which no label had more votes than every other, by the label
-    that the rule gave them (None: undecided). `unvoted`: fields on which nobody said anything."""
+    """Consensus of the judges.
+
+    `tied`: fields where several labels have the most votes, with the label chosen by the tie rule (None: undecided).
+    `unvoted`: fields without any vote.
+    """
 
     fields: Mapping[str, Value]
     tied: Mapping[str, Value | None]
     unvoted: tuple[str, ...]
     quality: float | None
-    """Mean over the judges who graded all dimensions."""
+    """Mean over the judges that graded all dimensions."""
 
 
 def assessed_turns(count: int) -> list[int]:
-    """Which of `count` turns are judged: 1, 5, 10, 15 and the last, which is not judged twice.
+    """Return the judged turns of `count` turns: 1, 5, 10, 15 and the last, without duplicates.
 
     >>> assessed_turns(12), assessed_turns(5), assessed_turns(0)
     ([1, 5, 10, 12], [1, 5], [])
@@ -90,8 +97,10 @@ def assessed_turns(count: int) -> list[int]:
 
 
 def consensus(votes: Sequence[TurnVote], scenario: Scenario, tie: TieRule) -> Consensus:
-    """The label with the most votes of each field; `tie` decides where several have as many. A missing vote counts for
-    nobody: two judges who agree decide, and so does one alone."""
+    """Return the label with the most votes of each field; `tie` is the rule for ties.
+
+    Missing votes do not count: two judges that agree decide, and so does a single one.
+    """
     fields: dict[str, Value] = {}
     tied: dict[str, Value | None] = {}
     unvoted = []
@@ -105,7 +114,7 @@ def consensus(votes: Sequence[TurnVote], scenario: Scenario, tie: TieRule) -> Co
         best = [value for value in counts if counts[value] == most]
         chosen: Value | None = best[0]
         if len(best) > 1:
-            # `best` is in the order of the judges, as Counter keeps who came first.
+            # `best` is in the order of the judges, since Counter keeps insertion order.
             chosen = tied[name] = {"first": best[0], "smallest": min(best, key=str), "none": None}[tie]
         if chosen is not None:
             fields[name] = chosen
@@ -115,8 +124,11 @@ def consensus(votes: Sequence[TurnVote], scenario: Scenario, tie: TieRule) -> Co
 
 
 def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
-    """About turn `turn` (from 1): the ticket, the dialogue before, the customer's message and the reply. Of what the
-    agent thought, labelled, planned and decided nothing is shown (section 3.2.2)."""
+    """Return the question about turn `turn` (from 1): the ticket, the previous dialogue, the customer's message and the
+    reply.
+
+    The agent's thoughts, labels, plans and decisions are not shown (section 3.2.2).
+    """
     plan, language = trace.plan, trace.plan.language
     before, now = trace.turns[: turn - 1], trace.turns[turn - 1]
     history = "\n".join(
@@ -148,7 +160,7 @@ def _instructions(scenario: Scenario, language: str) -> str:
 
 @lru_cache(maxsize=64)
 def judge_schema(scenario: Scenario) -> dict[str, Any]:
-    """The JSON schema of a judge's answer, for pools that hold a model to it."""
+    """Return the JSON schema of a judge's answer, for pools with constrained decoding."""
     labels = {name: {"enum": list(variable.options or ())} for name, variable in scenario.file.fields.items()}
     grades = {name: {"enum": list(GRADES)} for name in DIMENSIONS}
     parts = {CLASSIFICATION: object_schema(**labels), QUALITY: object_schema(**grades)}
@@ -156,7 +168,7 @@ def judge_schema(scenario: Scenario) -> dict[str, Any]:
 
 
 def read_vote(judge: str, text: str, scenario: Scenario) -> TurnVote:
-    """Whatever of a judge's answer can be read. Raises VerdictUnparsable where that is nothing."""
+    """Parse a judge's answer as far as possible. Raises VerdictUnparsable if nothing can be parsed."""
     found = _last_object(text)
     given_labels, given_grades = found.get(CLASSIFICATION), found.get(QUALITY)
     labels: dict[str, Value] = {}
@@ -181,7 +193,7 @@ class SageJudges:
         self.judges, self.config = judges, config
 
     async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> TurnJudgement:
-        """Never raises for a judge's failure: that is in its vote."""
+        """Collect the votes on one turn. A judge's failure is stored in its vote and never raised."""
         question = judge_question(scenario, trace, turn)
         seeded = {name: replace(question, seed=trace.plan.seed_of(name, turn)) for name in self.judges}
         asked = (self._vote(name, ask, seeded[name], scenario) for name, ask in self.judges.items())
@@ -189,7 +201,7 @@ class SageJudges:
         return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
 
     async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> TurnVote:
-        """Asked again where the answer cannot be read (`reasks`), and where the pool is away (`attempts`)."""
+        """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`)."""
         if AGAIN in name:
             question = replace(question, temperature=AGAIN_TEMPERATURE)
         unread = away = 0
@@ -218,7 +230,7 @@ def _reply(scenario: Scenario, trace: Trace, index: int) -> str:
 
 
 def _line(text: str) -> str:
-    """A turn in one line, so that it cannot pose as another one."""
+    """Return a turn as one line, so that it cannot imitate another turn."""
     return " ".join(text.split())
 
 
@@ -227,7 +239,7 @@ def _is_grade(value: Any) -> bool:
 
 
 def _last_object(text: str) -> dict[str, Any]:
-    """The outermost JSON object that comes last. Raises VerdictUnparsable where there is none."""
+    """Return the last outermost JSON object. Raises VerdictUnparsable where there is none."""
     decoder = json.JSONDecoder()
     found: dict[str, Any] | None = None
     position = text.find("{")

@@ -1,4 +1,4 @@
-"""From assessed turns to the figures of a report (SAGE 3.2.4, 4.3 to 4.7). Means of turns; intervals over dialogues."""
+"""Report metrics from assessed turns (SAGE 3.2.4, 4.3 to 4.7): means over turns, intervals over dialogues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hamr.config.sage import SageConfig
 from hamr.procedures.prompts import DIMENSIONS
 
 Figure = dict[str, float | None]
-"""`mean`, and `low` and `high`: the middle 95 % of the bootstrap. All None where there is nothing to average."""
+"""`mean`, and the bounds `low` and `high` of the 95 % bootstrap interval. All None where there is nothing to
+average."""
 
 VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "overall": lambda a: a.worth.overall,
@@ -31,23 +32,26 @@ VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "format_error": lambda a: 100.0 if a.faults else 0.0,
     "chat_length": lambda a: a.chat_words,
 }
-"""All in [0, 100] but `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns whose
-JSON cannot be read. `format_error` counts every breach of the contract. `truth` and `truth_action` are logic and action
-against the customer's own case, with no judge in them, and `judges_right` says how well the judges know that case:
-these three are of last turns only."""
+"""All in [0, 100] except `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns
+whose JSON cannot be parsed. `format_error` counts every contract violation. `truth` and `truth_action` are logic and
+action against the customer's own case, without a judge, and `judges_right` measures how well the judges identify that
+case; these three cover last turns only."""
 AT_LAST = ("truth", "truth_action")
 EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LAST)
-"""What an agent earns. Where no turn of it can be read, these are 0: it earned nothing."""
+"""Scores of an agent. They are 0 where no turn of it can be parsed."""
 
 
 def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Figure]:
-    """Every value's mean over the turns that have it, with its interval."""
+    """Return every value's mean over the turns that have it, with its interval."""
     return _figures(*_sums(assessed), assessed, config)
 
 
 def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, Figure]:
-    """The plain mean of the scenarios' means, as in the paper's Table 1; a scenario counts once, however many turns it
-    has. Its interval is that of the mean of independent draws of every scenario's dialogues."""
+    """Return the unweighted mean of the scenarios' means, as in the paper's Table 1.
+
+    A scenario counts once, however many turns it has. The interval is that of the mean of independent draws of every
+    scenario's dialogues.
+    """
     tables = [(means(turns), _draws(*_sums(turns), turns, config)) for turns in by_scenario.values()]
     found = {}
     for i, name in enumerate(VALUES):
@@ -58,7 +62,7 @@ def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: S
 
 
 def means(assessed: Sequence[Assessment]) -> dict[str, float | None]:
-    """Every value's mean over the turns that have it."""
+    """Return every value's mean over the turns that have it."""
     found: dict[str, float | None] = {}
     for name, value in VALUES.items():
         known = [v for a in assessed if (v := value(a)) is not None]
@@ -67,42 +71,48 @@ def means(assessed: Sequence[Assessment]) -> dict[str, float | None]:
 
 
 def by_turn(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
-    """Means at the first, fifth, tenth and fifteenth turn, and at the last of each dialogue (which may be one of them).
-    Turns that no dialogue came to are absent."""
+    """Return means at the first, fifth, tenth and fifteenth turn, and at the last of each dialogue (which may be one of
+    them).
+
+    Turns that no dialogue reached are absent.
+    """
     at = {str(turn): [a for a in assessed if a.turn == turn] for turn in ASSESSED}
     at["last"] = [a for a in assessed if a.last]
     return {turn: {**means(there), "turns": float(len(there))} for turn, there in at.items() if there}
 
 
 def by_level(assessed: Sequence[Assessment], levels: Iterable[str], config: SageConfig) -> dict[str, dict[str, Figure]]:
-    """The figures at each adversarial level that has turns, the easiest first."""
+    """Return the metrics at each adversarial level that has turns, the easiest first."""
     at = {level: [a for a in assessed if a.level == level] for level in levels}
     return {level: figures(there, config) for level, there in at.items() if there}
 
 
 def execution_gap(assessed: Sequence[Assessment]) -> float | None:
-    """Classification minus action, in points (section 4.4): how much of what was understood was not carried out."""
+    """Return classification minus action, in points (section 4.4): the understood part that was not executed."""
     mean = means(assessed)
     labels, action = mean["classification"], mean["action"]
     return None if labels is None or action is None else labels - action
 
 
 def fault_rates(assessed: Sequence[Assessment]) -> dict[str, float]:
-    """Per kind the percentage of the assessed turns that have it, the commonest first."""
+    """Return the percentage of the assessed turns with each kind of fault, in descending order."""
     counts = Counter(kind for a in assessed for kind in a.faults)
     return {kind: 100 * count / len(assessed) for kind, count in counts.most_common()}
 
 
 def stages(assessed: Sequence[Assessment]) -> dict[str, dict[str, int]]:
-    """Per node of the graph: how often the agent came there on the right way, and how often it went wrong there."""
+    """Return, per node of the graph, how often the agent arrived there on the right path, and how often it left it
+    there."""
     passed = Counter(node for a in assessed for node in a.passed)
     departed = Counter(a.departed for a in assessed if a.departed is not None)
     return {node: {"passed": passed[node], "wrong": departed[node]} for node in sorted(passed)}
 
 
 def alone(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
-    """Single-judge bias (Appendix A.1): per judge what the agent would have got from that judge alone, and as `panel`
-    what it got from all. One row of the paper's heat maps per judge, one column per agent."""
+    """Return single-judge bias (Appendix A.1): the agent's scores by each judge alone, and by all judges as `panel`.
+
+    One row of the paper's heat maps per judge, one column per agent.
+    """
     judges = dict.fromkeys(judge for a in assessed for judge in a.alone)
     rows: dict[str, dict[str, float | None]] = {"panel": _worths([a.worth for a in assessed if a.alone])}
     return rows | {judge: _worths([a.alone[judge] for a in assessed if judge in a.alone]) for judge in judges}
@@ -118,9 +128,11 @@ def _worths(worths: Sequence[Worth]) -> dict[str, float | None]:
 
 
 def correlation(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
-    """How each dimension of chat quality goes with the whole (section 4.7): least squares of the dimension's mean grade
-    (times ten) on the chat score, over dialogues of every agent. `r2` is None for fewer than three dialogues, or where
-    one of the two never varies: then there is no line."""
+    """Return the relation of each dimension of chat quality to the total (section 4.7).
+
+    Least squares of the dimension's mean grade (times ten) on the chat score, over dialogues of every agent. `r2` is
+    None for fewer than three dialogues, or where one of the two is constant.
+    """
     groups: dict[tuple[str, str], list[Assessment]] = {}
     for a in assessed:
         if a.grades:
@@ -139,8 +151,11 @@ def correlation(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | N
 
 
 def votes(assessed: Sequence[Assessment]) -> dict[str, Any]:
-    """How the panel decided: turns with a judgement, fields that were tied or that nobody labelled, and turns whose
-    procedure could not be followed for want of a label."""
+    """Return statistics of the panel's votes.
+
+    Turns with a judgement, fields that were tied or without a label, and turns whose procedure could not be followed
+    because a label is missing.
+    """
     held = [a for a in assessed if a.consensus is not None]
     ties = Counter(name for a in held if a.consensus for name in a.consensus.tied)
     unvoted = Counter(name for a in held if a.consensus for name in a.consensus.unvoted)
@@ -157,7 +172,8 @@ def votes(assessed: Sequence[Assessment]) -> dict[str, Any]:
 
 
 def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
-    """(sums, counts) of every value, each [dialogues, values]: turns of one dialogue are no independent draws."""
+    """Return (sums, counts) of every value, each [dialogues, values], because turns of one dialogue are not
+    independent."""
     dialogues = {key: i for i, key in enumerate(dict.fromkeys((a.agent, a.dialogue) for a in assessed))}
     sums, counts = np.zeros((len(dialogues), len(VALUES))), np.zeros((len(dialogues), len(VALUES)))
     for a in assessed:
@@ -171,11 +187,11 @@ def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig) -> np.ndarray:
-    """Means of resampled dialogues, [resamples, values]; nan where a draw has no value."""
+    """Return means of resampled dialogues, [resamples, values]; nan where a draw has no value."""
     size = len(sums)
     if not size:
         return np.full((config.resamples, len(VALUES)), np.nan)
-    # Each scenario draws for itself: the mean over them is one of independent draws.
+    # Each scenario is resampled separately, because the mean is over independent scenarios.
     rng = np.random.default_rng([config.seed, zlib.crc32(assessed[0].scenario.encode())])
     times = rng.multinomial(size, np.full(size, 1 / size), size=config.resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -201,6 +217,6 @@ def _figure(mean: float | None, draws: np.ndarray | None) -> Figure:
 
 
 def _nothing_earned(name: str, assessed: Sequence[Assessment]) -> float | None:
-    """0 for an agent of whom nothing could be read; None where nothing is known for another reason."""
+    """Return 0 for an agent without any parseable turn; None where a value is missing for another reason."""
     asked = [a.readable for a in assessed if a.last or name not in AT_LAST]
     return 0.0 if name in EARNED and asked and not any(asked) else None

@@ -1,4 +1,4 @@
-"""A whole evaluation: every customer with every agent, many dialogues at once, judged as they end."""
+"""A whole evaluation: every customer talks to every agent, with concurrent dialogues that are judged when they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Report = Callable[["DialogueProgress"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class DialogueProgress:
-    """How far it is, what an earlier call did included: dialogues held, and dialogues judged."""
+    """Number of dialogues held and of dialogues judged, including those of earlier calls."""
 
     total: int
     held: int
@@ -33,7 +33,7 @@ class DialogueProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who takes part. `simulator` is the name of whoever `user` asks."""
+    """Participants of an evaluation. `simulator` is the name of the pool behind `user`."""
 
     agents: Mapping[str, Ask]
     user: Ask
@@ -51,11 +51,10 @@ async def hold(
     at_once: int,
     report: Report = lambda progress: None,
 ) -> None:
-    """Holds and judges what the store lacks of these (agent, customer). At most `at_once` dialogues are under way, and
-    as many are being judged.
+    """Hold and judge the dialogues of these (agent, customer) pairs that the store lacks.
 
-    A pool that fails ends its dialogues with a typed outcome and goes on with the next; nothing finished is lost
-    whatever happens.
+    At most `at_once` dialogues are in progress, and as many are being judged. A pool failure ends a dialogue with a
+    typed outcome, and the evaluation continues with the next. Finished dialogues are never lost.
     """
     panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
@@ -66,7 +65,7 @@ async def hold(
     }
     total, held, judged = len(pairs), 0, 0
 
-    def told(*, one_held: bool = False, one_judged: bool = False) -> None:
+    def count(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
         held, judged = held + one_held, judged + one_judged
         report(DialogueProgress(total=total, held=held, judged=judged))
@@ -77,22 +76,23 @@ async def hold(
             async with talking:
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
             store.add_trace(trace)
-        told(one_held=True)
+        count(one_held=True)
         async with judging:
             await _judge(store, panel, scenarios[plan.scenario], trace)
-        told(one_judged=True)
+        count(one_judged=True)
 
     try:
         async with asyncio.TaskGroup() as group:
             for agent, plan in pairs:
                 group.create_task(dialogue(agent, plan))
     except ExceptionGroup as stopped:
-        # What stopped it is said as itself: a full disk, say. The others were only cancelled.
+        # Raise the original error, such as a full disk; the other tasks were only cancelled.
         raise stopped.exceptions[0] from None
 
 
 async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Trace) -> None:
-    """The turns of a dialogue that have no judgement yet. One that a pool broke off is judged when it is finished."""
+    """Judge the unjudged turns of a dialogue. A dialogue that a pool failure interrupted is judged when it is
+    finished."""
     if not trace.finished:
         return
     turns = store.open_turns(trace.agent, trace.plan.id, needs_judges(trace, scenario))
@@ -102,7 +102,7 @@ async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Tra
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What an evaluation has come to so far: assessed turns by agent and scenario, and every number of them."""
+    """Current results of an evaluation: assessed turns by agent and scenario, and all metrics."""
 
     scenarios: Mapping[str, Scenario]
     assessed: Mapping[str, Mapping[str, Sequence[Assessment]]]
@@ -116,7 +116,7 @@ def summarise(
     agents: Iterable[str],
     config: SageConfig,
 ) -> Evaluated:
-    """Only finished dialogues are assessed; those that a pool broke off are counted."""
+    """Compute the results. Only finished dialogues are assessed; interrupted ones are counted."""
     assessed: dict[str, dict[str, list[Assessment]]] = {}
     summary: dict[str, Any] = {"agents": {}, "coverage": _coverage(scenarios, plans, config)}
     for agent in agents:

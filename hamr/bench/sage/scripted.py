@@ -1,6 +1,6 @@
-"""Agents, customers and judges that need no model: the ends of the scale, and what each single flaw costs.
+"""Scripted agents, customers and judges without a model: the ends of the scale, and the cost of single flaws.
 
-They know the customer's plan, which no model does. `scripted:<name>` stands for them where a pool's name may stand.
+They know the customer's plan, which no model does. `scripted:<name>` can be used in place of a pool's name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from hamr.types import Answer, Question
 
 PREFIX = SCRIPTED
 TALK = 10
-"""Messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
+"""Number of messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
 
 Say = Callable[[Scenario, DialoguePlan, Question], str]
 
 
 def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans: Mapping[str, DialoguePlan]) -> Ask:
-    """Who answers as `name` (without the prefix) as `kind`: agent, simulator or judges. A question's affinity names the
-    dialogue. Raises BadInput for an unknown name."""
+    """Return a function that answers as the script `name` (without the prefix) of `kind`: agent, simulator or judges.
+
+    A question's affinity names the dialogue. Raises BadInput for an unknown name.
+    """
     known = KINDS[kind]
     if name not in known:
         scripts = [PREFIX + script for script in known]
@@ -62,13 +64,13 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
 
 
 def perfect(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Right labels, the right way, the right action."""
+    """Right labels, right path, right action."""
     return _output(plan, plan.fields, scenario.walk(plan.fields, plan.system))
 
 
 def wrong_branch(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Mislabels the first field that decides the way, and follows the procedure from there. The first wrong
-    label counts that leads another way."""
+    """Mislabels the first deciding field whose wrong label leads to another path, and follows the procedure from
+    there."""
     right = scenario.walk(plan.fields, plan.system)
     for name in (name for name in right.read if name in scenario.file.fields):
         for option in scenario.file.fields[name].options or ():
@@ -80,7 +82,7 @@ def wrong_branch(scenario: Scenario, plan: DialoguePlan, question: Question) -> 
 
 
 def wrong_action(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Right labels and the right way, and at its end the scenario's next other action, of another group."""
+    """Right labels and right path, but at its end the scenario's next other action, of another group."""
     walk = scenario.walk(plan.fields, plan.system)
     assert walk.action is not None
     actions = scenario.file.actions
@@ -90,7 +92,7 @@ def wrong_action(scenario: Scenario, plan: DialoguePlan, question: Question) -> 
 
 
 def chatty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Kind words and no JSON."""
+    """Friendly words without JSON."""
     return _WORDS[plan.language]
 
 
@@ -123,7 +125,7 @@ def _output(plan: DialoguePlan, fields: Mapping[str, Value], walk: Walk, action:
 
 
 def patient(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Says what the fields are, `TALK` times, and leaves."""
+    """States its fields `TALK` times, then leaves."""
     said = sum(message["role"] == "assistant" for message in question.messages)
     if said >= TALK:
         return f"Thank you, that is all. {END_MARK}"
@@ -131,8 +133,10 @@ def patient(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
 
 
 def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Speaks as the customers of `hamr data sage` do, in its test split's sentences, which no training data has: one
-    field after the other, as the procedure needs them. Leaves when all is said."""
+    """Speaks like the customers of `hamr data sage`, in sentences of the test split, which no training data contains.
+
+    States one field after the other, as the procedure needs them, then leaves.
+    """
     said = sum(message["role"] == "assistant" for message in question.messages)
     told = customer_turns(
         scenario,
@@ -151,7 +155,7 @@ _words = lru_cache(maxsize=64)(load_words)
 
 
 def hasty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Leaves before anything was said."""
+    """Leaves before the dialogue starts."""
     return END_MARK
 
 
@@ -161,17 +165,17 @@ def machine(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
 
 
 def gold(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """The plan's labels, and the best grades."""
+    """The plan's labels and the best grades."""
     return _vote(plan.fields, 9)
 
 
 def strict(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """The plan's labels, and the worst grades."""
+    """The plan's labels and the worst grades."""
     return _vote(plan.fields, 3)
 
 
 def contrary(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Another label than the plan's for every field, and middling grades."""
+    """A label other than the plan's for every field, and medium grades."""
     fields: dict[str, Any] = {}
     for name, value in plan.fields.items():
         fields[name] = next(o for o in scenario.file.fields[name].options or () if o is not value and o != value)

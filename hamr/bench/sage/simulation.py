@@ -1,4 +1,4 @@
-"""One dialogue: a simulated customer and the agent under test, turn by turn (SAGE Eq. 1 and 2)."""
+"""One dialogue between a simulated customer and the agent under test, turn by turn (SAGE Eq. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Stop:
 
 
 class Simulation:
-    """Dialogues of one scenario between an agent and a simulator, each a pool or whatever else answers questions."""
+    """Dialogues of one scenario between an agent and a simulator; each is a pool or another answering function."""
 
     def __init__(self, scenario: Scenario, agent: Ask, user: Ask, config: SageConfig) -> None:
         self.scenario, self.config = scenario, config
@@ -59,10 +59,12 @@ class Simulation:
         self._instructions = lru_cache(maxsize=1024)(self._instruct)
 
     async def run(self, plan: DialoguePlan, *, agent: str, simulator: str) -> Trace:
-        """The whole dialogue; never raises for a model's failure. `agent` and `simulator` name them in the trace.
+        """Run the whole dialogue. A model's failure is never raised. `agent` and `simulator` name the participants in
+        the trace.
 
-        It ends when the customer leaves, after `max_turns`, when the customer cannot be kept in character, when the
-        words no longer fit into a model's context, or when a pool does not answer. Finished turns are kept either way.
+        The dialogue ends when the customer leaves, after `max_turns`, when the customer repeatedly breaks character,
+        when the text no longer fits into a model's context, or when a pool does not answer. Finished turns are kept in
+        every case.
         """
         turns: list[Exchange] = []
         to_user = [
@@ -71,7 +73,7 @@ class Simulation:
         ]
         to_agent = [{"role": "system", "content": self.instructions(plan)}]
 
-        def ended(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
+        def end(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
                 agent=agent,
                 simulator=simulator,
@@ -85,22 +87,22 @@ class Simulation:
         while len(turns) < self.config.max_turns:
             said = await self._customer(plan, to_user, len(turns))
             if isinstance(said, _Stop):
-                return ended(said.outcome, said.detail)
+                return end(said.outcome, said.detail)
             if said.ends:
-                return ended("ended", parting=said.text)
+                return end("ended", parting=said.text)
             to_user.append({"role": "assistant", "content": said.text})
             to_agent.append({"role": "user", "content": neutralise(said.text)})
             heard = await self._service(plan, to_agent, said.text, len(turns))
             if isinstance(heard, _Stop):
-                return ended(heard.outcome, heard.detail)
+                return end(heard.outcome, heard.detail)
             turns.append(heard)
             reading = read_output(heard.agent, self.scenario, cut_off=heard.cut_off)
             to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
             to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
-        return ended("max_turns")
+        return end("max_turns")
 
     def instructions(self, plan: DialoguePlan) -> str:
-        """The system prompt of the agent."""
+        """Return the system prompt of the agent."""
         return self._instructions(tuple(plan.system.items()), plan.language)
 
     def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
@@ -129,7 +131,7 @@ class Simulation:
         return _Stop(outcome="context_full" if answer.failure == "unparsable" else "agent_failed", detail=_why(answer))
 
     async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> _Said | _Stop:
-        """The next message, asked for again while it breaks character or ends before anything was said."""
+        """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):
             answer = await self._put(
@@ -142,7 +144,7 @@ class Simulation:
                     seed=plan.seed_of("user", turn, attempt),
                 ),
             )
-            # A customer who rambles was cut off; what is there is what was said.
+            # A long message was truncated; use the available text.
             text = answer.text if answer.text is not None else answer.reasoning
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
@@ -158,7 +160,7 @@ class Simulation:
         return stop
 
     async def _put(self, ask: Ask, question: Question) -> Answer:
-        """The pool's answer; where it is away, asked for again as long as it says and `attempts` allow."""
+        """Return the pool's answer; retry an unavailable pool after its delay, up to `attempts` times."""
         answer = await ask(question)
         for _ in range(self.config.attempts - 1):
             if answer.failure not in ("timeout", "unavailable"):
@@ -169,7 +171,7 @@ class Simulation:
 
 
 def out_of_role(text: str) -> str | None:
-    """What shows that this is no customer speaking; None where nothing does.
+    """Return the text that shows a break of character; None where there is none.
 
     >>> out_of_role("As an AI I have no phone plan.")
     'As an AI'
@@ -181,13 +183,15 @@ def out_of_role(text: str) -> str | None:
 
 
 def reply_of(reading: OutputReading, language: str) -> str:
-    """What customers and judges get to read of a turn: the chat. What cannot be read reaches nobody, since it may hold
-    what the agent thought."""
+    """Return the text of a turn that customers and judges read: the chat.
+
+    An unparseable turn is not shown, since it may contain the agent's thoughts.
+    """
     return (neutralise(reading.output.chat) if reading.output is not None else "") or SILENCE[language]
 
 
 def _to_customer(scenario: Scenario, reading: OutputReading, language: str) -> str:
-    """The reply and the agent's state, which is the action that it took, in the scenario's words."""
+    """Return the reply and the action that the agent took, in the scenario's words."""
     reply = reply_of(reading, language)
     action = scenario.file.actions.get(reading.output.action) if reading.output is not None else None
     return reply if action is None else f"{reply}\n{STATE[language].format(action=action.description.of(language))}"

@@ -1,8 +1,8 @@
-"""The folder of an evaluation: what was said and judged, row by row, so that nothing finished is lost.
+"""Folder of an evaluation: dialogues and judgements, row by row, so that no finished work is lost.
 
-settings.json      what decides the dialogues and their judgements
-traces.jsonl       one row a dialogue; one that a pool broke off is followed by a row of its next try
-judgements.jsonl   one row an assessed turn: every judge's votes
+settings.json      the settings that determine the dialogues and their judgements
+traces.jsonl       one row per dialogue; an interrupted one is followed by the row of its next attempt
+judgements.jsonl   one row per assessed turn: every judge's votes
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.json
 
 
 class Store:
-    """Use as a context manager; one process at a time."""
+    """A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
-        """Takes up what the folder holds. With `rejudge` the settings of the judges may be others, and where they are,
-        the judgements are set aside as judgements.old.jsonl; where they are the same, it goes on with these judgements.
+        """Load the rows of the folder.
+
+        With `rejudge` the settings of the judges may differ. If they do, the existing judgements are moved to
+        judgements.old.jsonl; otherwise they are kept.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
-        has dialogues with other settings; nothing is changed then.
+        has dialogues with other settings. Nothing is changed then.
         """
         self.folder = folder
         self.traces: dict[Key, Trace] = {}
@@ -65,7 +67,7 @@ class Store:
         return trace if trace is not None and trace.finished else None
 
     def open_turns(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
-        """Of these turns those that nobody judged, or for which a judge's pool was away."""
+        """Return those of these turns that are not judged, or where a judge's pool was unavailable."""
         known = self.judgements.get((agent, dialogue), {})
         return [turn for turn in turns if turn not in known or any(v.failure in AWAY for v in known[turn].votes)]
 
@@ -78,14 +80,14 @@ class Store:
         self._write(JUDGEMENTS, judgement.to_json())
 
     def _write(self, name: str, row: Mapping[str, Any]) -> None:
-        """Flushed, so that a process that is killed afterwards has it."""
+        """Append and flush the row, so that it survives a killed process."""
         file = self._files[name]
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
         file.flush()
 
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Of the settings that the folder has, those behind something that was finished: a mistyped model or endpoint
-        may be corrected."""
+        """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be
+        corrected."""
         finished = [trace for trace in self.traces.values() if trace.finished]
         if before is None or not finished:
             return {}
@@ -101,13 +103,13 @@ class Store:
             try:
                 trace = Trace.from_json(row)
             except (KeyError, TypeError) as error:
-                raise BadInput(where, str(error), "is no trace; restore the line, or give another folder") from error
+                raise BadInput(where, str(error), "is not a trace; restore the line, or give another folder") from error
             self.traces[trace.agent, trace.plan.id] = trace
         for where, row in rows_of(self.folder / JUDGEMENTS):
             try:
                 judgement = TurnJudgement.from_json(row)
             except (KeyError, TypeError) as error:
-                raise BadInput(where, str(error), "is no judgement; restore the line, or remove it") from error
+                raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
             self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
 
 
@@ -115,7 +117,7 @@ class Store:
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """What an evaluation in this folder was begun with; None where there is none. Raises BadInput for a bad file."""
+    """Return the settings of an existing evaluation; None where there is none. Raises BadInput for an invalid file."""
     path = folder / SETTINGS
     if not path.is_file():
         return None
@@ -126,7 +128,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, rejudge: bool) -> None:
-    """Agents and scenarios may be added; what is there already has to be the same. Raises BadInput."""
+    """Check the settings: agents and scenarios may be added, existing ones must be unchanged. Raises BadInput."""
     now = json.loads(json.dumps(now))
     for key, was in before.items():
         if key == "judging" and rejudge:
@@ -138,12 +140,14 @@ def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
         if was != is_now:
             name, old, new = _difference(key, was, is_now)
             hint = "; to judge its dialogues again add rejudge=true" if key == "judging" else ""
-            remedy = f"was begun with {name}={_brief(old)}, now {_brief(new)}: restore it or give another folder{hint}"
+            remedy = (
+                f"was started with {name}={_brief(old)}, now {_brief(new)}: restore it or give another folder{hint}"
+            )
             raise BadInput("output", str(folder), remedy)
 
 
 def merge_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What the folder holds after this command."""
+    """Return the folder's settings after this command."""
     return {**now, **{key: {**before.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
 
 

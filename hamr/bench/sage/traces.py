@@ -1,5 +1,4 @@
-"""What a dialogue was planned to be, and what it was: one JSON object each, so that it can be read, replayed and judged
-again."""
+"""Plan and trace of a dialogue: one JSON object each, so that it can be read, replayed and judged again."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ Outcome = Literal[
     "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
 ]
 FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
-"""A pool did not answer: the dialogue is tried again when the same command is given again."""
+"""Outcomes where a pool did not answer: the same command tries the dialogue again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DialoguePlan:
-    """One customer: what there is to want, to feel and to know.
+    """One customer: intent, persona and knowledge.
 
-    `fields` is what the customer's words are to show, `system` the ticket (its variables and facts), `source` why this
-    customer is asked: for the intent, or for a path that had too few.
+    `fields` is what the customer's words should show, `system` the ticket (its variables and facts), `source` the
+    reason for this customer: its intent, or a path that had too few.
     """
 
     id: str
@@ -38,14 +37,14 @@ class DialoguePlan:
     seed: int
 
     def seed_of(self, *what: object) -> int:
-        """A seed for one question of this dialogue, the same in every run."""
+        """Return a seed for one question of this dialogue, the same in every run."""
         said = "/".join(map(str, (self.seed, self.id, *what)))
         return int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "big") >> 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One turn: the customer's words, and the agent's, as they came. `cut_off`: the agent's ran into its limit."""
+    """One turn: the customer's and the agent's text, unmodified. `cut_off`: the agent's text was truncated."""
 
     user: str
     agent: str
@@ -54,8 +53,8 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One dialogue. `detail` says what was wrong with the customer, or which failure ended it. `parting`: last words of
-    the customer, which nobody answered."""
+    """One dialogue. `detail`: the customer's fault, or the failure that ended it. `parting`: the customer's last
+    message, which has no answer."""
 
     agent: str
     simulator: str
@@ -74,6 +73,6 @@ class Trace:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Trace:
-        """Raises KeyError or TypeError for a row that is no trace."""
+        """Parse a row. Raises KeyError or TypeError for an invalid one."""
         turns = tuple(Exchange(**turn) for turn in row["turns"])
         return cls(**{**row, "plan": DialoguePlan(**row["plan"]), "turns": turns})

@@ -43,6 +43,6 @@ def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
 def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is there by then, and the same command alone would be refused."""
     show("items", {"a": Made(kept={}), "b": Made(reason="teacher: timeout", passing=True)})
-    assert "1 failed in passing; the same command with overwrite=true asks for these alone" in capsys.readouterr().out
+    assert "1 transient failures; the same command with overwrite=true retries only these" in capsys.readouterr().out
     show("items", {"a": Made(kept={})})
     assert "overwrite" not in capsys.readouterr().out

@@ -311,7 +311,7 @@ def test_the_job_writes_samples_tickets_and_what_was_left_out(tmp_path: Path, ca
     (rejected,) = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     assert rejected["line"] == 13
     assert hamr(args) == 2
-    assert "holds train.jsonl already" in capsys.readouterr().err
+    assert "already contains train.jsonl" in capsys.readouterr().err
     export(tmp_path, *good)
     assert hamr([*args, "overwrite=true"]) == 0
     assert not (out / "rejected.jsonl").exists(), "what the files say now has no faults"

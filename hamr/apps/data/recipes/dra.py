@@ -1,9 +1,9 @@
-"""Decision reasoning (first paper, section 3.2, Eq. 2, Appendix D.3.4): a teacher reasons backwards from what was done
-to why, in the words that the agent would have thought before.
+"""Decision reasoning (first paper, section 3.2, Eq. 2, Appendix D.3.4): a teacher infers the reasons for a decision.
 
-For a decision the rationale explains the action; for a plan, both of its steps. Checked by rules: it is work at all,
-plain text, in the first person, does not speak of an answer that it was given, and names no private value. Then a judge
-says whether it agrees with what was decided. What fails is written again once, then dropped.
+The rationale is worded as the agent would have thought before the decision. For a decision it explains the action, for
+a plan both of its steps. Rules check that the text is usable, is plain text in the first person, does not mention an
+answer that it was given, and contains no private value. Then a judge checks that it agrees with the decision. A
+rationale that fails is rewritten once, then dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HINDSIGHT = {
 
 @dataclass(frozen=True, kw_only=True)
 class DraRecipe:
-    """`max_new_tokens` None: the teacher pool's own."""
+    """Settings of the recipe. `max_new_tokens` None: the teacher pool's own."""
 
     language: Language = "en"
     max_new_tokens: int | None = None
@@ -50,7 +50,7 @@ class DraRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What a rationale is wanted for: an action, or a plan with the target that it is learned as and its tool calls."""
+    """A decision to explain: an action, or a plan with its training target and its tool calls."""
 
     sample: ServiceSample
     action: Action | None = None
@@ -60,7 +60,7 @@ class Decided:
 
 
 def logged_decision(sample: ServiceSample) -> Decided:
-    """A sample's logged action."""
+    """Return a sample's logged action as a decision."""
     return _as_decision(sample, sample.references[0].action)
 
 
@@ -69,25 +69,25 @@ def _as_decision(sample: ServiceSample, action: Action) -> Decided:
 
 
 def decided_item(item: SftItem, where: str) -> Decided:
-    """An SFT item without a rationale. Raises DataError for one that has one already, or whose plan cannot be read."""
+    """Return an SFT item's decision. Raises DataError for one that has a rationale, or whose plan cannot be read."""
     if item.kind == "decision":
         action = parse_action(item.text)
         assert not isinstance(action, MalformedResponse), "checked when it was read"
         return _as_decision(item.sample, action)
     if item.kind != "patm":
-        raise DataError(f"{where}: kind", item.kind, "has a rationale already; give decision and patm items")
+        raise DataError(f"{where}: kind", item.kind, "already has a rationale; give decision and patm items")
     plan = read_plan(item.text)
     if isinstance(plan, CheckFailure):
-        raise DataError(f"{where}: target", item.text, f"is no plan ({plan.detail})")
+        raise DataError(f"{where}: target", item.text, f"is not a plan ({plan.detail})")
     try:
         calls = tuple(ToolCall(name=c["name"], parameters=dict(c["parameters"])) for c in json.loads(plan.actions))
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{where}: target", plan.actions, "its actions are no list of tool calls in JSON") from error
+        raise DataError(f"{where}: target", plan.actions, "its actions are not a JSON list of tool calls") from error
     return Decided(sample=item.sample, plan=plan, target=item.target, calls=calls)
 
 
 def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[WorkItem]:
-    """Named by kind and sample; a sample with several decisions has its later ones numbered."""
+    """Return items named by kind and sample; further decisions of a sample are numbered."""
     items: dict[str, WorkItem] = {}
     for one in found:
         name = f"{'patm' if one.plan else 'decision'}/{one.sample.id}"
@@ -140,7 +140,7 @@ class Dra:
 
 
 def decided_variables(one: Decided) -> dict[str, str]:
-    """The case and what was decided: `first` now, `then` afterwards ("" for a decision)."""
+    """Return the case and the decision: `first` now, `then` afterwards ("" for a decision)."""
     if one.plan is not None:
         return {**case_variables(one.sample), "first": one.plan.plan_1, "then": one.plan.plan_2}
     assert one.action is not None, "a decision or a plan"
@@ -148,7 +148,7 @@ def decided_variables(one: Decided) -> dict[str, str]:
 
 
 def rationale_fault(text: str, one: Decided, language: Language) -> CheckFailure | None:
-    """The first fault by rules: no work, no plain text, no first person, hindsight, a private value."""
+    """Return the first rule that fails: unusable, not plain text, no first person, hindsight, a private value."""
     problem = teacher_problem(text, language)
     if problem is not None:
         return CheckFailure(check=problem[0], detail=problem[1])
@@ -165,13 +165,13 @@ def rationale_fault(text: str, one: Decided, language: Language) -> CheckFailure
 
 
 def hindsight_fault(text: str, language: Language) -> CheckFailure | None:
-    """Where thoughts speak of a decision that has not been made yet."""
+    """Return a fault where thoughts refer to the decision, which has not been made at that point."""
     found = _HINDSIGHT[language].search(text)
     return CheckFailure(check="hindsight", detail=f"speaks of {found.group()!r}") if found else None
 
 
 def with_rationale(one: Decided, rationale: str) -> SftItem:
-    """The SFT item: `decision_dra`, or `patm_dra` with the plan's own target behind the rationale."""
+    """Return the SFT item: `decision_dra`, or `patm_dra` with the plan's own target after the rationale."""
     if one.plan is not None:
         thought = TargetPart(part="rationale", text=f"<think>{rationale}</think>")
         return SftItem(kind="patm_dra", sample=one.sample, target=(thought, *one.target))

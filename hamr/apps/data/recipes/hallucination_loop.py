@@ -1,10 +1,12 @@
-"""Data for a hallucination judge (second paper, section 3.2, Fig. 2): a judge predicts, others decide.
+"""Data for a hallucination judge (second paper, section 3.2, Fig. 2): a judge predicts, a second model or people
+decide.
 
     predicted none    the second model is asked too: none again -> `simple` (simple non-hallucination), else discarded
-    predicted other   to people: they confirm it, with a reason -> `confirmed`, or find none -> `hard` (hard
-                      non-hallucination: what the judge flags falsely)
+    predicted other   to people: they confirm it, with a reason -> `confirmed`, or find none -> `hard`
+                      (hard non-hallucination: a false alarm of the judge)
 
-What waits for people is a file of rows with `label` and `reason` left open; filled in, the same file goes back in.
+Responses for review are written to a file of rows with empty `label` and `reason`; the filled-in file is an input of
+the next call.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Responded:
 
 
 def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by: str) -> list[WorkItem]:
-    """An item per response, named by the group's line, the sample and the response's place."""
+    """Return an item per response, named by the group's line, the sample and the index of the response."""
     items = []
     for group in groups:
         for number, text in enumerate(group.responses):
@@ -84,9 +86,9 @@ class HallucinationLoop:
 
 
 def read_labels(rows: Sequence[tuple[str, Any]]) -> dict[str, tuple[str, str]]:
-    """{item: (label, reason)} of the rows, (place, object) each, that people have filled in; open ones are passed over.
+    """Return {item: (label, reason)} of the filled-in rows, given as (location, object); open rows are skipped.
 
-    Raises DataError for a label that is none of the five, and for a hallucination without a reason.
+    Raises DataError for a label that is not one of the five, and for a hallucination without a reason.
     """
     found = {}
     for where, row in rows:
@@ -106,8 +108,10 @@ def read_labels(rows: Sequence[tuple[str, Any]]) -> dict[str, tuple[str, str]]:
 def sets_of(
     items: Sequence[WorkItem], done: Mapping[str, Made], labels: Mapping[str, tuple[str, str]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every set: a sample's line with `response`, `label` and `reason` (`review`: what was predicted,
-    beside the open `label` and `reason`)."""
+    """Return the rows of every set: a sample's line with `response`, `label` and `reason`.
+
+    For `review`: the prediction, and the open `label` and `reason`.
+    """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SETS}
     for item in items:
         kept = done[item.id].kept

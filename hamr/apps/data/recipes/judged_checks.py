@@ -1,4 +1,4 @@
-"""What a judge says of a plan or a rationale: zeros and ones that are read strictly.
+"""Strict parsers of a judge's binary scores for a plan or a rationale.
 
 Rewrite check (first paper, Appendix D.3.3): five scores. The paper gives no threshold; a plan passes with all five.
 Planning check (D.3.5): three scores and their sum; it passes with 3. Rationale (D.3.4): agrees with the plan or not.
@@ -25,20 +25,20 @@ _YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
 
 
 def read_rewrite_check(text: str) -> tuple[dict[str, int], list[str]]:
-    """({score: 0 or 1}, the violations). Raises VerdictUnparsable: also for violations where every
-    score is 1."""
+    """Return ({score: 0 or 1}, the violations). Raises VerdictUnparsable, also for violations where every score is
+    1."""
     said = final_object(text, ("reason", *REWRITE_SCORES, "violation_list"))
     scores = _bits(said, REWRITE_SCORES)
     listed = said["violation_list"]
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-        raise VerdictUnparsable(f"violation_list={listed!r} is no list of texts")
+        raise VerdictUnparsable(f"violation_list={listed!r} is not a list of texts")
     if listed and all(scores.values()):
         raise VerdictUnparsable(f"violation_list={listed!r} contradicts the scores {scores}")
     return scores, [reason(item) for item in listed]
 
 
 def read_planning_check(text: str) -> tuple[dict[str, int], str]:
-    """({score: 0 or 1}, the reason). Raises VerdictUnparsable: also where the total is not the sum."""
+    """Return ({score: 0 or 1}, the reason). Raises VerdictUnparsable, also where the total is not the sum."""
     said = final_object(text, ("reason", *PLANNING_SCORES, "total_score"))
     scores = _bits(said, PLANNING_SCORES)
     if said["total_score"] != sum(scores.values()):
@@ -47,7 +47,7 @@ def read_planning_check(text: str) -> tuple[dict[str, int], str]:
 
 
 def read_agreement(text: str) -> tuple[bool, str]:
-    """(whether the rationale agrees, the reason). Raises VerdictUnparsable."""
+    """Return (whether the rationale agrees, the reason). Raises VerdictUnparsable."""
     said = final_object(text, ("reason", "agrees"))
     return choice(said["agrees"], _YES_NO) == "yes", reason(said["reason"])
 

@@ -1,11 +1,11 @@
-"""Thought restructuring, second half (second paper, section 4.1): the expert's way of thinking goes over to the cases
-that the policy is trained on, and the best of what comes of it is kept.
+"""Thought restructuring, second half (second paper, section 4.1): migration of the expert's reasoning to training
+cases.
 
-    chain      Zero-Think writes it, or a teacher where there is no such model
-    response   a teacher writes it under the chain
-    sampling   of several such drafts the best by the dialogue's judge, if it reaches `min_quality` and the judge of
-               chains lets it pass; else the next best
-    refine     where none passes, chain and response are written again from what the judges said of the best
+    chain      written by Zero-Think, or by a teacher where there is no such model
+    response   written by a teacher, given the chain
+    sampling   of several such drafts the best by the dialogue's judge, if it reaches `min_quality` and passes the
+               judge of chains; else the next best
+    refine     where none passes, chain and response are rewritten from the judges' feedback on the best
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ _BEST = 5
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationRecipe(ThoughtRecipe):
-    """`candidates` drafts at most are sampled at `temperature`; one that the dialogue's judge gives 5 is the last.
-    `refine`: rounds of writing again, 0 for none. `zero_think`: the second pool writes the chains. The paper gives none
-    of these numbers."""
+    """Settings of the recipe.
+
+    At most `candidates` drafts are sampled at `temperature`; sampling stops at one that the dialogue's judge gives 5.
+    `refine`: rounds of rewriting, 0 for none. `zero_think`: the second pool writes the chains. The paper gives none of
+    these numbers.
+    """
 
     candidates: int = 4
     temperature: float = 1.0
@@ -55,7 +58,7 @@ class MigrationRecipe(ThoughtRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """A draft with its grade for dialogue quality, and why."""
+    """A draft with its grade for dialogue quality, and the reason."""
 
     draft: ThoughtDraft
     quality: int
@@ -63,7 +66,7 @@ class Graded:
 
 
 class Migration:
-    """The recipe's steps for one sample. Its references are not looked at."""
+    """The recipe's steps for one sample. Its references are not used."""
 
     def __init__(self, recipe: MigrationRecipe) -> None:
         self.recipe = recipe
@@ -92,8 +95,10 @@ class Migration:
         raise Dropped(fault.check, fault.detail)
 
     async def _candidates(self, sample: ServiceSample, desk: Desk) -> list[Graded]:
-        """Drafts without a fault by rules, the best first, of equals the earliest. Raises Dropped where there is none,
-        with the first one's fault."""
+        """Return drafts that pass the rules, by descending grade; ties keep their order.
+
+        Raises Dropped, with the fault of the first draft, where none passes.
+        """
         graded: list[Graded] = []
         faults: list[CheckFailure] = []
         for number in range(self.recipe.candidates):
@@ -115,7 +120,7 @@ class Migration:
         return sorted(graded, key=lambda one: -one.quality)
 
     async def _draft(self, sample: ServiceSample, number: int, desk: Desk) -> ThoughtDraft | CheckFailure:
-        """The chain first, then the response under it."""
+        """Write the chain first, then the response given the chain."""
         language, case = self.recipe.language, case_variables(sample)
         if self.recipe.zero_think:
             asked = self._sample_question(
@@ -174,11 +179,11 @@ class Migration:
             return read_grade(text, dialogue.name)
 
         judgement = await desk.read_judge("dialogue quality", ask, read)
-        assert judgement.grade is not None, "read_grade gives one"
+        assert judgement.grade is not None, "read_grade returns one"
         return Graded(draft=draft, quality=judgement.grade, why=judgement.reason)
 
     async def _judge(self, sample: ServiceSample, one: Graded, desk: Desk) -> int | CheckFailure:
-        """The grade of the chain, or what is wanting: a draft below `min_quality` costs no second judge."""
+        """Return the grade of the chain, or the fault. A draft below `min_quality` is not sent to the second judge."""
         if one.quality < self.recipe.min_quality:
             return CheckFailure(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
         return await cot_checked(sample, one.draft.chain, one.draft.action, self.recipe, desk)
@@ -189,8 +194,10 @@ def _as_item(one: Graded, cot: int) -> Made:
 
 
 def zero_think_chain(answer: Answer) -> str | CheckFailure:
-    """The chain in an answer of the form that the model learned, <think>..</think><answer>..; what comes after it, cut
-    off or not, is left alone. A server that takes the chain out of the text gives it as the reasoning.
+    """Return the chain of an answer in the model's trained format, <think>..</think><answer>...
+
+    The text after the chain, complete or not, is ignored. A server that separates the chain from the text returns it as
+    the reasoning.
 
     >>> zero_think_chain(Answer(text="<think>They are cross.</think><answer>Sorry!"))
     'They are cross.'

@@ -1,16 +1,16 @@
-"""Multiple ground truths (first paper, section 3.1, Table 3): other replies that would have served as well.
+"""Multiple ground truths (first paper, section 3.1, Table 3): alternative replies that would have served as well.
 
 Candidates come from two streams: offline from a light model at a high temperature (1.2), online from the responses of
-an RL run that its policy found likely. Each new one, once whatever its stream, goes before two judges, and one of them
-is enough:
+an RL run that its policy found likely. Each new candidate is checked once by up to two judges, and one acceptance is
+enough:
 
     consistency   does it lead the customer as the logged reply does? added as `online-consistency` or
                   `offline-consistency`; only "yes" of the three levels counts
-    utility       knowing the ticket's summary, which no policy and no other judge does: would it have helped too?
+    utility       given the ticket's summary, which no policy and no other judge sees: would it have helped too?
                   added as `utility`
 
 The consistency judge is asked first, so a reference has exactly one source. Samples whose logged action is a tool call
-stay as they are: calls are compared exactly, and a reply beside a call would only blur what type of action is right.
+are unchanged: calls are compared exactly, and an additional reply would blur which type of action is right.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _ALIKE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class MultiGtRecipe:
-    """`candidates` of the light model per sample. `summary`: the key of `privileged` that the utility judge sees."""
+    """Settings of the recipe. `candidates` of the light model per sample. `summary`: the key of `privileged` that the
+    utility judge sees."""
 
     candidates: int = 8
     temperature: float = 1.2
@@ -51,7 +52,7 @@ class MultiGtRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Expanding:
-    """A sample with the likely responses of an RL run to it, likeliest first."""
+    """A sample with an RL run's likely responses, likeliest first."""
 
     sample: ServiceSample
     online: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) ->
 
 
 class MultiGt:
-    """The recipe's steps for one sample: kept are the references that were added, none at worst."""
+    """The recipe's steps for one sample: kept are the added references, possibly none."""
 
     def __init__(self, recipe: MultiGtRecipe) -> None:
         self.recipe = recipe
@@ -108,7 +109,7 @@ class MultiGt:
     async def _accept(
         self, sample: ServiceSample, logged: Sequence[Reply], content: str, stream: str, desk: Desk
     ) -> tuple[str, str]:
-        """(the source, "") or ("", why not)."""
+        """Return (the source, "") or ("", the reason for the rejection)."""
         for reference in logged:
             answer = await desk.verdict("consistency", consistency_question(sample, reference, Reply(content=content)))
             if answer.verdict == "yes":
@@ -131,10 +132,10 @@ class MultiGt:
 
 
 def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
-    """(the reply, "") or ("", why it is no candidate): no reply at all, no work, or one that is there already.
+    """Return (the reply, "") or ("", the reason why it is not a candidate: not a reply, unusable, or a duplicate).
 
-    Alike are two replies whose words, case and punctuation aside, are the same, or of whose letters 95% match in order.
-    The language has to be that of the first known one.
+    Two replies are duplicates if their words are the same, ignoring case and punctuation, or if 95% of their letters
+    match in order. The language has to be that of the first known reply.
     """
     action = parse_action(without_thought(text))
     if isinstance(action, ToolCall):
@@ -151,7 +152,7 @@ def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
 
 
 def wording(text: str) -> str:
-    """Letters and digits in lower case, words one space apart."""
+    """Return letters and digits in lower case, with single spaces between words."""
     return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
@@ -166,7 +167,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def with_references(sample: ServiceSample, made: Made) -> ServiceSample:
-    """The sample with the added references behind its own."""
+    """Return the sample with the added references after its own."""
     added = tuple(
         Reference(action=Reply(content=row["content"]), source=row["source"])
         for row in (made.kept or {}).get("added", ())
@@ -175,8 +176,11 @@ def with_references(sample: ServiceSample, made: Made) -> ServiceSample:
 
 
 def table_3(name: str, before: Sequence[ServiceSample], after: Sequence[ServiceSample]) -> Mapping[str, Any]:
-    """The paper's Table 3 for one set. added = multi - single, expand = added / single * 100; each added reference is
-    counted under its one source. `single` counts the references that were there: one a query in the paper."""
+    """Return the row of the paper's Table 3 for one set.
+
+    added = multi - single, expand = added / single * 100. Each added reference is counted under its one source.
+    `single` counts the original references: one per query in the paper.
+    """
     single, multi = (sum(len(sample.references) for sample in samples) for samples in (before, after))
     by_source = Counter(
         reference.source

@@ -1,12 +1,14 @@
-"""Planning-aware trajectories (first paper, section 3.2, Eq. 3, Appendix D.3.2): a teacher rewrites what really
-happened after a decision point, (a_t, q_{t+1}, a_{t+1}), into a plan in two steps with the tool calls beside it.
+"""Planning-aware trajectories (first paper, section 3.2, Eq. 3, Appendix D.3.2): a teacher rewrites logged turns as a
+plan.
+
+The turns after a decision point, (a_t, q_{t+1}, a_{t+1}), become a plan in two steps with the tool calls:
 
     plan_1   a~_t: what I do now, and why; from the first turn alone
     plan_2   q~_{t+1} and a~_{t+1}: assuming what came back, this indicates ..., therefore, I can ...
-    actions  the tool calls of both turns, as they were
+    actions  the tool calls of both turns, unchanged
 
-Rules check first (`patm_checks`), then a judge twice (`judged_checks`). What fails is shown its fault once and written
-again; failing again, it is dropped by that check.
+Rules check first (`patm_checks`), then a judge twice (`judged_checks`). A plan that fails is rewritten once, given its
+fault; if it fails again, it is dropped by that check.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ from hamr.types import Question, ServiceSample
 
 @dataclass(frozen=True, kw_only=True)
 class PatmRecipe:
-    """`max_new_tokens` None: the teacher pool's own."""
+    """Settings of the recipe. `max_new_tokens` None: the teacher pool's own."""
 
     language: Language = "en"
     max_new_tokens: int | None = None
 
 
 def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[WorkItem]:
-    """A window is named by its decision point."""
+    """Return items; a window is named by its decision point."""
     items = []
     for window in found:
         turns = [turn_json(turn) for turn in (*window.environment, action_turn(window.second))]
@@ -125,7 +127,7 @@ class Patm:
 
 
 def window_variables(window: Window) -> dict[str, str]:
-    """The case, the window's three turns and its calls as texts."""
+    """Return the case, the window's three turns and its calls as texts."""
     return {
         **case_variables(window.sample),
         "first": turns_text([action_turn(window.first)]),
@@ -139,7 +141,7 @@ def window_variables(window: Window) -> dict[str, str]:
 
 
 def plan_target(plan: RewritePlan, language: Language) -> tuple[TargetPart, ...]:
-    """a~_t, q~_{t+1}, a~_{t+1}: plan_2 is cut where its decision begins ("therefore, I can")."""
+    """Return the parts a~_t, q~_{t+1}, a~_{t+1}: plan_2 is split where its decision begins ("therefore, I can")."""
     cut = decision_at(plan.plan_2, language)
     return (
         TargetPart(part="action", text=f"<plans><plan_1>{plan.plan_1}</plan_1>"),
@@ -153,7 +155,7 @@ def plan_item(sample: ServiceSample, plan: RewritePlan, language: Language) -> S
 
 
 def kept_plans(items: Sequence[WorkItem], done: dict[str, Made], language: Language) -> list[SftItem]:
-    """The SFT items of what was kept, in the order of the items."""
+    """Return the SFT items of the kept plans, in the order of the items."""
     return [
         plan_item(item.content.sample, RewritePlan(**made.kept), language)
         for item in items

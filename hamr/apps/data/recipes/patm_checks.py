@@ -1,15 +1,16 @@
-"""What a rewritten plan has to be, by rules alone (first paper, Appendix D.3.2, D.3.3 and D.3.5), in the order in which
-the checks run. The judges are asked only about a plan that passes all of them.
+"""Rule checks of a rewritten plan (first paper, Appendix D.3.2, D.3.3 and D.3.5), in the order in which they run.
+
+Only a plan that passes all of them is sent to the judges.
 
     tags           <plans><plan_1>..</plan_1><plan_2>..</plan_2></plans><actions>[..]</actions> and nothing else
-    first_person   each plan says "I"; nobody speaks of the agent as of somebody else
+    first_person   each plan says "I" and does not refer to the agent in the third person
     order          plan_2 assumes, then says what that indicates, then "therefore, I can": in this order
-    banned_words   no guessing ("I think", "probably"), no turn is cited by its place ("the first message")
+    banned_words   no guessing ("I think", "probably"), no reference to a turn by position ("the first message")
     anonymised     no private value in the plans: what `hamr.data.pii` finds, and what the tool calls carry
-    actions        the tool calls of the dialogue, all of them, in order, with their parameters to the letter
+    actions        all tool calls of the dialogue, in order, with identical parameters
 
-Appendix D.3.1 and D.3.2 show the third step without "therefore" in their output blocks, while the checks of D.3.3 and
-D.3.5 demand it; here it is demanded.
+Appendix D.3.1 and D.3.2 show the third step without "therefore" in their output blocks, but the checks of D.3.3 and
+D.3.5 require it; it is required here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hamr.types import ServiceSample, ToolCall
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePlan:
-    """A rewrite, taken apart. `actions` is the text inside its tag."""
+    """A parsed rewrite. `actions` is the text inside its tag."""
 
     plan_1: str
     plan_2: str
@@ -39,7 +40,7 @@ class RewritePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFailure:
-    """`check` is the name of a rule or of a judge's score, `detail` says what was found where."""
+    """`check` is the name of a rule or of a judge's score, `detail` describes the finding and its location."""
 
     check: str
     detail: str
@@ -86,7 +87,7 @@ _BANNED = {
 
 
 def read_plan(text: str) -> RewritePlan | CheckFailure:
-    """The rewrite's parts; a fault where a tag is missing, doubled or out of place, or anything stands outside."""
+    """Return the rewrite's parts, or a fault for a missing, repeated or misplaced tag or text outside the tags."""
     body = without_thought(text).removeprefix("```xml").removeprefix("```").removesuffix("```").strip()
     found = _TAGS.fullmatch(body)
     if found is None:
@@ -102,7 +103,7 @@ def read_plan(text: str) -> RewritePlan | CheckFailure:
 
 
 def plan_fault(plan: RewritePlan, window: Window, language: Language) -> CheckFailure | None:
-    """The first fault by the checks behind `tags`; None: the judges may look at it."""
+    """Return the first fault of the checks after `tags`; None if the plan may go to the judges."""
     plans = {"plan_1": plan.plan_1, "plan_2": plan.plan_2}
     for name, text in plans.items():
         if not _I[language].search(text):
@@ -126,7 +127,7 @@ def plan_fault(plan: RewritePlan, window: Window, language: Language) -> CheckFa
 
 
 def missing_step(plan_2: str, language: Language) -> str | None:
-    """Which of the three steps is missing, or not behind the one before it."""
+    """Return the step of the three that is missing or out of order."""
     at = 0
     for name, step in zip(_STEP_NAMES, _STEPS[language], strict=True):
         found = step.search(plan_2, at)
@@ -137,8 +138,10 @@ def missing_step(plan_2: str, language: Language) -> str | None:
 
 
 def decision_at(plan_2: str, language: Language) -> int:
-    """Where in plan_2 the next action begins: at "therefore, I can" behind the other steps. What stands before is the
-    environment's turn with its reading. Needs a plan_2 without a `missing_step`."""
+    """Return the offset in plan_2 of the next action: "therefore, I can" after the other steps.
+
+    The text before it is the environment's turn and its interpretation. Needs a plan_2 without a `missing_step`.
+    """
     start = end = 0
     for step in _STEPS[language]:
         found = step.search(plan_2, end)
@@ -151,25 +154,30 @@ def decision_at(plan_2: str, language: Language) -> int:
 
 
 def calls_of(window: Window) -> list[ToolCall]:
-    """The window's tool calls, in order."""
+    """Return the window's tool calls, in order."""
     return [action for action in window.actions if isinstance(action, ToolCall)]
 
 
 def calls_text(calls: Sequence[ToolCall]) -> str:
-    """What <actions> has to hold. "<" is written as an escape, so that no value can close the tag or be changed on its
-    way through a prompt."""
+    """Return the expected content of <actions>.
+
+    "<" is escaped, so that no value can close the tag or be changed in a prompt.
+    """
     return json.dumps([action_json(call) for call in calls], ensure_ascii=False).replace("<", "\\u003c")
 
 
 def actions_fault(text: str, window: Window) -> CheckFailure | None:
-    """Compares the calls as JSON values: 7, 7.0 and "7" differ, the order of keys does not matter, that of calls does.
-    `arguments` may stand for `parameters`, as some models write it."""
+    """Compare the calls as JSON values: 7, 7.0 and "7" differ.
+
+    The order of the calls matters, the order of keys does not. `arguments` is accepted for `parameters`, as some models
+    write it.
+    """
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return CheckFailure(check="actions", detail=f"is no JSON ({error})")
+        return CheckFailure(check="actions", detail=f"is not JSON ({error})")
     if not isinstance(said, list) or not all(isinstance(call, dict) for call in said):
-        return CheckFailure(check="actions", detail="is no list of calls")
+        return CheckFailure(check="actions", detail="is not a list of calls")
     wanted = [action_json(call) for call in calls_of(window)]
     if len(said) != len(wanted):
         return CheckFailure(check="actions", detail=f"{len(said)} calls, the dialogue has {len(wanted)}")
@@ -186,14 +194,16 @@ def _canonical(call: Mapping[str, Any]) -> str:
 
 
 def private_values(window: Window) -> list[str]:
-    """`known_private` of the window and its calls."""
+    """Return `known_private` of the window and its calls."""
     return known_private(window.sample, calls_of(window))
 
 
 def known_private(sample: ServiceSample, calls: Sequence[ToolCall]) -> list[str]:
-    """Values of this ticket that a text must not name, though no rule would find them: what `privileged["pii"]` keeps,
-    and what the ticket, the calls and those of the dialogue so far hold under a private name (user_id, phone, ...).
-    Aliases are none."""
+    """Return values of this ticket that a text must not contain, although no rule detects them.
+
+    These are the values in `privileged["pii"]`, and those that the ticket and the tool calls so far have under a
+    private name (user_id, phone, ...). Aliases are not private.
+    """
     pii = sample.privileged.get("pii")
     found = [str(value) for value in pii.values()] if isinstance(pii, Mapping) else []
     earlier = [turn.tool_call for turn in sample.history if turn.tool_call is not None]

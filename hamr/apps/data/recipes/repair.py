@@ -1,4 +1,4 @@
-"""Written, checked, shown its fault, written once more: how a recipe gets a text that passes."""
+"""Write, check and repair: how a recipe gets a text that passes its checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ async def ask_until_valid(
     question: Callable[[dict[str, str], int], Question],
     check: Callable[[str], Awaitable[Kept | CheckFailure]],
 ) -> Kept:
-    """What `check` makes of a teacher's text.
+    """Return the result of `check` on a teacher's text, with one retry.
 
     `question(shown, attempt)`: `shown` are the template's variables `previous` and `fault`, both "" at first, then the
-    first text without its thoughts and what was wrong with it. Raises Dropped with the second text's fault.
+    first text without its thoughts and its fault. Raises Dropped with the second text's fault.
     """
     shown = {"previous": "", "fault": ""}
     for attempt in (0, 1):

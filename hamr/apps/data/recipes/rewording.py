@@ -1,14 +1,14 @@
-"""Customers of generated dialogues in a teacher's words, where what they show of their case survives.
+"""Rewords customers of generated dialogues with a teacher, so that the shown fields of their case are preserved.
 
-A message shows some of the customer's fields, in wordings that the scenario has for each value. A teacher says it in
-other words; the result is kept if it is one message in character and its language, has the same numbers, names of the
-ticket and as many negations, stands in no other split, and still shows those fields. Two can say that it does:
+A message shows some of the customer's fields, in wordings that the scenario has for each value. A teacher rewords it.
+The result is kept if it is one message in character and in its language, has the same numbers, the same names of the
+ticket and as many negations, occurs in no other split, and still shows those fields. Two checks can confirm the fields:
 
-    words   more of the units (words, or Chinese characters) that only this value's wordings have, than of any other
-            value's of the field
-    judge   a pool that reads the fields off the message; then the words need only not speak for another value
+    words   it has more units (words, or Chinese characters) that are unique to this value's wordings than units of any
+            other value of the field
+    judge   a pool reads the fields from the message; then the words only must not indicate another value
 
-What is dropped keeps its generated wording, so a dialogue always shows what its gold says.
+A rejected message keeps its generated wording, so a dialogue always shows the fields of its gold case.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Message:
 
 
 def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: RewordRecipe, by: str) -> list[WorkItem]:
-    """Every different message of every split, once."""
+    """Return every distinct message of every split once."""
     told, items = dataclasses.asdict(recipe), {}
     for split in SPLITS:
         for sample in getattr(splits, split):
@@ -104,7 +104,7 @@ class Reword:
         if lost is not None:
             raise Dropped("field lost", lost)
         if self.recipe.judged and message.shows:
-            vote = await desk.read_judge("heard", heard_question(message, text, language), _reader(message.scenario))
+            vote = await desk.read_judge("heard", field_question(message, text, language), _reader(message.scenario))
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))
@@ -115,7 +115,7 @@ class Reword:
 
 
 def message_problem(message: Message, text: str, language: Language) -> tuple[str, str] | None:
-    """(check, what it found) for a text that cannot stand in for the message, whatever its fields."""
+    """Return (check, finding) for a text that cannot replace the message, whatever its fields."""
     problem = teacher_problem(text, language, may_refuse=True)
     if problem is not None:
         return problem
@@ -141,8 +141,10 @@ def message_problem(message: Message, text: str, language: Language) -> tuple[st
 def fields_shown(
     scenario: Scenario, language: str, split: Split, text: str, fields: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Of the customer's `fields` those that this generated message shows: one of the split's wordings for the value
-    stands in it, unit for unit."""
+    """Return those of the customer's `fields` that this generated message shows.
+
+    A field is shown if one of the split's wordings for its value occurs in the message, unit by unit.
+    """
     said = " ".join(_units(text))
     wordings = _wordings(scenario, language)[split]
     return {
@@ -153,8 +155,10 @@ def fields_shown(
 
 
 def field_lost(message: Message, text: str, language: str, *, judged: bool) -> str | None:
-    """The first field that the words no longer show, with how many units speak for each value. Where there is a judge,
-    words need only not speak for another value, unless those of the generated message did so already."""
+    """Return the first field that the words no longer show, with the number of units for each value.
+
+    With a judge, words only must not indicate another value, unless those of the generated message already did.
+    """
     for name, value in message.shows.items():
         votes = _votes(message.scenario, language, name, text)
         if judged:
@@ -178,7 +182,8 @@ def _rival(votes: Mapping[Value, int], value: Value) -> int:
 
 @lru_cache(maxsize=64)
 def _wordings(scenario: Scenario, language: str) -> dict[Split, dict[tuple[str, Value], tuple[str, ...]]]:
-    """Split -> (field, value) -> every text that shows it: its wordings, and the openings of intents that pin it."""
+    """Return split -> (field, value) -> every text that shows it: its wordings, and the openings of intents that imply
+    it."""
     words, found = load_words(scenario, language), {}
     for split in SPLITS:
         one = words.of(split)
@@ -194,7 +199,7 @@ def _wordings(scenario: Scenario, language: str) -> dict[Split, dict[tuple[str, 
 
 @lru_cache(maxsize=512)
 def _own_units(scenario: Scenario, language: str, field: str) -> dict[Value, frozenset[str]]:
-    """Value -> the units that its wordings have, in any split, and those of the field's other values have not."""
+    """Return value -> the units of its wordings, in any split, that the field's other values do not have."""
     every: dict[Value, set[str]] = {option: set() for option in scenario.file.fields[field].options or ()}
     for texts in _wordings(scenario, language).values():
         for (name, value), own in texts.items():
@@ -218,8 +223,8 @@ def _units(text: str) -> list[str]:
 # --- the judge ---------------------------------------------------------------------------------
 
 
-def heard_question(message: Message, text: str, language: Language) -> Callable[[int], Question]:
-    """Asks which value of each shown field the message shows; by attempt."""
+def field_question(message: Message, text: str, language: Language) -> Callable[[int], Question]:
+    """Return a function, by attempt, of the question which value of each shown field the message shows."""
     fields = {name: message.scenario.file.fields[name] for name in message.shows}
     lines = []
     for name, field in fields.items():
@@ -248,10 +253,10 @@ def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
 def apply_rewordings(
     splits: Splits, scenarios: Mapping[str, Scenario], done: Mapping[str, Made], language: str
 ) -> tuple[Splits, Counter[str]]:
-    """The samples with every kept message in its place, and what came of the messages.
+    """Return the samples with every kept message inserted, and counts of the outcomes.
 
-    A kept text with a sentence that another split has (as a wording, as a message, or as an earlier split's kept text)
-    is left out: splits share no sentence.
+    A kept text is left out if it contains a sentence of another split (a wording, a message, or an earlier split's kept
+    text): splits share no sentence.
     """
     home = _homes(splits, scenarios, language)
     counts: Counter[str] = Counter()

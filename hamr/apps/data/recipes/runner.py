@@ -1,11 +1,11 @@
-"""What every recipe runs on: items through a recipe's own steps, some at once, each finished one written down at once.
+"""Runner of all recipes: processes items concurrently and stores each finished item immediately.
 
-A recipe is a coroutine `make(item, desk) -> Made`. It asks its pools through the desk, which keeps every text that came
-back. The runner keeps `at_once` items under way, appends each finished one to a progress file and tells how far it is;
-the same call goes on where an earlier one stopped.
+A recipe is a coroutine `make(item, desk) -> Made`. It queries its pools through the desk, which stores every returned
+text. The runner keeps `at_once` items in progress, appends each finished one to a progress file and reports progress.
+The same call resumes an interrupted one.
 
-A failure in passing (nobody there, too late) says nothing about the item: it is put once more at the end of the run,
-and again by the next call. Everything else is final, kept or dropped.
+A transient failure (unavailable, timeout) is independent of the item, which is retried once at the end of the run and
+again by the next call. Every other result is final, kept or dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TELL_EVERY_S = 30.0
 
 
 class Dropped(Exception):
-    """Ends an item: `reason` is the check's name, `detail` what it found."""
+    """Ends an item: `reason` is the check's name, `detail` its finding."""
 
     def __init__(self, reason: str, detail: str = "", *, passing: bool = False) -> None:
         super().__init__(reason, detail)
@@ -39,8 +39,8 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """Who is asked: teachers that share the items among them, a judge, and a second one of another kind; None
-    where the recipe has no use for one."""
+    """The pools of a run: teachers that share the items, a judge, and a second judge of another kind; None if
+    unused."""
 
     teachers: Teachers
     judge: Ask | None = None
@@ -48,7 +48,7 @@ class Pools:
 
 
 class Desk:
-    """One item's way to the pools. Keeps each text with its step and who wrote it."""
+    """Access to the pools for one item. Stores each text with its step and its author."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools, self._teacher = pools, ""
@@ -56,9 +56,9 @@ class Desk:
         self.notes: list[str] = []
 
     async def teacher(self, step: str, question: Question) -> str:
-        """A teacher's text. An item stays with the teacher that it began with while that one answers.
+        """Return a teacher's text. An item stays with its first teacher as long as that one answers.
 
-        Raises Dropped where none answers, or what came was cut off.
+        Raises Dropped where none answers or the answer was truncated.
         """
         answer = await self.teacher_answer(step, question)
         if answer.failure is not None or answer.text is None:
@@ -66,17 +66,17 @@ class Desk:
         return answer.text
 
     async def teacher_answer(self, step: str, question: Question) -> Answer:
-        """A teacher's whole answer, cut off or not. Raises Dropped where none answers."""
+        """Return a teacher's answer, truncated or not. Raises Dropped where none answers."""
         return _in_time(await self.ask_teacher(step, question), "teacher")
 
     async def ask_teacher(self, step: str, question: Question) -> Answer:
-        """A teacher's answer or failure, whatever it is."""
+        """Return a teacher's answer or failure."""
         self._teacher, answer = await self._pools.teachers.ask(question, self._teacher)
         self._keep(step, self._teacher, answer)
         return answer
 
     async def judge(self, step: str, question: Question, by: Judge = "judge") -> str:
-        """A judge's text. Raises Dropped where there is none."""
+        """Return a judge's text. Raises Dropped where there is none."""
         answer = await self.verdict(step, question, by)
         if answer.failure is not None or answer.text is None:
             raise Dropped(f"{by}: {answer.failure or 'unparsable'}", answer.detail)
@@ -85,7 +85,7 @@ class Desk:
     async def read_judge(
         self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read], by: Judge = "judge"
     ) -> Read:
-        """A judge's text, read; asked once more (attempt 1) where it cannot be. Raises Dropped."""
+        """Return a judge's parsed text; retry once (attempt 1) where it cannot be parsed. Raises Dropped."""
         for attempt in (0, 1):
             text = await self.judge(step, ask(attempt), by)
             try:
@@ -95,13 +95,13 @@ class Desk:
         raise Dropped(f"{by}: unparsable", unread)
 
     async def verdict(self, step: str, question: Question, by: Judge = "judge") -> Answer:
-        """A judge's whole answer, label and score included. Raises Dropped where it failed in passing."""
+        """Return a judge's whole answer, including label and score. Raises Dropped on a transient failure."""
         return _in_time(await self.ask_judge(step, question, by), by)
 
     async def ask_judge(self, step: str, question: Question, by: Judge = "judge") -> Answer:
-        """A judge's answer or failure, whatever it is."""
+        """Return a judge's answer or failure."""
         ask = self._pools.judge if by == "judge" else self._pools.second
-        assert ask is not None, "the recipe asks this judge, so it was started"
+        assert ask is not None, "the recipe uses this judge, so it was started"
         answer = await ask(question)
         self._keep(step, by, answer)
         return answer
@@ -134,17 +134,19 @@ async def run_recipe(
     tell: Callable[[str], None] = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Makes what is not made yet. `at_once` bounds the items under way, not the questions: an item asks one pool after
-    the other, so as many items as all pools can take together keep each of them busy.
+    """Process the unfinished items.
 
-    A recipe that raises anything but Dropped ends the run; what was finished before is in the progress file.
+    `at_once` bounds the items in progress, not the requests. An item queries one pool after the other, so as many items
+    as all pools can process together keep every pool busy.
+
+    An exception other than Dropped ends the run; finished items are in the progress file.
     """
     left = [item for item in items if item.id not in progress.done or progress.done[item.id].passing]
     watch = _Watch(len(items), len(items) - len(left), tell, clock)
     try:
         await _round(left, make, pools, progress, at_once, watch)
         again = [item for item in left if progress.done[item.id].passing]
-        if again and len(again) < len(left):  # where nobody ever answered, asking at once again is no use
+        if again and len(again) < len(left):  # if no pool ever answered, an immediate retry is useless
             watch.back(len(again))
             await _round(again, make, pools, progress, at_once, watch)
     finally:
@@ -170,7 +172,7 @@ async def _round(
 
 
 async def make_one(item: WorkItem, make: Make, pools: Pools) -> Made:
-    """One item to its end, with every text that was asked for."""
+    """Process one item to its end, with every requested text."""
     desk = Desk(pools)
     try:
         made = await make(item, desk)
@@ -180,7 +182,7 @@ async def make_one(item: WorkItem, make: Make, pools: Pools) -> Made:
 
 
 class _Watch:
-    """Tells how far it is: every tenth of the way and twice a minute, with an estimate of what is left."""
+    """Reports progress at every tenth of the items and twice a minute, with an estimate of the remaining time."""
 
     def __init__(self, total: int, done: int, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self.total, self.done, self.tell, self.clock = total, done, tell, clock
@@ -198,10 +200,10 @@ class _Watch:
         self.tell(f"{self.done}/{self.total} items, {60 * rate:.0f} a minute, about {duration(rest)} left")
 
     def back(self, count: int) -> None:
-        """So many are put once more."""
+        """Add `count` items that are retried."""
         self.done -= count
         self.first = min(self.first, self.done)
-        self.tell(f"{count} items failed in passing and are tried again")
+        self.tell(f"{count} items had transient failures and are retried")
 
 
 def duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Rejection sampling (second paper, section 4): the best responses of an RL run as supervised data for the next stage.
 
-Per prompt the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes an
-item with the rationale first, behind the action, or one of each, whichever order it was said in; one without, a
-`decision`.
+Per prompt: the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes
+an item with the rationale before the action, after it, or one item of each, regardless of its original order. A
+response without a rationale becomes a `decision`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ _THOUGHT = re.compile(r"<think>(.*)</think>", re.DOTALL)
 
 
 def said_by(response: str) -> tuple[Action, str] | None:
-    """(the action, its rationale or "") of a response in either format of the policy; None for one that is no action,
-    or whose rationale has no end."""
+    """Return (the action, its rationale or "") of a response in any format of the policy.
+
+    None for a response that does not parse to an action, or whose rationale is not closed.
+    """
     if "<answer>" not in response:
         action = parse_action(response)
         return None if isinstance(action, MalformedResponse) else (action, "")
@@ -42,8 +44,10 @@ def best_responses(
     min_total: float,
     render: Rendering = "pre",
 ) -> tuple[list[SftItem], Counter[str]]:
-    """(the items in the samples' order, best first; how many responses were kept and dropped by what). Of equal totals
-    the earlier response wins. Responses to other prompts than the samples' are not counted."""
+    """Return (the items in the samples' order, best first; the number of responses kept, and dropped by reason).
+
+    Among equal totals the earlier response wins. Responses to prompts other than the samples' are not counted.
+    """
     found: dict[str, list[tuple[float, int, str]]] = {}
     counts: Counter[str] = Counter()
     for number, record in enumerate(records):
@@ -75,7 +79,7 @@ def _items(
     try:
         words = wording(render_action(action))
         made = [decision_item(sample, action, thought, answer_first=order) for order in orders]
-    except DataError:  # read back it would be another text than the policy's
+    except DataError:  # parsed again it would differ from the policy's text
         return [], "dropped: no action"
     if words in kept:
         return [], "dropped: a duplicate"

@@ -1,4 +1,4 @@
-"""Several teachers at once: who is asked next, and what a teacher's text may not be."""
+"""Load balancing over several teachers, and checks of a teacher's text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
 PASSING = ("timeout", "unavailable")
-"""Failures that say something about the pool and nothing about the question."""
+"""Transient failures, which concern the pool and not the question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A pool that writes; `capacity` is how many questions it works on at a time."""
+    """A pool that generates text; `capacity` is the number of concurrent requests."""
 
     ask: Ask
     capacity: int = 1
 
 
 class Teachers:
-    """Shares questions by load: the next goes to the teacher with the fewest under way for its capacity.
+    """Least-load balancing: the next request goes to the teacher with the fewest pending requests per capacity.
 
-    One that fails in passing counts as loaded by each failure since its last answer, so that a dead teacher, which is
-    quick to fail, does not draw every item; the question goes on to the next teacher.
+    Each transient failure since its last answer counts as load, so that a dead teacher, which fails fast, does not
+    attract every item. A failed request is passed to the next teacher.
     """
 
     def __init__(self, teachers: Mapping[str, Teacher]) -> None:
@@ -37,8 +37,10 @@ class Teachers:
         self.answered: Counter[str] = Counter()
 
     async def ask(self, question: Question, first: str = "") -> tuple[str, Answer]:
-        """(who answered, the answer). `first`: whom to try before the others. The last failure where all of them fail
-        in passing."""
+        """Return (the name of the teacher, the answer).
+
+        `first`: the preferred teacher. If all teachers have a transient failure, the last failure is returned.
+        """
         untried = [name for name in self._teachers if name != first]
         name = first
         while True:
@@ -80,16 +82,17 @@ _REFUSAL = re.compile(
 
 
 def without_thought(text: str) -> str:
-    """The text behind a thinking model's <think> block, trimmed."""
+    """Return the text after a thinking model's <think> block, trimmed."""
     return _THOUGHT.sub("", text, count=1).strip() if text.lstrip().startswith("<think>") else text.strip()
 
 
 def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) -> tuple[str, str] | None:
-    """(check, what it found) for a text that is no work at all: nothing, a refusal (unless it `may_refuse`, as an agent
-    may who says sorry to a customer), a loop, the wrong language.
+    """Return (check, finding) for an unusable text: empty, a refusal, a loop, or the wrong language.
 
-    A loop: eight words (or Chinese characters) that come three times in a row, or thirty such that come thrice at all.
-    The language is told by script (`hamr.data.language`).
+    With `may_refuse`, refusals are accepted, since an agent may apologise to a customer.
+
+    A loop: eight words (or Chinese characters) three times in a row, or thirty words three times in total. The language
+    is detected by script (`hamr.data.language`).
 
     >>> teacher_problem("我可以查询", "en")
     ('teacher: other language', '100% of the words are Chinese')

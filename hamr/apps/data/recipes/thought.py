@@ -1,8 +1,8 @@
-"""Thought restructuring, first half (second paper, section 4.1 and Appendix G): a teacher extracts from what an expert
-did the reasoning process and the strategy behind it, and the judge of chains says whether they are worth learning.
+"""Thought restructuring, first half (second paper, section 4.1 and Appendix G): extraction of an expert's reasoning.
 
-What is kept is the set that the paper trains Zero-Think on, by supervision alone: the chain, then what the expert did
-(pre-CoT). Its model then writes the chains of the second half (`hamr.apps.data.recipes.migration`).
+A teacher extracts the reasoning process and the strategy from an expert's action, and the judge of chains grades them.
+The kept items are the set on which the paper trains Zero-Think, by supervision alone: the chain, then the expert's
+action (pre-CoT). That model then writes the chains of the second half (`hamr.apps.data.recipes.migration`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from hamr.types import Action, MalformedResponse, Question, ServiceSample
 
 Rendering = Literal["pre", "post", "hybrid"]
 ORDERS: Mapping[Rendering, tuple[bool, ...]] = {"pre": (False,), "post": (True,), "hybrid": (False, True)}
-"""Whether the answer comes first in the items that one chain and action make."""
+"""Per rendering, the items made from one chain and action: True where the answer comes first."""
 _ANALYSIS_SHOWN = 1500
-"""Characters of a judge's analysis that go on as feedback: its end, which the grade follows from."""
+"""Number of characters of a judge's analysis used as feedback: its end, which justifies the grade."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThoughtRecipe:
-    """`min_cot`: the least grade of a chain, 1 to 5. The paper gives no threshold; its chains have 4.55 on average.
-    `max_new_tokens` None: the teacher pool's own."""
+    """Settings of the recipe.
+
+    `min_cot`: the minimum grade of a chain, 1 to 5. The paper gives no threshold; its chains have 4.55 on average.
+    `max_new_tokens` None: the teacher pool's own.
+    """
 
     language: Language = "en"
     max_new_tokens: int | None = None
@@ -47,14 +50,14 @@ class ThoughtRecipe:
 
 
 def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: str) -> list[WorkItem]:
-    """Named by their samples."""
+    """Return the items, named by their samples."""
     told = (type(recipe).__name__, dataclasses.asdict(recipe), by)
     return [WorkItem(id=s.id, key=item_key("thought", to_json(s), *told), content=s) for s in samples]
 
 
 class Extraction:
-    """The recipe's steps for one thing that an expert did: the sample's first reference. What has a fault is written
-    again once, then dropped."""
+    """The recipe's steps for one expert action: the sample's first reference. A faulty text is rewritten once, then
+    dropped."""
 
     def __init__(self, recipe: ThoughtRecipe) -> None:
         self.recipe = recipe
@@ -92,8 +95,8 @@ class Extraction:
 async def cot_checked(
     sample: ServiceSample, chain: str, action: Action, recipe: ThoughtRecipe, desk: Desk
 ) -> int | CheckFailure:
-    """The grade that the judge of chains gives, or the first thing that it finds wanting. Raises Dropped where it says
-    nothing."""
+    """Return the grade of the judge of chains, or the first fault that it finds. Raises Dropped where it does not
+    answer."""
 
     def ask(attempt: int) -> Question:
         acted = turns_text([action_turn(action)])
@@ -115,7 +118,7 @@ async def cot_checked(
 
 
 def _analysis(text: str) -> str:
-    """What stands before the verdict."""
+    """Return the text before the verdict."""
     said = without_thought(text)
     return said[: said.rfind("{")].strip().removesuffix("```json").strip()[-_ANALYSIS_SHOWN:]
 
@@ -124,13 +127,16 @@ def _analysis(text: str) -> str:
 
 
 def to_record(chain: str, action: Action, **figures: int) -> dict[str, Any]:
-    """What is written down of an item; `renderings` reads it."""
+    """Return the stored record of an item; `renderings` reads it."""
     return {"reasoning": chain, "response": render_action(action), **figures}
 
 
 def renderings(sample: ServiceSample, made: Mapping[str, Any], rendering: Rendering) -> list[SftItem]:
-    """The same thoughts and action before the answer (pre-CoT), behind it (post-CoT), or as two items (hybrid-CoT:
-    second paper, Appendix C), each under the system prompt that asks for its order."""
+    """Return the thoughts and the action before the answer (pre-CoT), after it (post-CoT), or as two items
+    (hybrid-CoT).
+
+    Hybrid-CoT: second paper, Appendix C. Each item has the system prompt that asks for its order.
+    """
     action = parse_action(made["response"])
     assert not isinstance(action, MalformedResponse), "it was rendered from an action"
     return [decision_item(sample, action, made["reasoning"], answer_first=order) for order in ORDERS[rendering]]

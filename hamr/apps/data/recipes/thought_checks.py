@@ -1,14 +1,16 @@
-"""What thoughts and the response under them have to be, by rules alone. The second paper names none; these are flaws of
-teachers. Judges are asked only about what passes all of them.
+"""Rule checks of thoughts and of the response based on them.
+
+The second paper names none; these are common faults of teachers. Only a text that passes all of them is sent to the
+judges.
 
     teacher: ...    nothing, a refusal, a loop, another language (`hamr.apps.data.recipes.teachers`)
-    tags            the parts that were asked for, each once, and no other tag
-    empty_chain     both halves of the thoughts say something
-    hindsight       thoughts do not speak of an answer that they were given
+    tags            the requested parts, each once, and no other tag
+    empty_chain     both halves of the thoughts have content
+    hindsight       thoughts do not refer to an answer that they were given
     anonymised      no private value in the thoughts
-    no_action       the response can be acted on: words for the customer, or one call
-    tool_call       a call that one of the sample's tools admits
-    quotes_answer   the thoughts do not hold the whole answer: they would teach to write it twice
+    no_action       the response is an action: words for the customer, or one call
+    tool_call       a call that one of the sample's tools accepts
+    quotes_answer   the thoughts do not contain the whole answer: the model would learn to write it twice
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ from hamr.data.trajectories import fitting
 from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
 
 CHAIN = ("process", "strategy")
-"""The two halves of a chain: how the case is read, and how it is gone about (second paper, Appendix G)."""
+"""The two halves of a chain: the reading of the case, and the approach (second paper, Appendix G)."""
 DRAFT = (*CHAIN, "response")
 
 _ANY_TAG = re.compile(r"</?[A-Za-z_][\w-]*\s*/?>")
 _QUOTED_FROM = 6
-"""Words or Chinese characters from which on an answer is long enough to be quoted; a "Yes, please" is not."""
+"""Minimum length of an answer, in words or Chinese characters, for the quote check."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThoughtDraft:
-    """Thoughts, and the action under them."""
+    """Thoughts and the resulting action."""
 
     chain: str
     action: Action
 
 
 def read_parts(text: str, names: Sequence[str]) -> dict[str, str] | CheckFailure:
-    """The texts inside <name>..</name>, which have to be all there is, in this order.
+    """Return the texts inside <name>..</name>. The text must consist of exactly these parts, in this order.
 
     >>> read_parts("<process>a</process> <strategy>b</strategy>", CHAIN)
     {'process': 'a', 'strategy': 'b'}
@@ -64,17 +66,17 @@ def read_parts(text: str, names: Sequence[str]) -> dict[str, str] | CheckFailure
 
 
 def writable(text: str) -> str:
-    """The text as every file can hold it: half a surrogate pair becomes "?"."""
+    """Return the text in a form that every file can store: half a surrogate pair becomes "?"."""
     return text.encode("utf-8", "replace").decode()
 
 
 def join_chain(parts: dict[str, str]) -> str:
-    """The chain as it is learnt."""
+    """Return the chain in its training format."""
     return "\n".join(parts[name] for name in CHAIN)
 
 
 def chain_of(text: str, sample: ServiceSample, language: Language, action: Action | None = None) -> str | CheckFailure:
-    """A teacher's two halves as one chain, or its first fault. `action`: what was done, where that is known."""
+    """Return a teacher's two halves as one chain, or its first fault. `action`: the logged action, where known."""
     parts = read_parts(text, CHAIN)
     if isinstance(parts, CheckFailure):
         return work_fault(text, language, parts)
@@ -82,7 +84,7 @@ def chain_of(text: str, sample: ServiceSample, language: Language, action: Actio
 
 
 def work_fault(text: str, language: Language, fault: CheckFailure) -> CheckFailure:
-    """Of a text without its parts: `fault`, unless it is no work at all."""
+    """Return `fault` for a text without its parts, unless the text is unusable."""
     problem = None if fault.check == "empty_chain" else teacher_problem(without_thought(text), language)
     return fault if problem is None else CheckFailure(check=problem[0], detail=problem[1])
 
@@ -90,7 +92,7 @@ def work_fault(text: str, language: Language, fault: CheckFailure) -> CheckFailu
 def chain_fault(
     chain: str, sample: ServiceSample, language: Language, action: Action | None = None
 ) -> CheckFailure | None:
-    """The first fault of a chain, whoever wrote it."""
+    """Return the first fault of a chain by any author."""
     problem = teacher_problem(chain, language)
     if problem is not None:
         return CheckFailure(check="empty_chain" if problem[0] == "teacher: nothing" else problem[0], detail=problem[1])
@@ -107,7 +109,7 @@ def chain_fault(
 
 
 def quote_fault(chain: str, action: Action) -> CheckFailure | None:
-    """Where a chain holds the whole reply, case and punctuation aside."""
+    """Return a fault where a chain contains the whole reply, ignoring case and punctuation."""
     said = wording(action.content) if isinstance(action, Reply) else ""
     if len(re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", said)) < _QUOTED_FROM:
         return None
@@ -115,9 +117,9 @@ def quote_fault(chain: str, action: Action) -> CheckFailure | None:
 
 
 def response_of(text: str, chain: str, sample: ServiceSample, language: Language) -> ThoughtDraft | CheckFailure:
-    """The draft that a response completes, or the response's first fault. A response may say sorry to a customer.
+    """Return the draft with this response, or the response's first fault.
 
-    Of words beside a call nothing is kept: the call is the action.
+    A response may apologise to a customer. Words next to a call are discarded: the call is the action.
     """
     body = writable(without_thought(text))
     if not body:

@@ -1,4 +1,4 @@
-"""An ECS evaluation on the terminal: its progress, and the tables at its end."""
+"""Console output of an ECS evaluation: progress and the final tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from hamr.telemetry.console import duration
 
 NEWS_S = 20.0
-"""Seconds between lines of progress where the output is no terminal."""
+"""Seconds between progress lines where the output is not a terminal."""
 
 Report = Callable[[str, int], None]
 NAMES = {"multi_ecs": "Multi-ECS", "single_ecs": "Single-ECS", "call_tool_accuracy": "call-tool accuracy"}
@@ -23,7 +23,7 @@ NAMES = {"multi_ecs": "Multi-ECS", "single_ecs": "Single-ECS", "call_tool_accura
 
 @contextmanager
 def progress(totals: Mapping[str, int], console: Console, *, what: str = "votes") -> Iterator[Report]:
-    """A bar a judge; plain lines where there is no terminal."""
+    """Show a bar per judge; plain lines without a terminal."""
     if not console.is_terminal:
         yield _lines(totals, console, what)
         return
@@ -53,7 +53,7 @@ def _lines(
         if at - said < NEWS_S:
             return
         said = at
-        # The slowest judge says how long it takes: they work side by side.
+        # The judges work in parallel, so the slowest one determines the remaining time.
         left = max((at - started) * (total - held[n]) / max(1, held[n]) for n, total in totals.items())
         counts = ", ".join(f"{n} {held[n]} of {total}" for n, total in totals.items())
         console.print(f"{what}: {counts}, about {duration(left)} left", highlight=False)
@@ -62,7 +62,7 @@ def _lines(
 
 
 def tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """The policies, their comparison, the judges and how far they agree; each fits into 80 columns."""
+    """Return tables of the policies, their comparison, the judges and their agreement; each fits into 80 columns."""
     return [table for table in (_policies(metrics), _comparison(metrics), _judges(metrics), _people(metrics)) if table]
 
 
@@ -109,7 +109,7 @@ def _people(metrics: Mapping[str, Any]) -> Table | None:
 
 
 def estimate(figure: Mapping[str, Any], form: str = "{:.3f}") -> str:
-    """The mean over its interval.
+    """Format the mean above its interval.
 
     >>> estimate({"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8})
     '0.500\\n0.250..0.750'

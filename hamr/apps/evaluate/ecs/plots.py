@@ -1,4 +1,4 @@
-"""The plots of an ECS evaluation: the figures with their intervals, the responses' scores, the judges side by side."""
+"""Plots of an ECS evaluation: metrics with intervals, the distribution of scores, and the agreement of judges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BINS = 20
 
 
 def headline(policies: Mapping[str, Any]) -> Figure:
-    """A group of bars a figure that some policy has, a bar a policy; the whiskers are the intervals."""
+    """Draw a group of bars per metric that some policy has, with a bar per policy; the whiskers are the intervals."""
     figure, ax = axes(HALF)
     names = [v for v in NAMES if any(policy["values"][v]["mean"] is not None for policy in policies.values())]
     width = 0.8 / len(policies)
@@ -37,7 +37,7 @@ def headline(policies: Mapping[str, Any]) -> Figure:
 
 
 def distribution(items: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """How the responses' Multi-ECS spreads; None where none has one."""
+    """Draw the distribution of the responses' Multi-ECS; None where no response has one."""
     by_policy: dict[str, list[float]] = {}
     for item in items:
         if item["multi"] is not None:
@@ -56,7 +56,7 @@ def distribution(items: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 
 def agreement_map(judges: Sequence[str], pairs: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Cohen's kappa of every two judges; None for one judge."""
+    """Draw Cohen's kappa of every pair of judges; None for one judge."""
     if len(judges) < 2:
         return None
     at = {name: i for i, name in enumerate(judges)}

@@ -1,4 +1,4 @@
-"""report.html of an ECS evaluation: one page that needs nothing else."""
+"""report.html of an ECS evaluation: one self-contained page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 8
-"""Responses of each policy that are shown."""
+"""Number of responses shown per policy."""
 
 
 def write_ecs_report(folder: Path, metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Path:
-    """Draws plots/*.png and writes report.html into the folder of an evaluation."""
+    """Draw plots/*.png and write report.html into the folder of an evaluation."""
     import matplotlib
 
     with matplotlib.rc_context(PLOT_STYLE):
@@ -45,7 +45,7 @@ def write_ecs_report(folder: Path, metrics: Mapping[str, Any], items: Sequence[M
 
 
 def verdict(metrics: Mapping[str, Any]) -> str:
-    """The evaluation in a sentence or two; only what was measured."""
+    """Return the result of the evaluation in one or two sentences, from measured values only."""
     name, policy = next(iter(metrics["policies"].items()))
     multi = policy["values"]["multi_ecs"]
     if multi["mean"] is None:
@@ -128,7 +128,7 @@ def _people(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _lowest(policy: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The policy's responses that came least near to a reference."""
+    """Return the policy's responses with the lowest scores."""
     known = [item for item in items if item["policy"] == policy and item["multi"] is not None]
     rows = [
         {

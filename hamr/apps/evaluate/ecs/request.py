@@ -1,4 +1,4 @@
-"""What the command line of `hamr evaluate benchmark=ecs` asks for, checked, and whose responses it names."""
+"""Command line of `hamr evaluate benchmark=ecs`: parsing, checks, and loading of the responses."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ OWN = ("input", "run", "compare", "labels", "judges", "output")
 
 @dataclass(frozen=True, kw_only=True)
 class EcsRequest:
-    """What the command asks for. `source` and `compare` are files of responses or run folders; `judges` is empty where
-    none is named; `overrides` go to the configuration of the pools."""
+    """A parsed command.
+
+    `source` and `compare` are files of responses or run folders; `judges` is empty where none is named; `overrides` are
+    for the configuration of the pools.
+    """
 
     source: Path
     compare: Path | None
@@ -40,7 +43,7 @@ class EcsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResponses:
-    """Somebody's responses, one group a sample."""
+    """Responses of one policy, one group per sample."""
 
     name: str
     groups: tuple[ResponseGroup, ...]
@@ -48,7 +51,7 @@ class PolicyResponses:
 
 
 def read_request(args: Sequence[str]) -> EcsRequest:
-    """Raises BadInput for what is unknown, missing or contradictory."""
+    """Parse the command. Raises BadInput for unknown, missing or contradictory options."""
     own, options, overrides = _split(args)
     if bool(own.get("input")) == bool(own.get("run")):
         given = own.get("run") and f"input={own['input']} run={own['run']}"
@@ -60,7 +63,7 @@ def read_request(args: Sequence[str]) -> EcsRequest:
         raise BadInput("output", str(output), "is a file; give a folder")
     judges = tuple(name.strip() for name in own.get("judges", "").split(",") if name.strip())
     if len(set(judges)) < len(judges):
-        raise BadInput("judges", own["judges"], "names one twice; the same judge again adds nothing")
+        raise BadInput("judges", own["judges"], "names one twice; name each judge once")
     return EcsRequest(
         source=Path(own.get("input") or own["run"]).expanduser(),
         compare=Path(own["compare"]).expanduser() if own.get("compare") else None,
@@ -73,19 +76,19 @@ def read_request(args: Sequence[str]) -> EcsRequest:
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
-    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    """Return the arguments of the configuration, without reading any file. Raises BadInput for an unknown word."""
     own, _, overrides = _split(args)
     return overrides if own.get("judges", "").strip(" ,") else _with_judges(overrides)
 
 
 def _with_judges(overrides: Sequence[str]) -> list[str]:
-    """The paper's ensemble is four judges: the ones of `pools=ecs` where nobody chose any pools."""
+    """Add `pools=ecs`, the paper's ensemble of four judges, unless the user chose pools."""
     chosen = any(arg.startswith(("pools=", "experiment=", "--")) for arg in overrides)
     return [*([] if chosen else ["pools=ecs"]), *overrides]
 
 
 def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """(the job's own options, those of EcsConfig, overrides of the configuration)."""
+    """Return (the job's own options, those of EcsConfig, overrides of the configuration)."""
     own: dict[str, str] = {}
     options: dict[str, str] = {}
     overrides: list[str] = []
@@ -124,7 +127,8 @@ def _ecs(given: Mapping[str, Any]) -> EcsConfig:
 
 
 def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
-    """The responses of a file, or those of a run folder's evaluation. Raises DataError (file and line) or BadInput."""
+    """Read the responses of a file, or those of a run folder's evaluation. Raises DataError (file and line) or
+    BadInput."""
     if path.is_dir():
         return _of_run(path, stage)
     groups = []
@@ -139,7 +143,7 @@ def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
 
 
 def _of_run(path: Path, stage: str) -> PolicyResponses:
-    """The last evaluation of `stage`: its records say what was said, the run's configuration to what."""
+    """Read the last evaluation of `stage`: the responses from its records, the samples from the run's configuration."""
     folder = RunFolder.open(path)
     config = load_dumped(folder.config)
     if not folder.ledger.is_file():
@@ -157,7 +161,7 @@ def _of_run(path: Path, stage: str) -> PolicyResponses:
     samples = {sample.id: sample for split in (splits.test, splits.validation) for sample in split}
     lost = next((prompt for prompt in said if prompt not in samples), None)
     if lost is not None:
-        raise BadInput("run", str(path), f"sample {lost!r} is not in its data any more; restore data.* of the run")
+        raise BadInput("run", str(path), f"sample {lost!r} is missing from its data; restore data.* of the run")
     groups = [
         ResponseGroup(sample=samples[prompt], responses=tuple(text for _, text in sorted(texts.items())), number=number)
         for number, (prompt, texts) in enumerate(said.items(), start=1)
@@ -168,7 +172,7 @@ def _of_run(path: Path, stage: str) -> PolicyResponses:
 
 
 def check_comparable(ours: PolicyResponses, theirs: PolicyResponses) -> None:
-    """Raises DataError where two policies did not answer the same questions: the id of the first that differs."""
+    """Raise DataError, with the id of the first difference, where two policies did not answer the same questions."""
     a, b = ({group.sample.id: group.sample for group in policy.groups} for policy in (ours, theirs))
     check_same_samples(a, b)
     for name, sample in a.items():

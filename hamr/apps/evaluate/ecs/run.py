@@ -39,7 +39,7 @@ PEOPLE: Mapping[str, Label] = {"consistent": "yes", "partial": "part", "inconsis
 
 
 def main(args: list[str]) -> int:
-    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody voted."""
+    """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no judge voted."""
     request = read_request(args)
     config = load_config(list(request.overrides))
     judges = judges_of(request, config)
@@ -57,7 +57,7 @@ def main(args: list[str]) -> int:
         _write(request, found)
     for table in tables(found["metrics"]):
         console.print(table)
-    # Drawing needs matplotlib, which nothing before it does.
+    # Import matplotlib lazily: only the report needs it.
     from hamr.apps.evaluate.ecs.report import write_ecs_report
 
     print(f"written: {write_ecs_report(request.output, found['metrics'], found['items'])}", flush=True)
@@ -68,7 +68,7 @@ def main(args: list[str]) -> int:
 
 
 def judges_of(request: EcsRequest, config: Config) -> list[EcsJudge]:
-    """The judges that were named; without any, every pool of the configuration that is one. Raises BadInput."""
+    """Return the named judges; by default, every judge pool of the configuration. Raises BadInput."""
     named = request.judges or tuple(name for name, pool in config.pools.items() if pool.role == "judge")
     if not named:
         raise BadInput("judges", None, "no pool has the role judge; name pools, or choose some with pools=ecs")
@@ -90,7 +90,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
         "prompt": PromptTemplate.load(config.pools[name].prompt).id,
     }
     if config.pools[name].finetune:
-        # What a judge says depends on what it is trained with.
+        # A judge's votes depend on its training data.
         settings["data"] = config.data.model_dump(mode="json") | {"seed": config.experiment.seed}
     return EcsJudge(
         name=name,
@@ -102,7 +102,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
 
 
 def _name_policies(policies: Sequence[PolicyResponses], request: EcsRequest) -> dict[str, PolicyResponses]:
-    """Files of one name in two folders are told apart by their paths."""
+    """Name the policies; files of one name in two folders are distinguished by their paths."""
     if len({policy.name for policy in policies}) == len(policies):
         return {policy.name: policy for policy in policies}
     paths = [str(request.source), str(request.compare)]
@@ -120,7 +120,7 @@ def plans_of(policy: PolicyResponses) -> list[EcsPlan]:
 
 
 def questions(plans: Mapping[str, Sequence[EcsPlan]], pairs: Sequence[ReplyPair]) -> list[VoteQuestion]:
-    """About every reply beside every reply among its references, and about every labelled pair."""
+    """Return the questions: every reply with every reply among its references, and every labelled pair."""
     about = [
         VoteQuestion(question=question_of(plan, reference), item=plan.sample.id, reference=reference)
         for some in plans.values()
@@ -167,7 +167,7 @@ def compute_results(
     asked: Sequence[VoteQuestion],
     ecs: EcsConfig,
 ) -> dict[str, Any]:
-    """`metrics`, JSON-able, and `items`: one row a response."""
+    """Return `metrics`, JSON-serialisable, and `items`: one row per response."""
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
     scores = {name: [compute_scores(ballot, plan, ecs) for plan in some] for name, some in plans.items()}
     metrics: dict[str, Any] = {
@@ -206,7 +206,7 @@ def compute_scores(ballot: Ballot, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:
 
 
 def _judge_metrics(ballot: Ballot, judge: EcsJudge, asked: Sequence[VoteQuestion], ecs: EcsConfig) -> dict[str, Any]:
-    """How often a judge answered, with what, and why not."""
+    """Return the number of a judge's answers by level, and of missing votes by reason."""
     votes = [ballot.vote(judge, question) for question in _distinct(asked)]
     ratings = [r for vote in votes if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
     return {
@@ -229,17 +229,17 @@ def _between(ballot: Ballot, asked: Sequence[VoteQuestion]) -> list[dict[str, An
 
 
 def _people(ballot: Ballot, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> dict[str, Any]:
-    """The ensemble, and every judge alone, beside people's labels."""
+    """Compare the ensemble and every single judge with human labels."""
     people = [PEOPLE[pair.label] for pair in pairs]
     by_pair = [ballot.ratings(pair_question(pair), hard=ecs.scores == "hard") for pair in pairs]
 
-    def rated(ratings: Sequence[Rating | None]) -> dict[str, Any]:
+    def agreement(ratings: Sequence[Rating | None]) -> dict[str, Any]:
         return asdict(with_people(ratings, people, resamples=ecs.resamples, seed=ecs.seed))
 
     return {
         "pairs": len(pairs),
-        "ensemble": rated([_together(ratings) for ratings in by_pair]),
-        "judges": {judge.name: rated([r[i] for r in by_pair]) for i, judge in enumerate(ballot.judges)},
+        "ensemble": agreement([_together(ratings) for ratings in by_pair]),
+        "judges": {judge.name: agreement([r[i] for r in by_pair]) for i, judge in enumerate(ballot.judges)},
     }
 
 
@@ -260,11 +260,12 @@ def _write(request: EcsRequest, found: Mapping[str, Any]) -> None:
 
 
 def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int:
-    """Says which votes are missing in passing. Raises HamrError where there was something to ask and nobody voted."""
+    """Print the number of votes missing for transient reasons. Raises HamrError where questions were asked and no judge
+    voted."""
     judges = metrics["judges"]
     if asked and all(sum(judge["missing"].values()) == judge["asked"] for judge in judges.values()):
         reasons = dict(sum((Counter(judge["missing"]) for judge in judges.values()), Counter()))
-        raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs, and call again")
+        raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs and run the command again")
     passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in PASSING)
     if passing:
         print(f"votes missing because a judge did not answer: {passing}; the same command asks for them again")

@@ -1,11 +1,11 @@
-"""The body of an ECS report, a Jinja template."""
+"""Jinja template of the body of an ECS report."""
 
 PAGE = """
 <h2>Scores</h2>
 <p class="lead">Per response the mean of the judges' votes on each reference, then the highest of them: over all
 references (Multi), and on the logged one alone (Single). Call-tool accuracy: of the responses where a tool call was
-logged (or, where nothing was, all references are tool calls) those that are exactly one of the references. Means of
-samples, with the middle 95 % of a bootstrap over them.</p>
+logged (or, where nothing was, all references are tool calls) those that are exactly one of the references.
+Means of samples, with 95 % bootstrap intervals over them.</p>
 <div class="panel"><table>
 <tr><th>policy</th>{% for name in names %}<th>{{ name }}</th>{% endfor %}
 <th>samples</th><th>responses</th><th>unscored</th><th>without a logged reference</th>
@@ -28,7 +28,7 @@ samples, with the middle 95 % of a bootstrap over them.</p>
 {% endfor %}</table></div>
 {% endif %}
 
-<h2>In pictures</h2>
+<h2>Plots</h2>
 <div class="grid">
 {% for p in plots %}<figure><h3>{{ p.title }}</h3>
 <img alt="Plot: {{ p.title }}" src="data:image/png;base64,{{ p.png }}"></figure>
@@ -50,7 +50,7 @@ samples, with the middle 95 % of a bootstrap over them.</p>
 {% endfor %}</table></div>{% endif %}
 
 {% if people %}
-<h2>Beside people</h2>
+<h2>Agreement with people</h2>
 <p class="lead">On {{ people.pairs }} labelled pairs. Accuracy: the same of three levels; clear pairs: on the right side
 of one half, where people said consistent or inconsistent.</p>
 <div class="panel"><table>
@@ -65,7 +65,7 @@ of one half, where people said consistent or inconsistent.</p>
 
 {% for l in lowest if l.rows %}
 <h2>Farthest from any reference: {{ l.policy }}</h2>
-<p class="lead">Votes: one a judge, references apart by semicolons.</p>
+<p class="lead">Votes: one per judge, references separated by semicolons.</p>
 <div class="panel"><table>
 <tr><th>sample</th><th>response</th><th>taken as</th><th>votes</th><th>Multi-ECS</th></tr>
 {% for r in l.rows %}<tr><td>{{ r.id }}</td><td><div class="said">{{ r.response }}</div></td><td>{{ r.kind }}</td>

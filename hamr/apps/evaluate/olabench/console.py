@@ -1,4 +1,4 @@
-"""An OlaBench evaluation on the terminal: its progress, and the tables at its end."""
+"""Console output of an OlaBench evaluation: progress and the final tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hamr.apps.evaluate.ecs.console import progress as bars
 
 GRADES = {"dialogue": "dialogue", "policy": "policy", "tool": "tools"}
 SHORT = {"hallucination": "halluc."}
-"""So that every column of eight has its room."""
+"""Abbreviations, so that eight columns fit."""
 GROUPS = ("all", "rag", "workflow", "agent", "core", "risk", "hallucination")
 
 
 @contextmanager
 def progress(totals: Mapping[str, int], what: str, console: Console) -> Iterator[Report]:
-    """A bar for everybody who has something to do; nothing where nobody has."""
+    """Show a bar per participant with remaining work; nothing where no work remains."""
     if not totals:
         yield lambda name, done: None
         return
@@ -30,7 +30,7 @@ def progress(totals: Mapping[str, int], what: str, console: Console) -> Iterator
 
 
 def tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Each policy, its latency and its types, then the judges beside what is known; each fits into 80 columns."""
+    """Return tables of each policy, its latency and its types, then of the judges; each fits into 80 columns."""
     found = []
     for name, groups in metrics["policies"].items():
         found += [_policy(name, groups), _latency(name, groups)]
@@ -43,7 +43,7 @@ def tables(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def figure(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0, ends: str = "") -> str:
-    """A mean over its interval, whose ends have a form of their own if `ends` gives one; "-" where there is none."""
+    """Format a mean above its interval; `ends` formats the bounds if given. "-" where there is no value."""
     mean = mean_of(estimate, form, scale)
     if estimate["low"] is None:
         return mean
@@ -102,7 +102,7 @@ def _types(name: str, group: Mapping[str, Any]) -> Table:
 
 
 def _detection(file: str, judges: Mapping[str, Any]) -> Table:
-    table = _table(f"judges on {file}", "what is known", ["precision %", "recall %", "n"])
+    table = _table(f"judges on {file}", "known label", ["precision %", "recall %", "n"])
     for judge, found in judges.items():
         kinds = {"any": found["any"], **found["types"]} if "any" in found else {}
         for kind, entry in kinds.items():

@@ -1,4 +1,4 @@
-"""The plots of an OlaBench evaluation: the five terms side by side, kinds, types, and judges beside what is known."""
+"""Plots of an OlaBench evaluation: the five terms, scenario kinds, types, and judges against known labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARES = {"dialogue": "dialogue", "policy": "policy", "tool": "tools", "risk": "
 
 
 def headline(policies: Mapping[str, Any]) -> Figure | None:
-    """The five terms of the overall score, each in [0, 1], a bar a policy; None where there is none."""
+    """Draw the five terms of the overall score, each in [0, 1], with a bar per policy; None where there is no score."""
     bars = {name: {SHARES[term]: _term(groups["all"], term) for term in SHARES} for name, groups in policies.items()}
     if not any(value for terms in bars.values() for value in terms.values()):
         return None
@@ -26,7 +26,7 @@ def headline(policies: Mapping[str, Any]) -> Figure | None:
 
 
 def by_kind(policies: Mapping[str, Any]) -> Figure | None:
-    """The overall score of each scenario kind; None where no kind has one."""
+    """Draw the overall score of each scenario kind; None where no kind has one."""
     kinds = ("rag", "workflow", "agent")
     bars = {
         name: {kind: _estimate(groups[kind]["overall"], 1.0) if kind in groups else None for kind in kinds}
@@ -41,7 +41,7 @@ def by_kind(policies: Mapping[str, Any]) -> Figure | None:
 
 
 def types(policies: Mapping[str, Any]) -> Figure | None:
-    """Shares of the types of risk and hallucination; None where nothing was judged."""
+    """Draw the shares of the types of risk and hallucination; None where nothing was judged."""
     bars = {
         name: {
             kind: _estimate(estimate, 1.0)
@@ -60,7 +60,7 @@ def types(policies: Mapping[str, Any]) -> Figure | None:
 
 
 def detection(judges: Mapping[str, Any]) -> Figure | None:
-    """Precision and recall of everything that is known, by judge; None where no type is."""
+    """Draw precision and recall on all known labels, by judge; None where no type is known."""
     bars: dict[str, dict[str, Any]] = {"precision": {}, "recall": {}}
     for judge in (j for j in judges.values() if "any" in j):
         for kind, entry in judge["types"].items():
@@ -76,7 +76,7 @@ def detection(judges: Mapping[str, Any]) -> Figure | None:
 
 
 Bar = tuple[float, float, float]
-"""A height, and its interval."""
+"""A height and the bounds of its interval."""
 
 
 def _term(group: Mapping[str, Any], term: str) -> Bar | None:

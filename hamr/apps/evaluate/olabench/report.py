@@ -1,4 +1,4 @@
-"""report.html of an OlaBench evaluation: one page that needs nothing else."""
+"""report.html of an OlaBench evaluation: one self-contained page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 12
-"""Responses of each policy that are shown."""
+"""Number of responses shown per policy."""
 Shown = tuple[str, str]
-"""A figure, and its interval."""
+"""A formatted value and its interval."""
 
 
 def write_olabench_report(folder: Path, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Draws plots/*.png and writes report.html into the folder of an evaluation."""
+    """Draw plots/*.png and write report.html into the folder of an evaluation."""
     import matplotlib
     from jinja2 import Environment
 
@@ -52,12 +52,12 @@ def write_olabench_report(folder: Path, metrics: Mapping[str, Any], rows: Sequen
 
 
 def verdict(metrics: Mapping[str, Any]) -> str:
-    """The evaluation in a sentence or two; only what was measured."""
+    """Return the result of the evaluation in one or two sentences, from measured values only."""
     said = []
     for name, groups in metrics["policies"].items():
         found = groups["all"]["overall"]
         if found["mean"] is None:
-            said.append(f"{name} has no overall score: not all of its five figures could be had.")
+            said.append(f"{name} has no overall score: not all of its five terms could be measured.")
         else:
             said.append(f"{name} scores {found['mean']:.1f} of 100 on {groups['all']['items']} items.")
     for file, judges in metrics["grading"].items():
@@ -135,16 +135,16 @@ def _judge(name: str, judge: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lowest(policy: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The policy's responses that judges found most wrong with."""
+    """Return the policy's responses with the most faults found by judges."""
 
-    def found(row: Mapping[str, Any]) -> tuple[bool, int]:
+    def fault_order(row: Mapping[str, Any]) -> tuple[bool, int]:
         said = row["judgements"].values()
         labels = [label for judgement in said for label in judgement["labels"] if label != "none"]
         return not labels, min((j["grade"] for j in said if j["grade"] is not None), default=5)
 
     mine = [row for row in rows if row["policy"] == policy and row["judgements"]]
     shown = []
-    for row in sorted(mine, key=found)[:_SHOWN]:
+    for row in sorted(mine, key=fault_order)[:_SHOWN]:
         judgements = row["judgements"]
         verdicts = [f"{name}: {j['grade'] or ', '.join(j['labels']) or 'none'}" for name, j in judgements.items()]
         reason = " · ".join(j["reason"] for j in judgements.values() if j["reason"])

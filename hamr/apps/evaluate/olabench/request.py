@@ -1,4 +1,4 @@
-"""What the command line of `hamr evaluate benchmark=olabench` asks for, checked."""
+"""Command line of `hamr evaluate benchmark=olabench`: parsing and checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ OWN = ("data", "policy", "labels", "judge", "output")
 
 @dataclass(frozen=True, kw_only=True)
 class OlaBenchRequest:
-    """What the command asks for. `policies` are pools, run folders and files of responses; `judge` is "" where the
-    sections of `rewards` say who is asked; `overrides` go to the configuration."""
+    """A parsed command.
+
+    `policies` are pools, run folders and files of responses; `judge` is "" where the sections of `rewards` name the
+    pools; `overrides` are for the configuration.
+    """
 
     data: Path | None
     policies: tuple[str, ...]
@@ -32,7 +35,7 @@ class OlaBenchRequest:
 
 
 def read_request(args: Sequence[str]) -> OlaBenchRequest:
-    """Raises BadInput for what is unknown, missing or contradictory."""
+    """Parse the command. Raises BadInput for unknown, missing or contradictory options."""
     own, options, overrides = _split(args)
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<folder>")
@@ -47,7 +50,7 @@ def read_request(args: Sequence[str]) -> OlaBenchRequest:
         raise BadInput("policy", None, remedy)
     if bool(policies) != bool(own.get("data")):
         missing, other = ("data", "policy") if policies else ("policy", "data")
-        raise BadInput(missing, None, f"missing; {other} is given, and goes with it")
+        raise BadInput(missing, None, f"missing; required with {other}")
     return OlaBenchRequest(
         data=Path(own["data"]).expanduser() if own.get("data") else None,
         policies=policies,
@@ -60,12 +63,12 @@ def read_request(args: Sequence[str]) -> OlaBenchRequest:
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
-    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    """Return the arguments of the configuration, without reading any file. Raises BadInput for an unknown word."""
     return _split(args)[2]
 
 
 def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
-    """(the job's own options, those of OlabenchConfig, overrides of the configuration)."""
+    """Return (the job's own options, those of OlabenchConfig, overrides of the configuration)."""
     own: dict[str, str] = {}
     options: dict[str, Any] = {}
     overrides: list[str] = []

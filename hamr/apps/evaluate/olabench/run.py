@@ -1,4 +1,4 @@
-"""`hamr evaluate benchmark=olabench`: policies answer, judges read; and the judges themselves beside known labels."""
+"""`hamr evaluate benchmark=olabench`: policies answer and judges grade; judges are tested on known labels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ RUN = "olabench"
 
 
 def main(args: list[str]) -> int:
-    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nobody answered."""
+    """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no policy
+    answered."""
     request = read_request(args)
     given = load_config(list(request.overrides))
     config, asked = with_policies(given, "policy", request.policies, request.options.cot)
@@ -56,7 +57,7 @@ def main(args: list[str]) -> int:
         write_aside(request.output / "items.jsonl", text)
     for table in tables(metrics):
         console.print(table)
-    # Drawing needs matplotlib, which nothing before it does.
+    # Import matplotlib lazily: only the report needs it.
     from hamr.apps.evaluate.olabench.report import write_olabench_report
 
     print(f"written: {write_olabench_report(request.output, metrics, rows)}", flush=True)
@@ -92,8 +93,10 @@ def read_bench(request: OlaBenchRequest, config: Config, asked: Mapping[str, str
 
 
 def judge_of(request: OlaBenchRequest, config: Config, component: str) -> ComponentJudge:
-    """The section of `rewards` of this name, and the pool that it asks. Raises BadInput for one that cannot write, and
-    ConfigError for a template that will not do."""
+    """Return the judge of a section of `rewards` with its pool.
+
+    Raises BadInput for a pool that cannot generate text, and ConfigError for an invalid template.
+    """
     section = getattr(config.rewards, component)
     if request.judge:
         section = section.model_copy(update={"pool": request.judge})
@@ -120,12 +123,12 @@ def _ask(
     asked: Mapping[str, str],
     console: Console,
 ) -> None:
-    """Starts the pools that have something to do; judges are started with the policies, since their work follows."""
+    """Start the pools with remaining work; judges are started with the policies, since their work follows."""
     options = request.options
     left = {p.name: len(open_items(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
     trials = bench.trials(journal, options)
     busy = {judge.component for judge in bench.judges if open_trials(journal, judge, trials)}
-    if any(left.values()):  # whoever answers now is judged then
+    if any(left.values()):  # the new responses are judged later in this call
         busy |= {name for item in bench.items for name in components(item, options)}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(
@@ -153,20 +156,20 @@ def _ask(
 
 
 def _exit_code(metrics: Mapping[str, Any]) -> int:
-    """Says what is missing in passing. Raises HamrError where nobody answered, or no judge judged."""
+    """Print what is missing for transient reasons. Raises HamrError where no policy answered or no judge judged."""
     for name, groups in metrics["policies"].items():
         counts = groups["all"]["responses"]
         if not counts["given"]:
-            raise HamrError(f"{name} answered nothing; see its pool's logs, and call again")
+            raise HamrError(f"{name} answered nothing; see its pool's logs and run the command again")
     judges = metrics["judges"]
     asked, missing = (
         sum(j["asked"] for j in judges.values()),
         sum((Counter(j["missing"]) for j in judges.values()), Counter()),
     )
     if asked and sum(missing.values()) == asked:
-        raise HamrError(f"no judge gave a judgement ({dict(missing)}); see the pools' logs, and call again")
+        raise HamrError(f"no judge gave a judgement ({dict(missing)}); see the pools' logs and run the command again")
     away = missing["judge_timeout"] + missing["judge_unavailable"]
     failed = sum(groups["all"]["responses"]["failed"] for groups in metrics["policies"].values())
     if away or failed:
-        print(f"not answered: {failed} by policies, {away} by judges; the same command asks for what failed in passing")
+        print(f"not answered: {failed} by policies, {away} by judges; the same command retries transient failures")
     return 0

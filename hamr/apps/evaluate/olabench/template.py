@@ -1,4 +1,4 @@
-"""The page of an OlaBench report, as a Jinja template that escapes whatever it is given."""
+"""Jinja template of the OlaBench report. All values are escaped."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -19,7 +19,7 @@ PAGE = """<!doctype html>
 {% for p in policies %}
 <h2>{{ p.name }}</h2>
 <p class="lead">Grades from 1 to 5, rates in percent of responses, overall = 100 times the mean of the three grades / 5
-and of the two shares without risk and hallucination. Below each the middle 95 % of a bootstrap over items.</p>
+and of the two shares without risk and hallucination. Below each the 95 % interval of a bootstrap over items.</p>
 <div class="panel"><table>
 <tr><th></th><th>items</th><th>dialogue</th><th>policy</th><th>tools</th><th>risk %</th><th>hallucination %</th>
 <th>overall</th></tr>
@@ -34,7 +34,7 @@ and of the two shares without risk and hallucination. Below each the middle 95 %
 {% endfor %}</table></div>
 {% endfor %}
 
-{% if plots %}<h2>In pictures</h2>
+{% if plots %}<h2>Plots</h2>
 <div class="grid">
 {% for p in plots %}<figure><h3>{{ p.title }}</h3>
 <img alt="Plot: {{ p.title }}" src="data:image/png;base64,{{ p.png }}"></figure>
@@ -42,9 +42,9 @@ and of the two shares without risk and hallucination. Below each the middle 95 %
 
 {% for g in grading %}
 <h2>Judges on {{ g.file }}</h2>
-<p class="lead">Responses whose right verdicts are known. Precision: of those that a judge gave the type, the share
-that has it; recall: of those that have it, the share that it gave the type. A grade of a call says that it is wrong,
-not how, so that its precision is that of all faults. Intervals are Wilson's.</p>
+<p class="lead">Responses with known verdicts. Precision: of those to which a judge gave the type, the share that has
+it; recall: of those that have it, the share to which it gave the type. A grade of a call says that it is wrong but not
+why, so its precision is that of all faults. Intervals are Wilson's.</p>
 <div class="panel"><table>
 <tr><th>judge</th><th>type</th><th>precision %</th><th>given</th><th>recall %</th><th>known</th></tr>
 {% for r in g.types %}<tr><td>{{ r.judge }}</td><td>{{ r.kind }}</td>
@@ -68,7 +68,7 @@ not how, so that its precision is that of all faults. Intervals are Wilson's.</p
 {% endfor %}</table></div>
 
 {% for l in lowest if l.rows %}
-<h2>What judges found: {{ l.policy }}</h2>
+<h2>Faults found by judges: {{ l.policy }}</h2>
 <p class="lead">Risks and hallucinations first, then the lowest grades.</p>
 <div class="panel"><table>
 <tr><th>item</th><th>response</th><th>verdicts</th><th>reason</th></tr>

@@ -1,4 +1,4 @@
-"""A SAGE evaluation on the terminal: its progress, and the tables at its end."""
+"""Console output of a SAGE evaluation: progress and the final tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hamr.bench.sage.run import DialogueProgress, Report
 from hamr.telemetry.console import duration
 
 NEWS_S = 20.0
-"""Seconds between lines of progress where the output is no terminal."""
+"""Seconds between progress lines where the output is not a terminal."""
 
 
 @contextmanager
 def progress(total: int, console: Console) -> Iterator[Report]:
-    """Two bars, dialogues held and dialogues judged; plain lines where there is no terminal."""
+    """Show two bars, dialogues held and dialogues judged; plain lines without a terminal."""
     if not console.is_terminal:
         yield lines(console)
         return
@@ -45,7 +45,7 @@ def progress(total: int, console: Console) -> Iterator[Report]:
 
 
 def lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Report:
-    """Says how far it is, at most once in `NEWS_S`."""
+    """Print the progress at most once in `NEWS_S`."""
     started = said = clock()
 
     def report(now: DialogueProgress) -> None:
@@ -62,8 +62,10 @@ def lines(console: Console, clock: Callable[[], float] = time.monotonic) -> Repo
 
 
 def tables(summary: Mapping[str, Any]) -> list[Table]:
-    """The paper's Table 1 in parts, so that 80 columns hold each: the means of the scenarios, what logic is made of,
-    what no judge has a say in, and every scenario's overall score."""
+    """Return the paper's Table 1 in parts that fit into 80 columns.
+
+    The means of the scenarios, the parts of logic, the judge-free metrics, and every scenario's overall score.
+    """
     codes = _codes(summary)
     each = _table("SAGE: overall by scenario", codes.values())
     for agent, result in summary["agents"].items():
@@ -73,7 +75,7 @@ def tables(summary: Mapping[str, Any]) -> list[Table]:
     case = ("truth", "truth_action", "judges_right")
     return [
         _averages(summary, "SAGE: means of the scenarios", means, ("overall", "logic", "chat", "unread %", "words")),
-        _averages(summary, "SAGE: what logic is made of", parts, ("labels", "path", "action", "faulty %")),
+        _averages(summary, "SAGE: parts of logic", parts, ("labels", "path", "action", "faulty %")),
         _averages(summary, "SAGE: by the customers' own cases", case, ("logic", "action", "judges right")),
         each,
     ]
@@ -94,8 +96,10 @@ def _table(title: str, headings: Iterable[str]) -> Table:
 
 
 def coverage_table(scenario: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Every route with the paths that take it and the customers that were sent along: for their intent, to top up, and
-    along the path that has fewest."""
+    """Return a table of the paths and the customers sent along each.
+
+    By reason: for their intent, to top up, and along the path that has fewest.
+    """
     shown = _table(f"{scenario}: {len(rows)} paths", ("paths", "intent", "top-up", "all", "fewest"))
     shown.columns[0].header = "route"
     routes: dict[str, list[Mapping[str, Any]]] = {}

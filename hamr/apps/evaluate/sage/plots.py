@@ -1,4 +1,4 @@
-"""The plots of a SAGE evaluation: the graph with where the agent goes wrong, the turns, the levels, the judges."""
+"""Plots of a SAGE evaluation: the graph with the agent's errors, the turns, the levels, the judges."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _LAYER, _SLOT = 2.5, 1.0
 """Inches from column to column, and from row to row."""
 _BOX, _TALL = 0.62, 0.33
 _BENDS = (0.2, -0.2, 0.12, -0.12, 0.3, -0.3)
-"""Of an edge over several columns; the first that meets the fewest boxes on its way."""
+"""Candidate bends of an edge over several columns; the one that crosses the fewest boxes is used."""
 _POINTS = 41
 SCORES = {"overall": BLUE, "logic": ORANGE, "chat": GREEN}
 
 
 def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """The procedure from left to right. A stage is the redder, the more often the agent left the right way there (or
-    took the wrong action at its end); an action says how many customers were sent to it, a dotted edge that nobody was
-    sent along it."""
+    """Draw the procedure from left to right.
+
+    A stage is redder the more often the agent left the right path there (or took the wrong action at its end). An
+    action shows the number of its customers; a dotted edge had none.
+    """
     places = layout(scenario)
     depth = max(x for x, _ in places.values()) + 1
     height = max(y for _, y in places.values()) - min(y for _, y in places.values()) + 1
@@ -66,8 +68,11 @@ def graph(scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Seq
 
 
 def layout(scenario: Scenario) -> dict[str, tuple[float, float]]:
-    """(column, row) of every node: columns by the longest way to it, actions in the column after their last stage; rows
-    by where a node's predecessors stand, so that few edges cross."""
+    """Return the (column, row) of every node.
+
+    Columns by the longest path to a node, actions in the column after their last stage; rows by the position of a
+    node's predecessors, to reduce crossings.
+    """
     import networkx
 
     depth: dict[str, int] = {}
@@ -90,7 +95,7 @@ def layout(scenario: Scenario) -> dict[str, tuple[float, float]]:
 
 
 def turn_curve(by_turn: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Figure | None:
-    """by_turn[agent][turn][value]: logic (solid) and chat (dotted) at turns 1, 5, 10, 15 and the last."""
+    """Draw by_turn[agent][turn][value]: logic (solid) and chat (dotted) at turns 1, 5, 10, 15 and the last."""
     labels = [turn for turn in ("1", "5", "10", "15", "last") if any(turn in t for t in by_turn.values())]
     if len(labels) < 2:
         return None
@@ -111,7 +116,7 @@ def turn_curve(by_turn: Mapping[str, Mapping[str, Mapping[str, float | None]]]) 
 
 
 def level_boxes(assessed: Sequence[Assessment], levels: Sequence[str]) -> Figure | None:
-    """Each dialogue's mean overall, logic and chat score, by adversarial level."""
+    """Draw each dialogue's mean overall, logic and chat score, by adversarial level."""
     groups = {
         (level, value): _dialogue_means([a for a in assessed if a.level == level], value)
         for level in levels
@@ -142,7 +147,7 @@ def level_boxes(assessed: Sequence[Assessment], levels: Sequence[str]) -> Figure
 
 
 def judge_map(judges: Mapping[str, Mapping[str, Mapping[str, float | None]]], value: str) -> Figure | None:
-    """judges[agent][judge][value]: what every agent (column) would get from every judge alone (row), and from all."""
+    """Draw judges[agent][judge][value]: each agent's (column) score by every single judge (row), and by all judges."""
     rows = list(dict.fromkeys(name for by_judge in judges.values() for name in by_judge))
     table = np.array([[_float(by_judge.get(name, {}).get(value)) for by_judge in judges.values()] for name in rows])
     if len(rows) < 3 or np.isnan(table).all():
@@ -160,7 +165,7 @@ def judge_map(judges: Mapping[str, Mapping[str, Mapping[str, float | None]]], va
 
 
 def dimensions(correlation: Mapping[str, Mapping[str, float | None]]) -> Figure | None:
-    """The mean of every dimension of chat quality, with how well it goes with the whole."""
+    """Draw the mean of every dimension of chat quality, with its correlation with the total."""
     known = {name: entry for name, entry in correlation.items() if entry["mean"] is not None}
     if not known:
         return None
@@ -232,7 +237,7 @@ def _edge(
 def _arc(
     start: tuple[float, float], end: tuple[float, float], bend: float, scale: tuple[float, float]
 ) -> list[tuple[float, float]]:
-    """Points of matplotlib's arc3, a parabola whose bend is measured in inches."""
+    """Return points of matplotlib's arc3, a parabola whose bend is measured in inches."""
     across, down = (end[0] - start[0]) * scale[0], (end[1] - start[1]) * scale[1]
     middle = (
         (start[0] + end[0]) / 2 + bend * down / scale[0],
@@ -247,7 +252,7 @@ def _arc(
 
 
 def _count_crossings(points: Sequence[tuple[float, float]], places: Sequence[tuple[float, float]]) -> int:
-    """How many of the points lie in a box."""
+    """Return the number of points that are inside a box."""
     return sum(abs(x - a) < _BOX / 2 and abs(y - b) < _TALL for x, y in points for a, b in places)
 
 
@@ -262,7 +267,7 @@ def _count_label(customers: int) -> str:
 
 
 def _shade(share: float) -> str:
-    """White for never, the report's red for always."""
+    """Return white for 0, the report's red for 1."""
     return "#{:02x}{:02x}{:02x}".format(*(round(255 + share * (c - 255)) for c in (0xE8, 0x86, 0x5A)))
 
 

@@ -1,4 +1,4 @@
-"""report.html of a SAGE evaluation: one page that needs nothing else."""
+"""report.html of a SAGE evaluation: one self-contained page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _SHOWN_TURNS = 6
 _SHOWN_DIALOGUES = 3
 _MOST_GRAPHS = 12
-"""Beyond so many, only the first agents' graphs are drawn; the figures of all stand in metrics.json."""
+"""Maximum number of graphs; with more agents only the first agents' are drawn. metrics.json has the figures of all."""
 
 
 def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -> Path:
-    """Draws plots/*.png and writes report.html into the folder of an evaluation."""
+    """Draw plots/*.png and write report.html into the folder of an evaluation."""
     import matplotlib
 
     with matplotlib.rc_context(PLOT_STYLE):
@@ -53,14 +53,14 @@ def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -
 
 
 def _verdict(summary: Mapping[str, Any]) -> str:
-    """The first agent in a sentence."""
+    """Return the first agent's result in a sentence."""
     agent, result = next(iter(summary["agents"].items()))
     mean = {name: figure["mean"] for name, figure in result["average"].items()}
     if mean["logic"] is None:
         return f"{agent}: no turn could be scored; the table of outcomes says why."
     said = f"{agent} follows the procedure to {mean['logic']:.1f} of 100"
     if mean["overall"] is not None:
-        said += f" and reaches {mean['overall']:.1f} with chat quality {mean['chat']:.1f} counted in"
+        said += f" and reaches {mean['overall']:.1f} including chat quality {mean['chat']:.1f}"
     gap = None if mean["action"] is None else mean["classification"] - mean["action"]
     if gap is not None and gap > 1:
         said += f"; of what it understands, {gap:.0f} points are lost on the way to the action"
@@ -99,7 +99,7 @@ def _row(agent: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by(what: str, agent: str, groups: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    """A table with a row for every turn, or every level."""
+    """Return a table with a row for every turn, or every level."""
     names = ("overall", "logic", "chat", "unreadable", "format_error", "chat_length")
     rows = [(group, *(_number(values[name]) for name in names)) for group, values in groups.items()]
     return {"what": what, "agent": agent, "rows": rows}
@@ -150,7 +150,7 @@ def _votes(votes: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("tie rule", votes["tie_rule"]),
         ("tied fields", counts(votes["tied"])),
         ("fields that no judge labelled", counts(votes["unvoted"])),
-        ("turns without a reference, for want of a label", str(votes["no_reference"])),
+        ("turns without a reference, because a label is missing", str(votes["no_reference"])),
         ("turns without a grade", str(votes["ungraded"])),
     ]
 
@@ -176,8 +176,8 @@ def _sections(folder: Path, found: Evaluated) -> Iterator[dict[str, Any]]:
         title = f"{name.replace('_', ' ')}, {agent}"
         graphs.append(_figure_entry(folder, f"graph_{name}_{agent}", title, figure, wide=True))
     yield {
-        "title": "Where it goes wrong",
-        "lead": "The redder a stage, the more often the agent left the right way there, or ended in a wrong action.",
+        "title": "Errors by stage",
+        "lead": "A stage is redder the more often the agent left the right path there, or ended in a wrong action.",
         "plots": graphs,
     }
     every = [a for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some]
@@ -215,7 +215,7 @@ def _figure_entry(folder: Path, name: str, title: str, figure: Figure, wide: boo
 
 
 def _dialogues(found: Evaluated, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
-    """Of every agent the dialogues that earned least."""
+    """Yield each agent's dialogues with the lowest scores."""
     by_key = {(trace.agent, trace.plan.id): trace for trace in traces}
     for agent, by_scenario in found.assessed.items():
         worth: dict[str, list[Assessment]] = {}

@@ -1,4 +1,4 @@
-"""What the command line of `hamr evaluate benchmark=sage` asks for, checked."""
+"""Command line of `hamr evaluate benchmark=sage`: parsing and checks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Names = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SageRequest:
-    """What the command asks for. `overrides` go to the configuration of the pools."""
+    """A parsed command. `overrides` are for the configuration of the pools."""
 
     output: Path
     rejudge: bool
     scenarios: Mapping[str, str]
-    """Name -> what was given for it: itself, or a file."""
+    """Name -> the given value: the name itself, or a file."""
     agents: Names
     simulator: str
     judges: Names
@@ -38,7 +38,7 @@ class SageRequest:
 
 
 def read_request(args: Sequence[str]) -> SageRequest:
-    """Raises BadInput; with `rejudge=true` what is not given is what the folder was begun with."""
+    """Parse the command. Raises BadInput. With `rejudge=true`, options default to those stored in the folder."""
     own, sage, overrides = _split(args)
     if not own.get("output"):
         raise BadInput("output", None, "missing; give output=<folder>")
@@ -49,7 +49,7 @@ def read_request(args: Sequence[str]) -> SageRequest:
     if rejudge:
         before = read_settings(output)
         if before is None:
-            raise BadInput("output", str(output), "holds no evaluation to judge again; give the folder of one")
+            raise BadInput("output", str(output), "contains no evaluation to judge again; give the folder of one")
         own = {
             "scenario": ",".join(entry["given"] for entry in before["scenarios"].values()),
             "agent": ",".join(before["agents"]),
@@ -74,12 +74,12 @@ def read_request(args: Sequence[str]) -> SageRequest:
 
 
 def overrides_of(args: Sequence[str]) -> list[str]:
-    """What of `args` makes the configuration; no file is looked at. Raises BadInput for an unknown word."""
+    """Return the arguments of the configuration, without reading any file. Raises BadInput for an unknown word."""
     return _split(args)[2]
 
 
 def _split(args: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
-    """(the job's own options, those of SageConfig, overrides of the configuration)."""
+    """Return (the job's own options, those of SageConfig, overrides of the configuration)."""
     own: dict[str, str] = {}
     sage: dict[str, Any] = {}
     overrides: list[str] = []
@@ -132,7 +132,7 @@ def _names(own: Mapping[str, str], key: str) -> Names:
 
 
 def _number_judges(given: str) -> Names:
-    """Judges may be the same pool several times: they are then told apart, and the second and third are sampled."""
+    """Number repeated judges. A pool may be named several times; its second and third copies are sampled."""
     names: list[str] = []
     for name in (name.strip() for name in given.split(",")):
         if name:

@@ -1,4 +1,4 @@
-"""`hamr evaluate benchmark=sage`: who takes part, what is held and judged, and what is written of it."""
+"""`hamr evaluate benchmark=sage`: participants, dialogues, judging, and the written results."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from hamr.protocols import Ask
 
 RUN = "sage"
 FREE = frozenset({"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once"})
-"""Options that say how fast it goes, or what is made of the same dialogues and votes: a folder may be taken up with
-others."""
+"""Options that may change when a folder is resumed: they affect only speed, or the metrics of the same dialogues and
+votes."""
 SCRIPTED_AT_ONCE = 64
 
 
 def main(args: list[str]) -> int:
-    """Raises BadInput for whatever the user has to change, before anything starts; HamrError if nothing was held."""
+    """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no dialogue was
+    held."""
     request = read_request(args)
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
     config = _pools(request)
@@ -71,7 +72,7 @@ def main(args: list[str]) -> int:
 
 
 def _pools(request: SageRequest) -> Config | None:
-    """The configuration, where somebody is a pool; every name is checked. Raises BadInput."""
+    """Return the configuration if a participant is a pool; check every name. Raises BadInput."""
     wanted = list(_asked_pools(request))
     if all(name.startswith(PREFIX) for _, name in wanted) and not request.overrides:
         config = None
@@ -85,7 +86,7 @@ def _pools(request: SageRequest) -> Config | None:
 
 
 def _asked_pools(request: SageRequest) -> Iterator[tuple[str, str]]:
-    """(key, pool or script) of everybody who may be asked."""
+    """Yield (key, pool or script) of every participant that may be queried."""
     if not request.rejudge:
         yield from (("agent", name) for name in request.agents)
         yield "simulator", request.simulator
@@ -104,7 +105,7 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
 
 
 def settings_of(request: SageRequest, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
-    """What decides the dialogues and the votes, for the folder."""
+    """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
     before = read_settings(request.output) if request.rejudge else None
     told = prompt_ids(request.sage.language)
@@ -141,7 +142,7 @@ def digest_of(scenario: Scenario) -> str:
 
 
 def _pairs(request: SageRequest, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, DialoguePlan]]:
-    """Every agent with every customer; for judging again, the dialogues that are there."""
+    """Return every agent with every customer; for judging again, the existing dialogues."""
     if request.rejudge:
         held = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
         return [(trace.agent, trace.plan) for trace in held if trace.plan.scenario in scenarios]
@@ -165,16 +166,16 @@ def _work(
         at_once = sum(config.pools[name].places for name in talking)
 
     async def work(asks: Mapping[str, Ask]) -> None:
-        def who(key: str, name: str) -> Ask:
+        def find_ask(key: str, name: str) -> Ask:
             if name.startswith(PREFIX):
                 return scripted_pool(key, name.removeprefix(PREFIX), scenarios, plans)
             return asks[name]
 
         cast = Cast(
-            agents={} if request.rejudge else {name: who("agent", name) for name in request.agents},
-            user=_nobody if request.rejudge else who("simulator", request.simulator),
+            agents={} if request.rejudge else {name: find_ask("agent", name) for name in request.agents},
+            user=_unused_ask if request.rejudge else find_ask("simulator", request.simulator),
             simulator=request.simulator,
-            judges={name: who("judges", name.partition(AGAIN)[0]) for name in request.judges},
+            judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
         )
         with progress(len(pairs), console) as report:
             await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=report)
@@ -186,12 +187,12 @@ def _work(
         asyncio.run(work({}))
 
 
-async def _nobody(question: Any) -> Any:
-    raise AssertionError("judging again asks no customer")
+async def _unused_ask(question: Any) -> Any:
+    raise AssertionError("judging again queries no customer")
 
 
 def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
-    """metrics.json and assessments.jsonl."""
+    """Write metrics.json and assessments.jsonl."""
     options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, **found.summary}
     write_aside(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
@@ -201,20 +202,21 @@ def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
 
 
 def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
-    # Drawing needs matplotlib, which nothing before it does.
+    # Import matplotlib lazily: only the report needs it.
     from hamr.apps.evaluate.sage.report import write_sage_report
 
     write_sage_report(folder, found, list(store.traces.values()))
 
 
 def _exit_code(found: Evaluated, *, judged: bool) -> int:
-    """0 where every agent finished a dialogue, and a judge said something. Raises HamrError else: a pool was away."""
+    """Return 0 where every agent finished a dialogue and a judge voted. Raises HamrError otherwise: a pool was
+    unavailable."""
     for agent, result in found.summary["agents"].items():
         outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
         if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
-            raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs, and call again")
+            raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs and retry")
     turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
     votes = [a.consensus for a in turns if a.consensus is not None]
     if judged and turns and not any(vote.fields or vote.quality is not None for vote in votes):
-        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns; see the pools' logs, and call again")
+        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns; see the pools' logs and retry")
     return 0

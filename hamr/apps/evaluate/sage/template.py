@@ -1,10 +1,10 @@
-"""The body of a SAGE report, a Jinja template."""
+"""Jinja template of the body of a SAGE report."""
 
 PAGE = """
 <h2>Scores</h2>
-<p class="lead">Overall = 0.8 logic + 0.2 chat; the first three are means of the scenarios, with the middle 95 % of a
-bootstrap over dialogues. Codes: overall per scenario. Unreadable: no JSON that can be read; faults: any breach of the
-contract.</p>
+<p class="lead">Overall = 0.8 logic + 0.2 chat; the first three are means of the scenarios, with 95 % bootstrap
+intervals over dialogues. Codes: overall per scenario. Unreadable: no JSON that can be parsed;
+faults: any contract violation.</p>
 <div class="panel"><table>
 <tr><th>agent</th><th>overall</th><th>logic</th><th>chat</th>
 {% for code in head %}<th>{{ code }}</th>{% endfor %}
@@ -17,9 +17,9 @@ contract.</p>
 {% endfor %}</table></div>
 
 <h2>By the customers' own cases</h2>
-<p class="lead">No judge has a say here: logic and action at the last turns against what each customer was told to be,
-by the fields that decide its way; and how many of those fields the judges labelled so. Where judges are seldom right,
-believe this table.</p>
+<p class="lead">Without judges: logic and action at the last turns against each customer's assigned case, by the fields
+that decide its path; and the share of those fields that the judges label correctly. Where judges are rarely right, use
+this table.</p>
 <div class="panel"><table>
 <tr><th>agent</th><th>logic</th><th>action</th><th>judges right</th></tr>
 {% for r in rows %}<tr><td><b>{{ r.agent }}</b></td>
@@ -46,8 +46,8 @@ believe this table.</p>
 {% endfor %}</div>
 
 <h2>Dialogues</h2>
-<p class="lead">How they ended, what was assessed, the execution gap (labels minus action, in points), and breaches of
-the contract as shares of the assessed turns.</p>
+<p class="lead">Outcomes, assessed turns, the execution gap (labels minus action, in points), and contract violations as
+shares of the assessed turns.</p>
 <div class="panel"><table>
 <tr><th>agent</th><th>scenario</th><th>ended</th><th>assessed turns</th><th>gap</th><th>faults</th></tr>
 {% for d in details %}<tr><td>{{ d.agent }}</td><td>{{ d.scenario }}</td><td>{{ d.dialogues }}</td>
@@ -60,8 +60,8 @@ the contract as shares of the assessed turns.</p>
 {% endfor %}</table></div>
 
 {% if dialogues %}
-<h2>The dialogues that earned least</h2>
-<p class="lead">The first turns; in brackets the way and the action that the agent said.</p>
+<h2>Dialogues with the lowest scores</h2>
+<p class="lead">The first turns; in brackets the path and the action that the agent named.</p>
 {% for d in dialogues %}<div class="panel"><h3>{{ d.title }}</h3><table>
 <tr><th colspan="5">{{ d.who }}</th></tr>
 <tr><th>customer</th><th>agent</th><th>right</th><th>faults</th><th>logic</th></tr>
@@ -73,7 +73,7 @@ the contract as shares of the assessed turns.</p>
 {% endif %}
 
 <h2>Coverage</h2>
-<p class="lead">Customers sent along every path: some of each intent, then more where a path had too few.</p>
+<p class="lead">Customers per path: some of each intent, then more where a path had too few.</p>
 {% for c in coverage %}<details><summary>{{ c.scenario }}: {{ c.rows|length }} paths, {{ c.least }} customers at
 least</summary><div class="panel"><table>
 <tr><th>path</th><th>action</th><th>customer</th><th>intent</th><th>top-up</th><th>all</th></tr>

@@ -108,7 +108,7 @@ def test_output_is_replaced_only_on_request(scores: Path, tmp_path: Path, capsys
     written = tmp_path / "out" / "rewards" / "calibrated.yaml"
     before = written.read_bytes()
     assert hamr([*line, "max_escalated_frac=0"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert written.read_bytes() == before
     assert hamr([*line, "max_escalated_frac=0", "overwrite=true"]) == 0
     assert written.read_bytes() != before

@@ -71,9 +71,9 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "scenario=./none.yaml"], "no such file"),
         (["sage", "output={out}", "scenario=all", "language=de"], "data.sage.language: 'de': must be 'en' or 'zh'"),
         (["sage", "output={out}", "scenario=all", "form=xml"], "known: actions, sage"),
-        (["sage", "output={out}", "form=sage", "data.sage.noise=0.4"], "goes with form=actions"),
+        (["sage", "output={out}", "form=sage", "data.sage.noise=0.4"], "requires form=actions"),
         (["sage", "output={out}", "form=sage", "data.sage.procedure=false"], "answers by the procedure"),
-        (["sage", "output={out}", "judge=judge"], "goes with a teacher"),
+        (["sage", "output={out}", "judge=judge"], "requires a teacher"),
         (["import"], "there are: star, abcd, tau2, messages, tickets"),
         (["import", "moon"], "there are: star"),
         (["import", "star", "output={out}"], "give input="),
@@ -122,7 +122,7 @@ def test_thoughts_replace_no_items_unasked(tmp_path, capsys):
     sizes = [f"data.sage.{split}=20" for split in ("train", "validation", "test")]
     args = ["data", "sage", f"output={tmp_path}", *sizes]
     assert hamr([*args, "thoughts=pre"]) == 2
-    assert "holds items.jsonl already" in capsys.readouterr().err
+    assert "already contains items.jsonl" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["items.jsonl"]
     assert hamr(args) == 0, "without thoughts it is in nobody's way"
     assert (tmp_path / "items.jsonl").read_text() == "mine"

@@ -176,7 +176,7 @@ def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = doctor.main([])
     out = capsys.readouterr().out
     assert (code == 1) == ("MISSING" in out)
-    assert "experiment=quickstart asks for 0 GPUs" in out
+    assert "experiment=quickstart needs 0 GPUs" in out
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str]
 
     run = tmp_path / "run"
     assert main(given, Runs(fail)) == 1
-    assert f"go on with: hamr train resume={run}" in capsys.readouterr().err
+    assert f"continue with: hamr train resume={run}" in capsys.readouterr().err
     runs = Runs()
     assert main([f"resume={run}"], runs) == 0
     assert runs.seen[0] == ["train", f"resume={run}/3-rl"], "a run that has begun goes on by its own means"
@@ -403,7 +403,9 @@ def test_a_run_that_was_told_to_end_has_not_finished(given: list[str], tmp_path:
         place.mkdir(parents=True)
         return 0
 
-    with pytest.raises(Preempted, match=r"stage 3 of 4, rl was stopped before its end; go on with: hamr train resume="):
+    with pytest.raises(
+        Preempted, match=r"stage 3 of 4, rl was stopped before its end; continue with: hamr train resume="
+    ):
         main(given, Runs(stop))
     assert PipelineLog(tmp_path / "run").of("rl").state == "stopped"
 
@@ -412,7 +414,7 @@ def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str], tmp_path: 
     def term(args: list[str], place: Path) -> int | None:
         raise SystemExit(143)
 
-    with pytest.raises(Preempted, match="stopped by SIGTERM in stage 1 of 4, talk; go on with"):
+    with pytest.raises(Preempted, match="stopped by SIGTERM in stage 1 of 4, talk; continue with"):
         main(given, Runs(term))
     assert PipelineLog(tmp_path / "run").of("talk").state == "stopped"
 
@@ -459,4 +461,4 @@ def test_an_unfinished_one_says_how_far_it_came(given: list[str], tmp_path: Path
     read_command(given).plan().create()
     assert "0 of 4 stages finished." in write_pipeline_report(tmp_path / "run").read_text()
     PipelineLog(tmp_path / "run").begin("talk", ["data", "sage"])
-    assert "0 of 4 stages finished. talk is not done." in write_pipeline_report(tmp_path / "run").read_text()
+    assert "0 of 4 stages finished. talk is not finished." in write_pipeline_report(tmp_path / "run").read_text()

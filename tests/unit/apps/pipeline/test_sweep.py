@@ -71,7 +71,9 @@ def test_runs_share_a_group_and_have_folders_of_their_own(
     assert [args[-1] for args in runs.started] == [f"experiment.run_dir={folder}/{i}" for i in range(3)]
     said = capsys.readouterr()
     assert "2 of 3 runs finished" in said.out
-    assert f"run 2 of 3, experiment.seed=4 failed with exit code 3; go on with: hamr train resume={folder}" in said.err
+    assert (
+        f"run 2 of 3, experiment.seed=4 failed with exit code 3; continue with: hamr train resume={folder}" in said.err
+    )
     assert "2 of 3 runs finished. experiment.seed=4 failed." in (folder / "report.html").read_text()
 
 
@@ -115,7 +117,7 @@ def test_a_mistake_in_any_of_them_starts_none(here: Path) -> None:
     [
         (["experiment=smoke"], "nothing has several values"),
         (["experiment.seed=range(1000)"], "more than 500 runs"),
-        (["trainer.learning_rate=interval(0,1)"], "has no end of values"),
+        (["trainer.learning_rate=interval(0,1)"], "has infinitely many values"),
         (["resume=runs/x", "experiment.seed=0,1"], "resume: .*keeps its stages"),
         (["resume=runs/x"], r"resume: .*pipeline\.json cannot be read"),
         (["experiment.run_dir=x", "experiment.seed=0,1"], "names one run"),

@@ -192,7 +192,7 @@ def test_a_finished_output_is_resumed_without_scoring(finished: tuple[Path, byte
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("settings", r"was begun with rewards\.weight=1\.0, which is now 2\.0"),
+        ("settings", r"was started with rewards\.weight=1\.0, which is now 2\.0"),
         ("early line", r"input: .*has changed in its first \d+ bytes"),
         ("shorter input", r"input: .*has changed in its first \d+ bytes"),
         ("no sidecar", "sidecar|is missing or unreadable"),
@@ -244,7 +244,7 @@ def test_a_line_that_is_mended_or_added_behind_the_scored_ones_is_scored(tmp_pat
 def test_an_existing_output_is_refused_unless_it_is_empty(tmp_path: Path) -> None:
     source, target = write_input(tmp_path / "in.jsonl", [1]), tmp_path / "deep" / "out.jsonl"
     run(source, target)
-    with pytest.raises(BadInput, match=r"output: .*exists; go on with resume=true"):
+    with pytest.raises(BadInput, match=r"output: .*exists; continue with resume=true"):
         run(source, target)
     target.write_bytes(b"")
     assert run(source, target, resume=True).responses == 1

@@ -89,5 +89,5 @@ async def test_what_is_under_way_is_cancelled_with_a_failure_and_with_the_consum
 
 
 async def test_none_at_once_is_refused() -> None:
-    with pytest.raises(ValueError, match="one item at least"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         await anext(in_order([1], asyncio.sleep, at_once=0))

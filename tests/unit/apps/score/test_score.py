@@ -129,7 +129,7 @@ def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
         main([f"input={bad}", f"output={out}", smoke])
     assert not out.exists()
     out.write_text("{}\n")
-    with pytest.raises(BadInput, match=r"exists; go on with resume=true"):
+    with pytest.raises(BadInput, match=r"exists; continue with resume=true"):
         main([f"input={good}", f"output={out}", smoke])
     with pytest.raises(BadInput, match=r"cannot be resumed: out\.jsonl\.resume\.json is missing"):
         main([f"input={good}", f"output={out}", "resume=true", smoke])

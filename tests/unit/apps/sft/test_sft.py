@@ -105,7 +105,7 @@ def test_a_run_goes_on_only_on_the_items_that_it_began_with(files: Path) -> None
     with pytest.raises(BadInput, match=r"run.*other items than its sets hold now; put the files back"):
         check_resumable(changed, left(mix=begun.digest), folder)
     check_resumable(changed, left(), folder)
-    with pytest.raises(BadInput, match="is no run of hamr sft"):
+    with pytest.raises(BadInput, match="is not a run of hamr sft"):
         check_resumable(begun, Checkpoint(step=1, path=files, state={}), folder)
 
 
@@ -154,7 +154,7 @@ REFUSED = {
         "the weights of the mix sum to zero (decisions 0, plans 0)",
     ),
     "a negative weight": (["sft.sets=[{path: decisions.jsonl, weight: -1}]"], "sft.sets.0.weight"),
-    "weights too small": (["sft.sets=[{path: decisions.jsonl, weight: 0.01}]"], "an epoch of the mix has no item"),
+    "weights too small": (["sft.sets=[{path: decisions.jsonl, weight: 0.01}]"], "an epoch of the mix has no items"),
     "one name twice": (["sft.sets=[{path: decisions.jsonl}, {path: decisions.jsonl}]"], "two sets are called"),
     "an unknown key": (["sft.sets=[{file: decisions.jsonl}]"], "sft.sets.0.file: unknown key"),
     "no item of a kind": (["sft.sets=[{path: plans.jsonl}]", "sft.kinds=[decision]"], "10 patm"),
@@ -277,7 +277,7 @@ async def test_a_stopped_run_keeps_its_last_step_and_is_resumed_with_its_validat
 ) -> None:
     job = prepared(MIX, "sft.batch_size=8", "sft.steps=4", "experiment.eval_every=2")
     stopped = an_sft_run(job, files / "run", Trainers(stop_at=2), monkeypatch)
-    kept = "stopped by SIGTERM, step 2 of 4 is kept; go on with: hamr sft resume="
+    kept = "stopped by SIGTERM, step 2 of 4 is kept; continue with: hamr sft resume="
     with stopped.preemption.watching(), pytest.raises(Preempted, match=kept):
         await take_steps(stopped, None)
     assert [v["step"] for v in stopped.validations] == [0], "the one after step 2 is left to the resumed run"

@@ -49,7 +49,7 @@ async def test_what_may_not_is_waited_for(signum: int) -> None:
     with preemption.watching(notes.append), preemption.patiently():
         assert await preemption.unless_asked(work(), may_drop=lambda: False) == 1
     assert preemption.asked.is_set()
-    assert notes == ["stopping: a running step has 4 s to end; a second signal ends the run at once"]
+    assert notes == ["stopping: a running step has 4 s to finish; a second signal kills the run"]
 
 
 async def test_the_wait_for_a_step_ends_with_the_grace_period() -> None:

@@ -60,7 +60,7 @@ def test_a_run_without_a_sign_of_life_is_gone_and_still_shown(tmp_path: Path) ->
     path = folder(tmp_path, step(2, **{"reward/total/mean": 0.5}))
     said(at=5000.0).write(path)
     text = "\n".join(overview_lines(overview(path), now=5000.0 + 600))
-    assert "gone: no sign of life for 10 min 00 s" in text
+    assert "gone: no heartbeat for 10 min 00 s" in text
     assert "rl step 2 of 10, reward 0.500" in text
     assert "left" not in text.replace("leaving", ""), "nothing is promised for a run that is gone"
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_over_says_how_it_ended(tmp_path: Path, state: str, detail
 
 def test_a_run_that_has_said_nothing(tmp_path: Path) -> None:
     [first, *rest] = overview_lines(overview(folder(tmp_path)), now=0.0)
-    assert first == "run mine: has not said anything yet"
+    assert first == "run mine: no status yet"
     assert any("judge" in line for line in rest)
 
 

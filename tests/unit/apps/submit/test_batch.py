@@ -16,7 +16,7 @@ import yaml
 
 from hamr.apps.submit import batch_systems
 from hamr.apps.submit import command as submit
-from hamr.apps.submit.batch import in_pods
+from hamr.apps.submit.batch import resolve_for_pods
 from hamr.apps.submit.launch_job import name_of, nodes
 from hamr.apps.submit.request import SubmitRequest
 from hamr.config.load import dump_config, load_config
@@ -132,7 +132,7 @@ def test_a_rayjob_is_applied_and_is_the_configured_one(
     assert (there.experiment.seed, there.cluster.address, there.cluster.type) == (7, "auto", "local")
     said = capsys.readouterr().out
     assert "plan: 1 node; free after it: node 1:" in said
-    assert "code:      the image's, hamr:cuda; this folder is not sent" in said
+    assert "code:      the image's, hamr:cuda; this folder is not uploaded" in said
     assert f"kubectl -n ml logs -f job/{name}" in said
     assert f"run:       {there.experiment.run_dir}, on the claim shared" in said
 
@@ -167,7 +167,7 @@ def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pyte
     there = load_config(["--config-dir", str(folder / "conf"), "experiment=launched", "pools=null"])
     assert there.experiment.run_dir == str(run)
     said = capsys.readouterr().out
-    assert "kept back, as they look like keys: .env" in said
+    assert "excluded, because they look like keys: .env" in said
     assert f"job:       4711 (hamr-{run.name})" in said
     assert f"tail -F {folder}/hamr-{run.name}-4711.log" in said
     tools.says("sbatch", "4712")
@@ -227,7 +227,7 @@ def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pyt
 
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
 def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool: str, tools: Tools) -> None:
-    with pytest.raises(BadInput, match=f"there is no {tool} here, so nothing was sent") as refused:
+    with pytest.raises(BadInput, match=f"{tool} is not installed, so nothing was submitted") as refused:
         submit.main(args)
     folder = job_folder(Path.cwd())
     assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
@@ -242,7 +242,10 @@ def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsy
     tools.add(tool)
     assert submit.main([*args, "--dry-run"]) == 0
     assert tools.called() == []
-    assert f"nothing was sent; to send it: {'kubectl apply' if tool == 'kubectl' else 'cd '}" in capsys.readouterr().out
+    assert (
+        f"nothing was submitted; to submit it: {'kubectl apply' if tool == 'kubectl' else 'cd '}"
+        in capsys.readouterr().out
+    )
     assert job_folder(Path.cwd()).is_dir()
 
 
@@ -250,7 +253,9 @@ def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsy
 def test_what_the_tool_refuses_stays_to_be_sent_again(args: list[str], tool: str, tools: Tools) -> None:
     tools.add(tool)
     (tools.folder / f"{tool}.fails").write_text("error: You must be logged in\nmore\n")
-    with pytest.raises(HamrError, match=r"error: You must be logged in; nothing was sent, the files are in") as failed:
+    with pytest.raises(
+        HamrError, match=r"error: You must be logged in; nothing was submitted, the files are in"
+    ) as failed:
         submit.main(args)
     assert failed.value.exit_code == 1
     assert job_folder(Path.cwd()).is_dir()
@@ -297,16 +302,16 @@ def test_a_run_goes_on_from_its_folder(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([*KUBERAY[:-1]], "launch.claim: None: the run folder would go with the pods"),
+        ([*KUBERAY[:-1]], "launch.claim: None: the run folder would be lost with the pods"),
         ([*KUBERAY, "logging=online"], "launch.secret: None: the pods need WANDB_API_KEY"),
         ([*KUBERAY, "data.type=jsonl", "data.train=a.jsonl"], "data.train: 'a.jsonl': pods do not see this folder"),
-        ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep what lies below /mnt/hamr"),
+        ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep only files below /mnt/hamr"),
         ([*KUBERAY, "launch.cpus_per_node=1", "trainer.num_cpus=2"], "one needs 0 GPUs and 2 CPUs, and a node has 8"),
         ([*KUBERAY, "pools.judge.engine.node_labels.zone=a"], "no node has these labels"),
         (["score", "input=/a", *KUBERAY[2:]], "cluster.type: 'kuberay': starts a cluster for hamr train alone"),
         ([*SLURM, "logging=online"], "environment: ['WANDB_API_KEY']: the job needs these variables"),
         ([*SLURM, "cluster.max_package_mb=1e-6"], "cluster.max_package_mb"),
-        (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a job that runs here is not sent"),
+        (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a local job is not submitted"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -325,7 +330,7 @@ def test_long_names_stay_apart() -> None:
     names = set()
     for end in ("a", "b"):
         request = SubmitRequest.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
-        names.add(name_of(in_pods(request)[0]))
+        names.add(name_of(resolve_for_pods(request)[0]))
     assert len(names) == 2
     assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"
 

@@ -71,8 +71,11 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
         (["train", "foo"], "foo"),
         (["train", "--folow"], "--folow"),
         (["sft", "sftt.epochs=1"], "sft"),
-        (["train", "pipeline=olamind_small"], "train: 'pipeline=olamind_small': several runs are not sent as one"),
-        (["sft", "--multirun", "trainer.ranks=1,2"], "sft: '--multirun': several runs are not sent as one"),
+        (
+            ["train", "pipeline=olamind_small"],
+            "train: 'pipeline=olamind_small': several runs cannot be submitted as one",
+        ),
+        (["sft", "--multirun", "trainer.ranks=1,2"], "sft: '--multirun': several runs cannot be submitted as one"),
     ],
     ids=str,
 )
@@ -173,7 +176,7 @@ def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int
         ("evaluate benchmark=ecs input=/a.jsonl outptu=/o", "did you mean 'output'"),
         ("evaluate benchmark=sgae", "did you mean 'sage'"),
         ("calibrate pairs=/a.jsonl outptu=/o", "outptu: unknown key"),
-        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "no option beside scores="),
+        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "not an option with scores="),
         ("scorer resume=/runs/a", "resume: unknown key"),
     ],
 )
@@ -271,6 +274,6 @@ def test_nodes_have_to_be_alike() -> None:
 def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert Job.resumed(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
+    assert Job.from_folder(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert Job.resumed(str(tmp_path)).config.cluster.address == "auto"
+    assert Job.from_folder(str(tmp_path)).config.cluster.address == "auto"

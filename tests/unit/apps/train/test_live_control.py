@@ -33,7 +33,7 @@ class Fleet:
         if wanted.get("judge", 0) > 4:
             raise BadInput("scale judge", wanted["judge"], "too many; ask for 4")
         if wanted.get("judge") == 3:
-            raise ScorerUnavailable("pool 'judge': no such model; the pools are as they were")
+            raise ScorerUnavailable("pool 'judge': no such model; the pools are unchanged")
         before = dict(self.sizes)
         self.sizes.update(wanted)
         return {name: (before[name], n) for name, n in wanted.items()}
@@ -61,10 +61,10 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
         attendant.fleet = Fleet()
         assert await early == 0
         out = capsys.readouterr().out
-        assert "judge: 1 -> 2 replicas\nreranker: 2 replicas as before\n" in out
+        assert "judge: 1 -> 2 replicas\nreranker: 2 replicas, unchanged\n" in out
         with pytest.raises(BadInput, match="scale judge: 9: too many; ask for 4"):
             await command("judge=9")
-        with pytest.raises(HamrError, match="no such model; the pools are as they were"):
+        with pytest.raises(HamrError, match="no such model; the pools are unchanged"):
             await command("judge=3")
         async with asyncio.timeout(20):
             while noted.get("pool/judge/replicas") != 2.0:
@@ -84,8 +84,8 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
     [
         (["judge=4"], "name one run"),
         (["{run}"], "name a pool and its number"),
-        (["{run}", "judge=many"], "scale judge: 'many': is no whole number"),
-        (["{run}", "judge=1.5"], "is no whole number"),
+        (["{run}", "judge=many"], "scale judge: 'many': is not a whole number"),
+        (["{run}", "judge=1.5"], "is not a whole number"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, args: list[str], says: str) -> None:

@@ -232,7 +232,9 @@ async def test_a_stopped_warm_up_is_resumed_with_the_batches_of_an_unbroken_one(
     with (
         run.preemption.watching(),
         run.preemption.patiently(),
-        pytest.raises(Preempted, match=r"SIGTERM in the warm-up, step 2 of 6 is kept; go on with: hamr train resume="),
+        pytest.raises(
+            Preempted, match=r"SIGTERM in the warm-up, step 2 of 6 is kept; continue with: hamr train resume="
+        ),
     ):
         await warm_up(run)
     resumed, second = a_warm_up(tmp_path / "cut")
@@ -258,7 +260,7 @@ async def test_a_step_that_does_not_end_is_dropped_and_the_message_names_what_is
     assert str(ended.value) == (
         "stopped by SIGTERM: step 3 of the warm-up was not finished and saved within "
         "experiment.checkpoint.grace_s=0.05 s and is dropped, no earlier step was kept; "
-        f"go on with: hamr train resume={tmp_path}"
+        f"continue with: hamr train resume={tmp_path}"
     )
     assert not any((tmp_path / "checkpoints").glob("**/step_*"))
 

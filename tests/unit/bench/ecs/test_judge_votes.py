@@ -116,7 +116,7 @@ def test_a_score_outside_the_scale_is_a_missing_vote():
 )
 def test_a_damaged_row_is_named(tmp_path, row):
     (tmp_path / FILE).write_text(json.dumps(row) + "\n")
-    with pytest.raises(BadInput, match="judgements.jsonl:1.*is no judgement"):
+    with pytest.raises(BadInput, match="judgements.jsonl:1.*is not a judgement"):
         Ballot(tmp_path, [judge()])
     # What was refused is not held.
     (tmp_path / FILE).unlink()

@@ -53,7 +53,7 @@ def test_missing_votes_are_no_zeros():
 
 def test_what_is_no_score_is_refused():
     for wrong in (1.5, -0.1, float("nan")):
-        with pytest.raises(ValueError, match="no score in"):
+        with pytest.raises(ValueError, match="not a score in"):
             ecs([[[wrong]]])
 
 
@@ -177,7 +177,7 @@ def test_nothing_in_common_has_no_p_value():
 
 
 def test_other_items_are_refused_by_name():
-    with pytest.raises(DataError, match=r"compare: 'only here': sample not in it; 2 and 1 samples"):
+    with pytest.raises(DataError, match=r"compare: 'only here': is missing this sample; 2 and 1 samples"):
         compare({"x": 1.0, "only here": 1.0}, {"x": 1.0}, resamples=10, seed=0)
     with pytest.raises(DataError, match=r"input: 'only there'"):
         compare({"x": 1.0}, {"x": 1.0, "only there": 0.0}, resamples=10, seed=0)

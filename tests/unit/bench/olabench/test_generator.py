@@ -169,7 +169,7 @@ def test_a_corpus_without_steps_or_tools_gives_the_kinds_that_it_can():
         [sample(n) for n in range(12)], {"core": 4, "risk": 0, "hallucination": 0}, seed=0, language="en"
     )
     assert {draft.item.kind for draft in drafts} == {"rag"}
-    with pytest.raises(BadInput, match="of 12 usable samples no further one can be of kind rag"):
+    with pytest.raises(BadInput, match="none of the 12 usable samples is left for kind rag"):
         draft_samples(
             [sample(n) for n in range(12)], {"core": 13, "risk": 0, "hallucination": 0}, seed=0, language="en"
         )
@@ -201,7 +201,7 @@ def test_the_command_from_scenarios_and_from_samples(tmp_path, capsys):
         (["scenario=all", "samples=x"], "scenario: 'all': give either"),
         (["scenario=telecom"], "scenario: 'telecom': "),
         (["samples=nowhere.jsonl"], "nowhere.jsonl"),
-        (["samples=."], "holds neither test.jsonl nor train.jsonl"),
+        (["samples=."], "contains neither test.jsonl nor train.jsonl"),
         (["scenario=all", "core=-1"], "core: -1: must be 0 or more"),
         (["scenario=all", "core=0", "risk=0", "hallucination=0"], "core: 0: asks for no item"),
         (["scenario=all", "language=fr"], "language: 'fr': known: en, zh"),

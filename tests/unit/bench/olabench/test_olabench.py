@@ -83,9 +83,9 @@ def test_the_ends_of_the_scale():
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ((4, 4, 4, 8.7, 0.2), "risk_rate: 8.7: is no share"),
+        ((4, 4, 4, 8.7, 0.2), "risk_rate: 8.7: is not a share"),
         ((4, 4, 4, 0.1, -0.2), "hallucination_rate: -0.2"),
-        ((0.8, 4, 4, 0.1, 0.2), "dialogue: 0.8: is no grade"),
+        ((0.8, 4, 4, 0.1, 0.2), "dialogue: 0.8: is not a grade"),
         ((4, 5.1, 4, 0.1, 0.2), "policy: 5.1"),
         ((4, 4, float("nan"), 0.1, 0.2), "tool: nan"),
     ],

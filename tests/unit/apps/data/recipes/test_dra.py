@@ -144,7 +144,10 @@ def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
     assert read_decided(tmp_path / "i.jsonl") == [of_action(), of_plan()]
     with pytest.raises(DataError, match="has a rationale already"):
         decided_item(with_rationale(of_action(), WHY), "i.jsonl:1")
-    for target, said in (("<plans>", "is no plan"), (rewrite(*PLANS["en"], '[{"name": 1}]'), "no list of tool calls")):
+    for target, said in (
+        ("<plans>", "is not a plan"),
+        (rewrite(*PLANS["en"], '[{"name": 1}]'), "not a JSON list of tool calls"),
+    ):
         broken = dataclasses.replace(items[1], target=(TargetPart(part="action", text=target),))
         with pytest.raises(DataError, match=said):
             decided_item(broken, "i.jsonl:1")

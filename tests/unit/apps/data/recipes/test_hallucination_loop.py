@@ -155,7 +155,7 @@ def test_bad_input_is_one_line(folder: Path, capsys: Any) -> None:
         (["second=judge"], "would confirm itself"),
         (["second=no"], "no such pool"),
         (["judge="], "give judge="),
-        ([f"labels={folder / 'out' / 'review.jsonl'}"], "the labels lost; give a copy"),
+        ([f"labels={folder / 'out' / 'review.jsonl'}"], "its labels lost; give a copy"),
         ([f"labels={folder / 'labels.jsonl'}"], "is the id of no response"),
     ):
         assert build(folder, *more) == 2

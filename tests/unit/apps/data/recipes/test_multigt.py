@@ -234,7 +234,7 @@ def test_the_likeliest_replies_of_a_run(tmp_path: Path) -> None:
         likely_replies(tmp_path / "ledger.sqlite", {"t"}, 2)
     with Ledger(tmp_path / "old.sqlite") as ledger:
         ledger.add([record("s", 0, "a", None)])
-    with pytest.raises(DataError, match="keeps no log-probabilities"):
+    with pytest.raises(DataError, match="has no log-probabilities"):
         likely_replies(tmp_path / "old.sqlite", {"s"}, 2)
 
 

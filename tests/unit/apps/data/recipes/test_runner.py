@@ -65,7 +65,7 @@ async def test_it_goes_on_and_tries_again_only_what_failed_in_passing(tmp_path: 
     first = WorkProgress.of(path, todo)
     told = await run(todo, one_teacher(says(a="good", b="bad", c=away)), first)
     assert first.done["c"].passing
-    assert "1 items failed in passing and are tried again" in told
+    assert "1 items had transient failures and are retried" in told
     again = WorkProgress.of(path, todo)
     assert set(again.done) == {"a", "b"}
     assert again.done["a"] == first.done["a"]

@@ -214,7 +214,7 @@ def test_agreement_with_people(tmp_path, monkeypatch):
     assert found["judges"]["judge"]["kappa"] == 1.0 and found["judges"]["second"]["accuracy"]["mean"] == 0.5
     # The ensemble says 1 and .5: yes, and part.
     assert found["ensemble"]["accuracy"]["mean"] == 0.5 and found["ensemble"]["spearman"]["rho"] == pytest.approx(1.0)
-    assert "Beside people" in (tmp_path / "out" / "report.html").read_text()
+    assert "Agreement with people" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
@@ -239,7 +239,7 @@ def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
         (["labls=x"], "unknown option; did you mean 'labels'?"),
         (["input=nowhere.jsonl"], "nowhere.jsonl"),
         (["compare=COMPARE"], "compare: 'a': its references differ"),
-        (["compare=OTHERS"], "compare: 'a': sample not in it; 1 and 1 samples"),
+        (["compare=OTHERS"], "compare: 'a': is missing this sample; 1 and 1 samples"),
         (["input=TWICE"], "already used on line 1"),
         (["input=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],

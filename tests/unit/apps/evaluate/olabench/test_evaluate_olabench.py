@@ -198,7 +198,7 @@ def test_an_end_in_the_middle_loses_nothing(tmp_path, monkeypatch):
         (["limits=3"], "unknown option; did you mean 'limit'?"),
         (["data=NOPOLICY"], "items.jsonl:1: policy: '': is empty"),
         (["data=NOEVIDENCE"], "items.jsonl:1: evidence: []: missing"),
-        (["policy=SHORT.jsonl"], "'r': has no response to this item; it has 2, wanted are 4"),
+        (["policy=SHORT.jsonl"], "'r': has no response to this item; it has 2 responses for 4 items"),
         (["policy=ODD.jsonl"], "ODD.jsonl:1: "),
         (["labels=nowhere.jsonl"], "nowhere.jsonl"),
         (["policy=FOLDER"], "has no config.yaml, so it is not a run folder"),
@@ -240,7 +240,7 @@ def test_a_run_folder_is_a_pool_of_its_newest_checkpoint(tmp_path):
 
     from hamr.trainer.checkpoints import Checkpoints
 
-    with pytest.raises(BadInput, match="has no whole checkpoint"):
+    with pytest.raises(BadInput, match="has no complete checkpoint"):
         with_policies(config, "policy", [str(run)], "none")
     for step in (1, 2):
         asyncio.run(Checkpoints(run / "checkpoints").save(step, write, {}))

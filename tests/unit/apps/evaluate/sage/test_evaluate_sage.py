@@ -130,7 +130,7 @@ def test_a_simulator_that_ends_at_once_is_counted(tmp_path):
         ({"tie": "smalest"}, "did you mean 'smallest'"),
         ({"max_turns": "0"}, "max_turns: '0'"),
         ({"per_pat": "3"}, "did you mean 'per_path'"),
-        ({"rejudge": "true"}, "holds no evaluation"),
+        ({"rejudge": "true"}, "contains no evaluation"),
         ({"rejudge": "yes"}, "true or false"),
         ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
     ],
