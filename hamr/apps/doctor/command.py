@@ -398,7 +398,8 @@ def _version(distribution: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """
+    """Return the leading numbers of a version, for comparison.
+
     >>> _numbers("2.52.1rc1") >= _numbers("2.52")
     True
     """

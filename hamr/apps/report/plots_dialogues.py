@@ -62,7 +62,8 @@ def dialogue_curve(data: ReportData) -> Figure | None:
 
 
 def stage_name(stage: str) -> str:
-    """
+    """Return the display name of a stage.
+
     >>> stage_name("sft"), stage_name("rl-4")
     ('after SFT', 'RL step 4')
     """

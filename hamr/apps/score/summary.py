@@ -27,7 +27,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 class ValueSpread:
     """Count, mean, deviation, extremes and histogram of values that are not kept (Welford's update).
 
-    >>> s = Spread()
+    >>> s = ValueSpread()
     >>> for v in (0.0, 1.0, 0.5): s.add(v)
     >>> s.count, s.mean, round(s.std, 3), s.low, s.high
     (3, 0.5, 0.408, 0.0, 1.0)

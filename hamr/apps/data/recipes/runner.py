@@ -207,7 +207,8 @@ class _Watch:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Format a duration with a suitable unit.
+
     >>> duration(40), duration(200), duration(9000)
     ('40 s', '3 min', '2.5 h')
     """

@@ -88,7 +88,7 @@ def test_a_folder_s_config_says_it_better(tmp_path: Path) -> None:
     assert size.parameters == pytest.approx(KNOWN["qwen3-4b"].parameters, rel=0.002)
     assert size.kv_bytes_per_token == KNOWN["qwen3-4b"].kv_bytes_per_token
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
-    with pytest.raises(BadInput, match="no dense decoder"):
+    with pytest.raises(BadInput, match="not that of a dense decoder"):
         model_size("model.path", str(tmp_path))
 
 

@@ -231,7 +231,7 @@ def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool
         submit.main(args)
     folder = job_folder(Path.cwd())
     assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
-    line = str(refused.value).rpartition("it takes: ")[2]
+    line = str(refused.value).rpartition("installed, run: ")[2]
     tools.add(tool)
     subprocess.run(["bash", "-c", line], check=True, env={"PATH": os.environ["PATH"]})
     assert len(tools.called()) == 1
@@ -308,7 +308,7 @@ def test_a_run_goes_on_from_its_folder(
         ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep only files below /mnt/hamr"),
         ([*KUBERAY, "launch.cpus_per_node=1", "trainer.num_cpus=2"], "one needs 0 GPUs and 2 CPUs, and a node has 8"),
         ([*KUBERAY, "pools.judge.engine.node_labels.zone=a"], "no node has these labels"),
-        (["score", "input=/a", *KUBERAY[2:]], "cluster.type: 'kuberay': starts a cluster for hamr train alone"),
+        (["score", "input=/a", *KUBERAY[2:]], "cluster.type: 'kuberay': starts a cluster for hamr train only"),
         ([*SLURM, "logging=online"], "environment: ['WANDB_API_KEY']: the job needs these variables"),
         ([*SLURM, "cluster.max_package_mb=1e-6"], "cluster.max_package_mb"),
         (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a local job is not submitted"),

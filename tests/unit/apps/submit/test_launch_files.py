@@ -242,7 +242,7 @@ def test_files_are_written_and_nothing_is_overwritten(tmp_path: Path, capsys: py
     assert (tmp_path / "files" / "head.sh").stat().st_mode & 0o100
     assert (tmp_path / "files" / CONFIG_FILE).is_file()
     assert cli.main(args) == 2
-    assert "holds head.sh, worker.sh, train.sh" in capsys.readouterr().err
+    assert "already contains head.sh, worker.sh, train.sh" in capsys.readouterr().err
 
 
 def test_models_lie_where_all_pods_see_them() -> None:
