@@ -75,4 +75,4 @@ def find_run(text: str, root: Path | None = None) -> Path:
             return path.absolute()
     there = [p.parent.name for p in root.glob("*/config.yaml")]
     near = f"; the closest match in {root}/ is {nearest_first(text, there)[0]}" if there else ""
-    raise RunFolderError("run", text, f"no run folder (no config.yaml in it) and no run of {root}/{near}")
+    raise RunFolderError("run", text, f"not a run folder (no config.yaml in it) and not a run of {root}/{near}")

@@ -94,5 +94,5 @@ def test_bad_input_is_one_line(folder: Path, args: list[str], says: str) -> None
 
 
 def test_a_run_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(RunFolderError, match="not a run folder"):
         scale([str(tmp_path / "none"), "judge=4"])
