@@ -1,13 +1,13 @@
-"""The wire format of an action, both directions.
+"""Wire format of an action: rendering and parsing.
 
-A reply to the customer is plain text. A tool call is what Qwen3 speaks natively:
+A reply to the customer is plain text. A tool call has Qwen3's native format:
 
     <tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>
 
-Text beside one tool call is allowed and the tool call is the action. With a rationale the action sits in
-<answer>..</answer> and its rationale in <think>..</think>: the rationale first where `think_answer` is asked for
-(pre-CoT), the action first with `answer_think` (post-CoT). An action in the other order is still taken; the order is
-for the format reward to mind.
+Text next to one tool call is allowed; the tool call is the action. With a rationale, the action is in
+<answer>..</answer> and its rationale in <think>..</think>: the rationale first with `think_answer` (pre-CoT), the
+action first with `answer_think` (post-CoT). An action in the other order is still parsed; the format reward checks the
+order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ResponseFormat = Literal["plain", "think_answer", "answer_think"]
 ANSWER_END = "</answer>"
 
 MAX_DEPTH = 64
-"""Of a tool call's arguments. What compares, stores and shows them goes down level by level; Python ends at some
-hundreds, and a policy's text must not be able to end a router."""
+"""Maximum depth of the arguments of a tool call. They are compared, stored and shown recursively, Python limits the
+recursion to some hundreds of levels, and a policy's text must not be able to crash a router."""
 
 _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>")
 _MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
@@ -37,18 +37,18 @@ _ANSWER_FIRST = re.compile(
 
 
 def render_action(action: Action, response_format: ResponseFormat = "plain", thought: str = "") -> str:
-    """The text that a policy has to say to take `action`.
+    """Return the text with which a policy takes `action`.
 
-    `thought` belongs to the formats that have a place for it.
-    Raises DataError for what could not be read back: an empty reply or one with a tag of the format in it,
-    a tool without a name, parameters that are not JSON, a thought where the format has no place for it.
+    `thought` is for the formats with a rationale. Raises DataError for an action that could not be parsed back: an
+    empty reply or one with a tag of the format, a tool without a name, parameters that are not JSON, or a thought in a
+    format without a rationale.
 
     >>> render_action(ToolCall(name="lookup", parameters={"order": 7}))
     '<tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>'
     """
     body = _render_call(action) if isinstance(action, ToolCall) else _checked_text("reply", action.content)
     if not body:
-        raise DataError("reply", action, "an empty reply is no action; give it some content")
+        raise DataError("reply", action, "an empty reply is not an action; give it some content")
     if response_format == "plain":
         if thought:
             raise DataError("thought", thought, "the plain format has no place for it; use 'think_answer'")
@@ -59,13 +59,13 @@ def render_action(action: Action, response_format: ResponseFormat = "plain", tho
 
 
 def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action | MalformedResponse:
-    """The action that `text` takes, or why it is none. Never raises, whatever the text.
+    """Return the action of `text`, or why it is malformed. Never raises.
 
-    Malformed: nothing in it; a tag without its partner; several tool calls; JSON that cannot be read, that has
-    no name, or whose arguments are no object or nested beyond reason; with `think_answer` anything outside the two
-    blocks or a missing block. A <think> that is cut off after a complete <answer> is fine: the action was already
-    there. With `answer_think` all is settled at the end of the <answer> block that the response begins with: whatever
-    follows, nothing at all included, changes neither the action nor whether there is one.
+    Malformed: an empty text; an unpaired tag; several tool calls; JSON that is invalid, has no name, or whose arguments
+    are not an object or nested too deeply; with `think_answer` text outside the two blocks or a missing block. A
+    <think> that is truncated after a complete <answer> is valid, because the action is complete. With `answer_think`
+    the result is determined at the end of the <answer> block at the start of the response: the text after it, or its
+    absence, changes neither the action nor its validity.
     """
     answer = answer_of(text, response_format)
     if isinstance(answer, MalformedResponse):
@@ -84,7 +84,7 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
 
 
 def answer_of(text: str, response_format: ResponseFormat = "plain") -> str | MalformedResponse:
-    """The part of a response that acts: all of it in `plain`, else the inside of <answer>; trimmed."""
+    """Return the acting part of a response: all of it in `plain`, else the inside of <answer>; trimmed."""
     if response_format == "plain":
         return text.strip()
     if response_format == "answer_think" and text.lstrip().startswith("<answer>"):
@@ -101,7 +101,7 @@ def answer_of(text: str, response_format: ResponseFormat = "plain") -> str | Mal
 
 
 def _first_answer(text: str) -> str | MalformedResponse:
-    """The inside of the block that the text begins with, whatever comes behind it."""
+    """Return the inside of the block at the start of the text, regardless of the text after it."""
     answer, end, _ = text.lstrip().removeprefix("<answer>").partition(ANSWER_END)
     if not end:
         return MalformedResponse(detail="0 x </answer>; one is needed")
@@ -112,7 +112,7 @@ def _first_answer(text: str) -> str | MalformedResponse:
 
 
 def acting_text(text: str, response_format: ResponseFormat) -> str:
-    """What a response is judged by: all of it, or with `answer_think` what it says up to its answer's end."""
+    """Return the judged part of a response: all of it, or with `answer_think` the text up to the end of its answer."""
     if response_format != "answer_think" or not text.lstrip().startswith("<answer>"):
         return text
     answer, end, _ = text.partition(ANSWER_END)
@@ -120,13 +120,14 @@ def acting_text(text: str, response_format: ResponseFormat) -> str:
 
 
 def in_order(text: str, response_format: ResponseFormat) -> bool:
-    """Whether a response that is an action begins with the block that the prompt asked for first."""
+    """Return True if a response with an action begins with the block that the prompt requested first."""
     first = {"plain": "", "think_answer": "<think>", "answer_think": "<answer>"}[response_format]
     return text.lstrip().startswith(first)
 
 
 def customer_text(text: str, response_format: ResponseFormat = "plain") -> str:
-    """What a customer would get to read: the answer without its tool call, or the whole text if it is malformed."""
+    """Return the text that a customer would see: the answer without its tool call, or the whole text if it is
+    malformed."""
     answer = answer_of(text, response_format)
     return text.strip() if isinstance(answer, MalformedResponse) else _CALL.sub("", answer).strip()
 
@@ -138,7 +139,7 @@ def _render_call(call: ToolCall) -> str:
         body = json.dumps({"name": call.name, "arguments": dict(call.parameters)}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise DataError("tool call", call.name, f"its parameters are not JSON ({error})") from error
-    # Every "<" of a JSON text is inside a string, so escaping it keeps the value and hides tags and special tokens.
+    # Every "<" in JSON is inside a string, so escaping it keeps the value and neutralises tags and special tokens.
     hidden = _MARKUP.sub(r"\\u003c", body)
     return f"<tool_call>{hidden}</tool_call>"
 
@@ -174,7 +175,7 @@ def _parse_call(body: str) -> Action | MalformedResponse:
 
 
 def _deeper(value: Any, most: int) -> bool:
-    """Whether lists and objects stand in one another more than `most` deep."""
+    """Return True if lists and objects are nested more than `most` deep."""
     level = [value]
     for _ in range(most):
         level = [
@@ -200,7 +201,7 @@ def _finite(number: str) -> float:
 
 
 def _encodable(text: str) -> bool:
-    """Lone surrogates can be neither stored nor sent; json.loads makes them from escapes."""
+    """Return False for lone surrogates, which can be neither stored nor sent. json.loads creates them from escapes."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Facts that a text states: numbers, with the names before them."""
+"""Facts in a text: numbers, with the names before them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 HAN = r"\u4e00-\u9fff"
 _NO_NAME = r"(?!(?:A|An|At|For|From|In|It|My|Of|On|Only|The|With|Your)\s)"
-"""Words that begin a sentence before a number: "For 29 a month" names nothing."""
+"""Sentence openings before a number that are not names: "For 29 a month" contains no name."""
 FACT = re.compile(rf"(?<![^\W{HAN}])(?:{_NO_NAME}[A-Z][^\W{HAN}]*\s)?\d[^\W{HAN}]*(?:[.,]\d+)*")
 
 
 def facts(text: str) -> set[str]:
-    """Numbers of a text, each with the capitalised word directly before it.
+    """Return the numbers of a text, each with the capitalised word directly before it.
 
     >>> sorted(facts("Ring 400min at $55 would suit you."))
     ['55', 'Ring 400min']

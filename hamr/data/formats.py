@@ -1,5 +1,7 @@
-"""Which form of response each sample's prompt asks for: the same for all, or, in hybrid-CoT, the one of two that the
-sample's id draws (second paper, section 4.3: one policy, two system prompts).
+"""Response format that the prompt of each sample requests.
+
+It is the same for all samples or, in hybrid-CoT, one of two that a hash of the sample id selects (second paper, section
+4.3: one policy, two system prompts).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ NAMES: Mapping[ResponseFormat, str] = {"plain": "plain", "think_answer": "pre_co
 
 @dataclass(frozen=True, kw_only=True)
 class Formats:
-    """`post_share`: what share of the samples is asked for the answer first where `asked` is `hybrid`.
+    """`post_share` is the share of the samples with the answer first if `asked` is `hybrid`.
 
-    The draw takes the sample's id and nothing else, so that whoever has the sample knows what it was asked: the encoder
-    of prompts, the router, an evaluation of last week's ledger. No response can choose its own format.
+    The selection depends only on the sample id, so it can be recomputed from the sample: in the encoder of prompts, in
+    the router, in an evaluation of an old ledger. A response cannot choose its own format.
     """
 
     asked: ResponseFormat | Literal["hybrid"] = "plain"
@@ -38,7 +40,8 @@ class Formats:
         return "answer_think" if drawn < self.post_share * 2**32 else "think_answer"
 
     def mark(self, sample: ServiceSample) -> str:
-        """What ends the sample's answer where more may follow it; "" where the answer ends with the response."""
+        """Return the text that ends the answer of the sample if more may follow it, "" if the answer ends with the
+        response."""
         return ANSWER_END if self.of(sample) == "answer_think" else ""
 
 

@@ -1,4 +1,4 @@
-"""Aliases for the private values of whole tickets (`hamr.data.pii` finds them)."""
+"""Aliases for the private values of whole tickets (detected by `hamr.data.pii`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_
 
 
 def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
-    """A trajectory's row with aliases for every private value, the policy's text and the calls included: what an agent
-    says and calls a tool with it copies from policy and dialogue, and must find it there. `privileged["pii"]` has
-    {alias: value} of what stands in a call. What a tool's schema lists stays as it is: a call has to name it."""
+    """Return a trajectory row with aliases for every private value, including the policy text and the calls.
+
+    An agent copies values for its replies and calls from policy and dialogue, so they must have the same aliases there.
+    `privileged["pii"]` holds {alias: value} of the values in calls. Values that the schema of a tool lists are
+    unchanged, because a call must name them.
+    """
     aliases.public = public_values(row.get("tools") or ())
     policy = row.get("policy", "")
     aliases.learn(policy)  # first, so that tickets under one policy show the same text
@@ -38,7 +41,7 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
 
 
 def hide_in(trajectories: Iterable[Trajectory], hidden: Counter[str]) -> Iterator[Trajectory]:
-    """The same for trajectories that are read already; `hidden` counts the aliases by kind."""
+    """Yield parsed trajectories with aliases. `hidden` counts the aliases by kind."""
     for trajectory in trajectories:
         aliases = Aliases()
         row = without_pii(trajectory_to_json(trajectory), aliases)

@@ -1,4 +1,4 @@
-"""English or Chinese, by script: all that hamr's prompts and checks have to tell apart."""
+"""Detection of English or Chinese by script, the two languages of hamr's prompts and checks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ Language = Literal["en", "zh"]
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _WORD = re.compile(r"[^\W\d_]+")
 CHINESE_FROM = 0.3
-"""Names of tools and products in Latin letters are common in Chinese tickets, the reverse is rare."""
+"""Minimum share of Chinese. Names of tools and products in Latin letters are common in Chinese tickets; the reverse is
+rare."""
 
 
 def chinese_share(text: str) -> float | None:
-    """Chinese characters among characters and words of other scripts; a word says about as much as a character or two.
-    None: no words at all.
+    """Return the share of Chinese characters among Chinese characters and words of other scripts. None without any.
+
+    A word has about as much content as a character or two.
 
     >>> chinese_share("调用 lookup 查询")
     0.8
@@ -26,5 +28,5 @@ def chinese_share(text: str) -> float | None:
 
 
 def language_of(text: str) -> Language:
-    """Of a text without words: English."""
+    """Return the language of a text. A text without words is English."""
     return "zh" if (chinese_share(text) or 0.0) >= CHINESE_FROM else "en"

@@ -1,4 +1,4 @@
-"""Noisy logs for the supervised warm-up: samples some of whose references are wrong on purpose."""
+"""Noisy logs for the supervised warm-up: samples with some deliberately wrong references."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hamr.data.samples import action_json
 from hamr.types import Action, Reference, Reply, ServiceSample
 
 WRONG_ARGUMENT = 0.25
-"""Share of the wrong references that take the right act with another sample's facts, where the act has any."""
+"""Share of the wrong references with the right act and another sample's facts, if the act has any."""
 Render = Callable[[ServiceSample, str, Random], Sequence[Action]]
-"""The actions of an act in the words and with the facts of a sample; empty where the act is impossible there."""
+"""Actions of an act with the wording and facts of a sample. Empty if the act is impossible there."""
 
 
 def corrupt(samples: Sequence[ServiceSample], noise: float, seed: int, render: Render) -> tuple[ServiceSample, ...]:
-    """Replace the references of a share `noise` of the samples: by another act with the sample's own facts, or by the
-    right act with another sample's facts. The true ones are kept in `privileged["references"]`.
+    """Replace the references of a share `noise` of the samples.
 
-    A sample needs `meta.act`; only acts of its own `meta.scenario` take the place of its own. The draw depends on the
-    seed and the sample's id alone.
+    The replacement is another act with the sample's own facts, or the right act with another sample's facts. The true
+    references are kept in `privileged["references"]`. A sample needs `meta.act`; replacements come from its own
+    `meta.scenario`. The draw depends only on the seed and the sample id.
     """
     by_act: dict[object, dict[str, list[ServiceSample]]] = {}
     for sample in samples:
@@ -56,6 +56,6 @@ def _with(sample: ServiceSample, actions: Sequence[Action]) -> ServiceSample:
 
 
 def _facts(sample: ServiceSample) -> set[str]:
-    """The facts that the first reference states: numbers with the names before them, or a call's parameters."""
+    """Return the facts of the first reference: numbers with the names before them, or the parameters of a call."""
     action = sample.references[0].action
     return facts(action.content) if isinstance(action, Reply) else {repr(sorted(action.parameters.items()))}

@@ -1,15 +1,15 @@
-"""Personal data in tickets: found, and replaced by typed aliases that are stable within a ticket. Chinese and English.
+"""Detection of personal data in tickets, and typed aliases that are stable within a ticket. Chinese and English.
 
     phone       13812345678, +86 138 1234 5678, (977) 625-2661, +1 415 555 0132
     email       mia@example.com
     domain      shop.example.com, https://..., an IP address
-    account     what a label announces (UID: 48213377, order number 3348917502, 账号：zhang_01), identity numbers
+    account     after a label (UID: 48213377, order number 3348917502, 账号：zhang_01), identity numbers
     address     6821 1st ave, 975 Sunset Drive Suite 217; 浙江省杭州市西湖区文三路90号
-    key         sk-..., AKIA..., LTAI..., and what a label announces (password: ..., 密钥：...)
-    signature   【某某科技】 of a text message, and what a label announces (signature: "Acme", 签名：某某)
+    key         sk-..., AKIA..., LTAI..., and values after a label (password: ..., 密钥：...)
+    signature   【某某科技】 of a text message, and values after a label (signature: "Acme", 签名：某某)
 
-By rules, not by a model: what is found is found again, and nothing leaves the machine. Names of persons and free
-descriptions of places are not found; rules cannot tell them from other words.
+Rule-based: the result is deterministic, and no data leave the machine. Names of persons and free descriptions of
+places are not detected, because rules cannot distinguish them from other words.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TOP = (
 )
 _STREET = "street|st|avenue|ave|road|rd|boulevard|blvd|drive|lane|ln|parkway|pkwy|highway|hwy"
 _STREET_TOO = "Way|Place|Pl|Court|Ct|Circle|Trail|Terrace|Square|Sq|Dr"
-"""Ends of street names that are other words as well: only behind a capital."""
+"""Ends of street names that are also other words: only after a capitalised word."""
 _NO_STREET = r"(?!(?:a|am|and|at|blocks?|days?|for|from|hours?|in|miles?|minutes?|my|of|on|or|pm|that|the|this|to)\b)"
 _FLAT = r"\b\.?(?:,? (?:apt|apartment|suite|unit|floor|#)\.? ?\w+)?"
 
-# The group `value`, where there is one, is what is private; what stands before it only announces it.
+# The group `value`, if present, is the private part. The text before it is only the label.
 _PATTERNS: Sequence[tuple[Kind, re.Pattern[str]]] = (
     ("key", re.compile(_NO_WORD
         + r"(?:sk-[\w-]{12,}|(?:AKIA|ASIA|LTAI)[A-Za-z0-9]{10,}|gh[pousr]_\w{20,}|eyJ[\w-]{10,}\.[\w.-]{10,})")),
@@ -107,8 +107,10 @@ class Found:
 
 
 def find_pii(text: str) -> tuple[Found, ...]:
-    """Private values in order of their place. Where two overlap, the kind that stands first in `KINDS`' order of
-    patterns wins: an e-mail address is not also a domain. Aliases are not found.
+    """Return the private values in order of position.
+
+    If two overlap, the kind whose pattern comes first wins: an e-mail address is not also a domain. Aliases are not
+    matched.
 
     >>> [(f.kind, f.value) for f in find_pii("Mail mia@example.com, UID: 48213377")]
     [('email', 'mia@example.com'), ('account', '48213377')]
@@ -128,7 +130,8 @@ def find_pii(text: str) -> tuple[Found, ...]:
 
 
 def kind_by_name(name: str) -> Kind | None:
-    """What a field or a parameter of this name holds, if its name says so; `phone_type` holds no phone."""
+    """Return the kind of value that the name of a field or parameter indicates, or None. `phone_type` holds no
+    phone."""
     if _ABOUT.search(name):
         return None
     return next((kind for kind, pattern in _BY_NAME if pattern.search(name)), None)
@@ -136,16 +139,16 @@ def kind_by_name(name: str) -> Kind | None:
 
 @dataclass
 class Aliases:
-    """One ticket's aliases: `[PHONE_1]` is the same number wherever it stands in the ticket.
+    """Aliases of one ticket: `[PHONE_1]` is the same number everywhere in the ticket.
 
-    First `learn` every text and field, then `hide`: a value that was announced once ("my UID is 48213377") is hidden
-    where it stands alone, too.
+    First `learn` every text and field, then `hide`: a value that was labelled once ("my UID is 48213377") is also
+    hidden where it occurs without a label.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     """Alias by real value."""
     public: frozenset[str] = frozenset()
-    """Values that are nobody's secret and are never hidden."""
+    """Public values, which are never hidden."""
     counts: dict[Kind, int] = field(default_factory=dict)
     _compiled: tuple[int, re.Pattern[str]] | None = None
 
@@ -154,7 +157,8 @@ class Aliases:
             self._alias(found.kind, found.value)
 
     def learn_value(self, name: str, value: Any) -> None:
-        """A field or a parameter, whose name may say what it is; goes down into lists and objects."""
+        """Learn the values of a field or a parameter, whose name may indicate its kind. Recurses into lists and
+        objects."""
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 self.learn_value(str(key), inner)
@@ -170,12 +174,12 @@ class Aliases:
                 self.learn(text)
 
     def hide(self, text: str) -> str:
-        """The text with every known value replaced; longer values first, so that none is cut in two."""
+        """Return the text with every known value replaced, longer values first, so that none is split."""
         pattern = self._pattern()
         return pattern.sub(lambda match: self.values[match.group()], text) if pattern is not None else text
 
     def hide_value(self, value: Any) -> Any:
-        """The same, down into lists and objects. A number that is a known value becomes its alias."""
+        """Apply `hide` recursively to lists and objects. A number that is a known value becomes its alias."""
         if isinstance(value, Mapping):
             return {key: self.hide_value(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -185,7 +189,7 @@ class Aliases:
         return self.hide(value) if isinstance(value, str) else value
 
     def named_in(self, value: Any) -> dict[str, str]:
-        """{alias: real value} of the aliases that stand in `value`."""
+        """Return {alias: real value} of the aliases in `value`."""
         shown = str(value)
         return {alias: real for real, alias in self.values.items() if alias in shown}
 
@@ -205,7 +209,7 @@ class Aliases:
 
 
 def _as_whole_word(value: str) -> str:
-    """Not inside a longer word or number."""
+    """Pattern that does not match inside a longer word or number."""
     before = r"(?<![A-Za-z0-9])" if value[:1].isascii() and value[:1].isalnum() else ""
     after = r"(?![A-Za-z0-9])" if value[-1:].isascii() and value[-1:].isalnum() else ""
     return before + re.escape(value) + after
@@ -215,8 +219,10 @@ _LONG_NUMBER: Callable[[str], list[str]] = re.compile(r"(?<![\dA-Za-z])\d{7,}(?!
 
 
 def private_in(text: str, known: Sequence[str] = ()) -> str | None:
-    """The first private value in a text that must have none: found by the rules, a number of seven digits or more, or
-    one of the `known` values. None: there is none."""
+    """Return the first private value in a text that must contain none, or None.
+
+    Private are values detected by the rules, numbers of seven digits or more, and the `known` values.
+    """
     found = find_pii(text)
     if found:
         return found[0].value

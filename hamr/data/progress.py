@@ -1,4 +1,4 @@
-"""What became of a recipe's items, and the file that it is appended to as it comes."""
+"""Results of the items of a data recipe, and the file to which they are appended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class WorkItem:
-    """One thing to make something of. `key` tells whether what an earlier call made of it still holds
-    (`item_key`); `content` is the recipe's own."""
+    """One unit of work. `key` tells whether an earlier result is still valid (`item_key`). `content` belongs to the
+    recipe."""
 
     id: str
     key: str
@@ -30,8 +30,11 @@ class WorkItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What became of an item. `kept` is JSON-like; None: dropped, by the check `reason`. `notes` are counted in the
-    table (repaired, a candidate rejected by ...). `texts`: every text that was asked for, in order."""
+    """Result of an item.
+
+    `kept` is JSON-like; None: dropped by the check `reason`. `passing`: a temporary failure. `notes` are counted in the
+    table (repaired, a candidate rejected by ...). `texts` holds every requested text, in order.
+    """
 
     kept: Mapping[str, Any] | None = None
     reason: str = ""
@@ -42,15 +45,17 @@ class Made:
 
 
 def item_key(*told: Any) -> str:
-    """What a result depends on, in few letters: with the same key it need not be made again."""
+    """Return a short digest of all inputs of a result. An equal key means that the result is still valid."""
     text = json.dumps([_VERSION, *told], sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(kw_only=True)
 class WorkProgress:
-    """Results by item id, and the file that they are appended to as they come. What is in the file has no texts here
-    (`whole` has them): those of 10^5 items would fill the memory."""
+    """Results by item id, and the file to which they are appended.
+
+    Results in the file have no texts in memory (`whole` reads them), because those of 10^5 items would not fit.
+    """
 
     path: Path
     done: dict[str, Made] = field(default_factory=dict)
@@ -59,7 +64,7 @@ class WorkProgress:
 
     @classmethod
     def of(cls, path: Path, items: Iterable[WorkItem]) -> WorkProgress:
-        """What an earlier call left in `path` of these very items (same id and key)."""
+        """Load the results in `path` that an earlier call wrote for the same items (equal id and key)."""
         keys = {item.id: item.key for item in items}
         found = cls(path=path)
         for at, row in read_progress(path):
@@ -69,7 +74,7 @@ class WorkProgress:
         return found
 
     def finish(self, item: WorkItem, made: Made) -> None:
-        """Keeps the result; one that failed in passing is not written down, so that the next call tries it again."""
+        """Store a result. Temporary failures are not written to the file, so that the next call retries them."""
         if made.passing:
             self.done[item.id] = made
             return
@@ -83,7 +88,7 @@ class WorkProgress:
         self.done[item.id], self._places[item.id] = dataclasses.replace(made, texts=()), at
 
     def whole(self, name: str) -> Made:
-        """An item's result with every text."""
+        """Return the result of an item with every text."""
         if name not in self._places:
             return self.done[name]
         with self.path.open("rb") as file:
@@ -97,8 +102,7 @@ class WorkProgress:
 
 
 def read_progress(path: Path) -> Iterator[tuple[int, Any]]:
-    """(where in the file, row) of an earlier call; a last line that was cut off when it was killed does not count, and
-    goes."""
+    """Yield (file offset, row) of an earlier call. A last line that was truncated by a kill is removed."""
     if not path.is_file():
         return
     _cut(path)
@@ -109,7 +113,7 @@ def read_progress(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _cut(path: Path) -> None:
-    """Takes off what stands behind the last line's end, in place: written anew, a second kill could cost all of it."""
+    """Truncate the file after the last complete line, in place. A rewrite that is killed could lose all of it."""
     with path.open("r+b") as file:
         size = end = file.seek(0, os.SEEK_END)
         while end:
@@ -130,7 +134,7 @@ def _parse_row(row: Mapping[str, Any]) -> Made:
 
 
 def summary(made: Iterable[Made]) -> list[tuple[str, int]]:
-    """(what, how many): kept, dropped by each check (commonest first), failed in passing, then the notes."""
+    """Return (label, count): kept, dropped by each check (most common first), temporary failures, then the notes."""
     results = list(made)
     dropped = Counter(m.reason for m in results if m.kept is None and not m.passing)
     passing = Counter(m.reason for m in results if m.kept is None and m.passing)
@@ -138,6 +142,6 @@ def summary(made: Iterable[Made]) -> list[tuple[str, int]]:
     return [
         ("kept", sum(m.kept is not None for m in results)),
         *((f"dropped: {reason}", count) for reason, count in dropped.most_common()),
-        *((f"in passing, to be tried again: {reason}", count) for reason, count in passing.most_common()),
+        *((f"temporary failure, to be retried: {reason}", count) for reason, count in passing.most_common()),
         *notes.most_common(),
     ]

@@ -1,4 +1,4 @@
-"""What the policy and the scorers get to read of a sample. Tokens are the budget: a prompt says each thing once."""
+"""Rendering of samples for the policy and the scorers. Prompts are short: each fact occurs once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INSTRUCTION = {
     "think_answer": f"First think, then act: <think>...</think><answer>a short reply or {_CALL}</answer>",
     "answer_think": f"First act, then say why: <answer>a short reply or {_CALL}</answer><think>...</think>",
 }
-# Special tokens of chat models are "<|name|>", "<name>" or "</name>"; ours are tags.
+# Special tokens of chat models are "<|name|>", "<name>" or "</name>". Our markup consists of tags.
 _MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 
 
@@ -27,13 +27,13 @@ def policy_messages(
     *,
     instruction: str = "",
 ) -> list[dict[str, str]]:
-    """Chat messages [{"role", "content"}] for the policy; `privileged` is never among them.
+    """Return chat messages [{"role", "content"}] for the policy. `privileged` is never included.
 
-    The system message has the policy, the tools, how to answer and the ticket's variables: what many samples have in
-    common comes first, and is then computed once by trainer and engine. A customer's turn becomes a user's, an agent's
-    an assistant's (tool calls in the wire form), a tool's result a tagged user's. Neighbours of one role are joined,
-    since some chat templates demand that roles alternate. What customers and tools wrote cannot open or close a tag.
-    `instruction` stands in for the format's words on how to answer.
+    The system message contains the policy, the tools, the response instruction and the variables of the ticket. The
+    parts that many samples share come first, so trainer and engine compute them once. A customer turn becomes a user
+    message, an agent turn an assistant message (tool calls in the wire format), a tool result a tagged user message.
+    Consecutive messages of one role are joined, since some chat templates require alternating roles. Text of customers
+    and tools cannot open or close a tag. `instruction` replaces the response instruction of the format.
     """
     messages = [{"role": "system", "content": _system(sample, instruction or _INSTRUCTION[response_format])}]
     for turn in sample.history:
@@ -65,7 +65,8 @@ def _message(turn: Turn) -> str:
 
 
 def _defuse(text: str) -> str:
-    """Untrusted text without working markup: `<tool_call>` becomes `< tool_call>`, `<|im_end|>` `< |im_end|>`."""
+    """Return untrusted text with broken markup: `<tool_call>` becomes `< tool_call>`, `<|im_end|>` becomes `<
+    |im_end|>`."""
     return _MARKUP.sub("< ", text)
 
 
@@ -74,16 +75,16 @@ def _value(value: Any) -> str:
 
 
 def dialogue_text(sample: ServiceSample) -> str:
-    """The history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
+    """Return the history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
 
-    Line breaks inside a turn, its parameters included, become spaces, so that a turn cannot pose as another
-    one. Empty history: "". Kept for the samples asked about last: a group's responses share theirs.
+    Line breaks inside a turn and its parameters become spaces, so that a turn cannot imitate another one. An empty
+    history gives "". Cached for the latest samples, because the responses of a group share the history.
     """
     return _text_of(_Same(sample.history))
 
 
 class _Same:
-    """A history as a cache's key: the very same one, since an equal one is dear to find (calls have no hash)."""
+    """History as a cache key, compared by identity, because equality is expensive to check (calls have no hash)."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.turns = turns
@@ -101,7 +102,7 @@ def _text_of(same: _Same) -> str:
 
 
 def turns_text(turns: Sequence[Turn]) -> str:
-    """`dialogue_text` of a history that stands alone."""
+    """Return the `dialogue_text` of a history without a sample."""
     return "\n".join(_line(turn) for turn in turns)
 
 

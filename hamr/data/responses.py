@@ -1,6 +1,7 @@
-"""Finished responses: what is scored without training. A sample with its responses is a group.
+"""Finished responses for scoring without training. A sample with its responses is a group.
 
-In a file, a line is a sample (`hamr.data.samples`) with one more field: `response`, a text, or `responses`, several.
+In a file, a line is a sample (`hamr.data.samples`) with an additional field: `response`, a text, or `responses`, a
+list.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Scorable = tuple[ServiceSample | Mapping[str, Any], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseGroup:
-    """A sample with somebody's responses to it. `number` tells groups of one sample apart: in a file its line."""
+    """A sample with responses to it. `number` distinguishes groups of one sample: its line in a file."""
 
     sample: ServiceSample
     responses: tuple[str, ...]
     number: int
 
     def rollouts(self, run: str) -> tuple[Rollout, ...]:
-        """The responses as rollouts without tokens; the group's number stands where training has its step."""
+        """Return the responses as rollouts without tokens. The number of the group is used as the step."""
         return tuple(
             Rollout(
                 key=SampleKey(run=run, step=self.number, prompt=self.sample.id, sample=index),
@@ -44,26 +45,26 @@ class ResponseGroup:
 
 
 def stream_groups(path: str | Path) -> Iterator[tuple[ResponseGroup, bytes]]:
-    """The file's groups, a line at a time, each with the bytes that it and the blank lines before it take.
+    """Yield the groups of the file line by line, each with its bytes, including preceding blank lines.
 
-    Raises DataError (file, line and field) when it comes to the fault.
+    Raises DataError (file, line and field) at the first fault.
     """
     for line, raw, row in stream_rows(path):
         yield group_of_row(row, where=f"{path}:{line}", number=line), raw
 
 
 def group_of_row(row: Any, *, where: str, number: int) -> ResponseGroup:
-    """A line's object as a group. Raises DataError whose place is `<where>: <field>`."""
+    """Return a line object as a group. DataError has the place `<where>: <field>`."""
     row = dict(row) if isinstance(row, dict) else row
     responses = _responses(row, where) if isinstance(row, dict) else ()
     return ResponseGroup(sample=from_json(row, where=where), responses=responses, number=number)
 
 
 def as_group(item: Scorable, *, where: str, number: int) -> ResponseGroup:
-    """A sample, or its object, with responses as a group. Raises DataError whose place is `<where>: <field>`."""
+    """Return a sample, or its object, with responses as a group. DataError has the place `<where>: <field>`."""
     sample, responses = item
     if isinstance(responses, str) or not responses or not all(isinstance(text, str) for text in responses):
-        raise DataError(f"{where}: responses", responses, "give a list of texts, one at least")
+        raise DataError(f"{where}: responses", responses, "give a list of at least one text")
     read = sample if isinstance(sample, ServiceSample) else from_json(sample, where=where)
     return ResponseGroup(sample=read, responses=tuple(responses), number=number)
 

@@ -1,8 +1,8 @@
-"""Generated dialogues over any scenario: decision points with a gold action each, from graph, intents and personas.
+"""Generated dialogues for any scenario: decision points with gold actions, from graph, intents and personas.
 
-A customer has a whole setting of the fields, which nobody tells the agent. What the first message shows, and what every
-answer adds, goes through the rule engine: the field that it waits for, or the action that it ends with, is what the
-agent has to do there. A sample is one such point: the dialogue before it, with the agent's act as its references.
+A customer has a setting of all fields that the agent does not know. The fields shown by the first message and by each
+answer go through the rule engine. The field that it waits for, or its final action, is the correct act of the agent. A
+sample is one such point: the dialogue before it, with the correct act as its references.
 """
 
 from __future__ import annotations
@@ -26,28 +26,26 @@ from hamr.procedures.words import SPLITS, Split, Words, ask_of, customer_fields,
 from hamr.types import Action, Reference, Reply, ServiceSample, Turn
 
 Form = Literal["actions", "sage"]
-"""How references answer: with a reply or a tool call, or with the JSON object that SAGE asks of its agents."""
+"""Form of the references: a reply or a tool call, or the JSON object that SAGE requires of its agents."""
 ENDS = 0.6
-"""Share of samples of the form `sage` that ask for the end of a dialogue; the others ask for a question on the way."""
+"""Share of samples of the form `sage` at the end of a dialogue. The others are at a question before it."""
 _FILLINGS = 48
-"""Draws of the variables that a walk does not read, per walk."""
+"""Draws per walk of the variables that it does not read."""
 _TRIES = 40
-"""Draws per sample that is asked for before the wordings count as used up."""
+"""Draws per requested sample before the wordings count as exhausted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """All fields and system variables of one customer. No setting stands in two splits."""
+    """All fields and system variables of one customer. No setting occurs in two splits."""
 
     fields: Mapping[str, Value]
     system: Mapping[str, Value]
 
 
 def generate_samples(config: SageDataConfig, *, form: Form = "actions") -> Splits:
-    """Return the splits that `data.sage` describes, with noisy references for supervised fine-tuning where it asks.
-
-    Raises BadInput as `generate` and `load_scenario` do.
-    """
+    """Return the splits of `data.sage`, with noisy references for supervised fine-tuning if configured. Raise BadInput
+    as `generate` and `load_scenario`."""
     scenarios = [load_scenario(name) for name in scenario_choices(config.scenario)]
     sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
     splits = generate(scenarios, sizes, seed=config.seed, language=config.language, form=form)
@@ -66,7 +64,7 @@ def generate_samples(config: SageDataConfig, *, form: Form = "actions") -> Split
 
 
 def scenario_choices(scenario: str) -> list[str]:
-    """Return the scenarios that a name stands for: `all` that ship, or the one."""
+    """Return the scenarios of a name: all shipped ones for `all`, else the one."""
     return scenario_names() if scenario == "all" else [scenario]
 
 
@@ -78,25 +76,24 @@ def generate(
     language: str = "en",
     form: Form = "actions",
 ) -> Splits:
-    """The three splits, the same for the same arguments on every machine; `sizes` are totals that the scenarios share.
+    """Return the three splits, reproducible on every machine. `sizes` are totals that the scenarios share.
 
-    In the form `actions` every act of a scenario comes up in turn, and of each act every path that leads to it. In the
-    form `sage`, whose answers hold the whole path, every route comes up in turn, and 60 % of the samples ask for the
-    end of a dialogue.
+    In the form `actions`, the acts of a scenario take turns, and so do the paths to each act. In the form `sage`, whose
+    answers contain the whole path, the routes take turns, and 60 % of the samples are at the end of a dialogue.
 
-    Raises BadInput where wordings are missing or doubled (`load_words`), and where they do not give so many different
-    samples.
+    Raises:
+        BadInput: Wordings are missing or duplicate (`load_words`), or insufficient for the requested number of samples.
     """
     made: dict[Split, list[ServiceSample]] = {split: [] for split in SPLITS}
     for number, scenario in enumerate(scenarios):
         words = load_words(scenario, language)
-        # Whatever the seed, so that files made with different seeds keep their splits apart too.
+        # Independent of the seed, so that files made with different seeds also have disjoint splits.
         settings = deal(scenario, Random(f"sage/{scenario.name}"))
         policy, tools = policy_text(scenario, language=language), tools_of(scenario, language)
         if form == "sage":
             policy, tools = service_prompt(scenario, {}, language=language), ()
         for split in SPLITS:
-            # What does not divide goes to the first scenarios.
+            # The remainder goes to the first scenarios.
             size = sizes[split] // len(scenarios) + (number < sizes[split] % len(scenarios))
             maker = _Maker(
                 scenario, words, split, language, form, policy, tools, Random(f"{scenario.name}/{seed}/{split}")
@@ -108,9 +105,11 @@ def generate(
 
 
 def deal(scenario: Scenario, rng: Random) -> dict[Split, dict[Route, list[Setting]]]:
-    """Settings by split and route: every walk with what it does not read drawn at random. Of a route's settings one
-    each goes to train, test and validation, in this order, and of the others six of eight to train; so every split has
-    every route that has three settings."""
+    """Return settings by split and route: every walk, with random values for the variables that it does not read.
+
+    Of the settings of a route, one each goes to train, test and validation, in this order, and of the others six of
+    eight to train. Every split therefore has every route with at least three settings.
+    """
     by_route: dict[Route, dict[str, Setting]] = {}
     for read, system, walk in scenario.settings():
         assert walk.action is not None
@@ -131,7 +130,7 @@ def deal(scenario: Scenario, rng: Random) -> dict[Split, dict[Route, list[Settin
 def _fillings(
     scenario: Scenario, read: Mapping[str, Value], system: Mapping[str, Value], rng: Random
 ) -> Iterator[Setting]:
-    """Whole settings with these values of what the walk reads, as some intent allows them."""
+    """Yield complete settings with these values of the variables that the walk reads, consistent with some intent."""
     for _ in range(_FILLINGS):
         fields = {
             name: read[name] if name in read else rng.choice(variable.options or ())
@@ -144,7 +143,8 @@ def _fillings(
 def _vary_numbers(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], rng: Random
 ) -> dict[str, Value]:
-    """The state with other numbers that lead the same way. Zero stays: often the procedure asks for it elsewhere."""
+    """Return the state with other numbers that give the same walk. Zero is kept, because procedures often branch on
+    it."""
     varied = dict(system)
     for name, variable in scenario.file.system.items():
         if system[name] == 0:
@@ -158,8 +158,10 @@ def _vary_numbers(
 
 
 def tools_of(scenario: Scenario, language: str) -> tuple[Mapping[str, Any], ...]:
-    """A tool for every action that is not done by words: with `amount` where the action has one; the actions of a group
-    are one tool with an `option`."""
+    """Return a tool for every action that is not a reply, with `amount` if the action has one.
+
+    The actions of a group are one tool with an `option`.
+    """
     tools: dict[str, dict[str, Any]] = {}
     for name, action in scenario.file.actions.items():
         if action.reply:
@@ -182,7 +184,7 @@ def _schema(name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def act_of_walk(walk: Walk) -> str:
-    """Return the act that the procedure wants from the agent at this point."""
+    """Return the act that the procedure requires of the agent at this point."""
     return walk.action or f"{ASK}{walk.awaits}"
 
 
@@ -191,7 +193,7 @@ def act_of_walk(walk: Walk) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """A decision point: the agent's turn of this number, from 0, in the dialogue of a customer."""
+    """A decision point: the agent turn with this number, from 0, in the dialogue of a customer."""
 
     setting: Setting
     intent: str
@@ -199,7 +201,7 @@ class _Point:
 
 
 def _state(setting: Setting) -> tuple[object, ...]:
-    """The setting's state of the system; of a number, only whether it is zero."""
+    """Return the system state of the setting. For numbers, only whether they are zero."""
     return tuple(value if isinstance(value, bool | str) else bool(value) for value in setting.system.values())
 
 
@@ -219,9 +221,9 @@ class _Maker:
         return SageActs(scenario=self.scenario, words=self.words)
 
     def samples(self, settings: Mapping[Route, list[Setting]], size: int, prefix: str) -> list[ServiceSample]:
-        """Samples of different tickets or dialogues. Raises BadInput where there are not so many."""
+        """Return samples with different tickets or dialogues. Raise BadInput if there are not enough."""
         if size and not settings:
-            remedy = f"{self.scenario.name} has too few settings to keep some apart; ask for 0, or give it more fields"
+            remedy = f"{self.scenario.name} has too few settings for separate splits; request 0, or add fields"
             raise BadInput(f"data.sage.{self.split}", size, remedy)
         points = self._by_act(settings) if self.form == "actions" else self._by_route(settings)
         made: dict[object, ServiceSample] = {}
@@ -232,12 +234,12 @@ class _Maker:
             made.setdefault((sample.history, tuple(sample.ticket.items())), sample)
         if len(made) < size:
             where = f"data.sage.{self.split}"
-            remedy = f"the wordings of {self.scenario.name} give only {len(made)} different samples; ask for fewer"
+            remedy = f"the wordings of {self.scenario.name} give only {len(made)} different samples; request fewer"
             raise BadInput(where, size, remedy)
         return list(made.values())
 
     def _by_route(self, settings: Mapping[Route, list[Setting]]) -> Iterator[_Point]:
-        """Every route in turn, with its end or a question on the way."""
+        """Cycle through the routes, with the end or an earlier question of each."""
         for route in itertools.cycle(self.rng.sample(sorted(settings), len(settings))):
             setting = self.rng.choice(settings[route])
             intent = self.rng.choice(self.scenario.intents_of(setting.fields))
@@ -246,8 +248,8 @@ class _Maker:
             yield _Point(setting=setting, intent=intent, turn=turn)
 
     def _by_act(self, settings: Mapping[Route, list[Setting]]) -> Iterator[_Point]:
-        """Every act in turn, and of each act every path to it in turn, in any state of the system."""
-        # Settings of one route and intent come to the same acts at the same turns.
+        """Cycle through the acts, and for each act through the paths to it, in any state of the system."""
+        # Settings of one route and intent have the same acts at the same turns.
         alike: dict[tuple[Route, str, tuple[object, ...]], list[Setting]] = {}
         for route in sorted(settings):
             for setting in settings[route]:
@@ -265,7 +267,7 @@ class _Maker:
             yield _Point(setting=self.rng.choice(group), intent=intent, turn=turn)
 
     def _outline(self, setting: Setting, intent: str) -> Iterator[Walk]:
-        """How far the procedure gets at each of the agent's turns."""
+        """Return the progress of the procedure at each agent turn."""
         turns = customer_fields(self.scenario, self.words, fields=setting.fields, ticket=setting.system, intent=intent)
         return (walk for _, walk in turns)
 
@@ -279,7 +281,7 @@ class _Maker:
         act = act_of_walk(walk)
         return ServiceSample(
             id=identity,
-            # As the procedure writes them: true, not True.
+            # In the notation of the procedure: true, not True.
             ticket={name: json.dumps(v) if isinstance(v, bool) else v for name, v in ticket.items()},
             policy=self.policy,
             tools=self.tools,
@@ -310,7 +312,7 @@ class _Maker:
     def _turns(
         self, setting: Setting, intent: str, persona: str, ticket: Mapping[str, Value]
     ) -> Iterator[tuple[tuple[Turn, ...], dict[str, Value], Walk]]:
-        """(dialogue, fields that it has shown, how far the procedure gets) at each of the agent's turns."""
+        """Yield (dialogue, fields shown, progress of the procedure) at each agent turn."""
         turns = customer_turns(
             self.scenario,
             self.words,
@@ -330,7 +332,7 @@ class _Maker:
                 history.append(Turn(role="agent", content=one_of(question, ticket, self.rng)))
 
     def _acts(self, act: str, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
-        """The gold acts, each in another wording."""
+        """Return the gold acts, each in another wording."""
         context = Context(split=self.split, shown=shown, values=ticket)
         if self.form == "actions":
             return self.acts.actions(act, context, self.rng)

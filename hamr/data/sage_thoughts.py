@@ -1,6 +1,6 @@
-"""Why the agent of a generated dialogue acts as it does, in a sentence, from what the procedure saw.
+"""Reason for the act of the agent in a generated dialogue, as a sentence derived from the procedure.
 
-It is known to be right, since the act follows from it, and stands in for a teacher's reasoning where there is none.
+It is correct by construction, since the act follows from it, and replaces the reasoning of a teacher if there is none.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _OPENING = {"en": "has just written", "zh": "刚刚来询"}
 
 
 def thought_of(sample: ServiceSample) -> str:
-    """Return what the dialogue has shown last and what follows from it.
+    """Return the fact that the dialogue showed last and the resulting act.
 
     Raises:
-        DataError: the sample is not of a shipped scenario.
+        DataError: The sample is not from a shipped scenario.
 
     >>> thought_of(sample)                                                       # doctest: +SKIP
     'The customer wants to be rid of the package. Carry out the change or the cancellation.'

@@ -32,7 +32,7 @@ _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
 
 def act_of(sample: ServiceSample) -> str:
-    """Return the act that a generated sample names; for others the first reference's tool, or `reply`."""
+    """Return the act that a generated sample names. For others, return the tool of the first reference, or `reply`."""
     if "act" in sample.meta:
         return str(sample.meta["act"])
     action = sample.references[0].action
@@ -40,7 +40,7 @@ def act_of(sample: ServiceSample) -> str:
 
 
 def read_samples(path: str | Path) -> list[ServiceSample]:
-    """All samples of the file, in order. Raises DataError at the first fault; blank lines are skipped."""
+    """Read all samples of the file, in order. Skip blank lines. Raise DataError at the first fault."""
     samples: list[ServiceSample] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
@@ -55,14 +55,19 @@ def read_samples(path: str | Path) -> list[ServiceSample]:
 
 
 def read_rows(path: str | Path) -> list[tuple[int, Any]]:
-    """(line number, parsed JSON) of every line that is not blank. Raises DataError for a file that is missing,
-    unreadable or empty, for bytes that are not UTF-8 and for bad JSON (NaN and Infinity included)."""
+    """Return (line number, parsed JSON) of every line that is not blank.
+
+    Raises DataError for a file that is missing, unreadable or empty, for bytes that are not UTF-8 and for invalid JSON
+    (including NaN and Infinity).
+    """
     return [(number, row) for number, _, row in stream_rows(path)]
 
 
 def stream_rows(path: str | Path) -> Iterator[tuple[int, bytes, Any]]:
-    """What `read_rows` reads, a line at a time: (line number, the bytes since the last one, parsed JSON). The bytes are
-    the line's own and those of the blank lines before it. Raises as `read_rows` does, when it comes to the fault."""
+    """Yield the rows of `read_rows` one by one: (line number, bytes since the last row, parsed JSON).
+
+    The bytes are those of the line and of the blank lines before it. Raises as `read_rows`, when it reaches the fault.
+    """
     try:
         with Path(path).open("rb") as file:
             yield from _stream_rows(path, file)
@@ -85,31 +90,33 @@ def _stream_rows(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[int,
             yield number, since, parse_line(line, f"{path}:{number}: line")
             since, any_row = b"", True
     if not any_row:
-        raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object a line")
+        raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object per line")
 
 
 def parse_line(line: str, where: str) -> Any:
-    """The JSON value of a line. Raises DataError at `where` for bad JSON, NaN and Infinity, and half a surrogate."""
+    """Parse the JSON value of a line. Raise DataError at `where` for invalid JSON, NaN, Infinity, and lone
+    surrogates."""
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         row = json.loads(line, parse_constant=refuse)
         if "\\ud" in line.lower():
-            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair could be read but never written
+            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate can be read but not written
         return row
     except (ValueError, RecursionError) as error:
-        raise DataError(where, line, f"bad JSON ({error}); write one JSON object a line") from error
+        raise DataError(where, line, f"bad JSON ({error}); write one JSON object per line") from error
 
 
 def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:
-    """Write the file aside, flush it and rename it, so that a reader never sees half of it."""
+    """Write the file atomically: write a temporary file, flush it and rename it, so readers never see a partial
+    file."""
     write_rows(path, (to_json(sample) for sample in samples))
 
 
 def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """JSONL of any objects, with the same care as `write_samples`."""
+    """Write any objects as JSONL, atomically as `write_samples`."""
     target = Path(path)
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -130,7 +137,7 @@ def write_rows(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def to_json(sample: ServiceSample) -> dict[str, Any]:
-    """The line's object; `from_json` gives the same sample back."""
+    """Return the line object of a sample. Inverse of `from_json`."""
     return {
         "id": sample.id,
         "ticket": dict(sample.ticket),
@@ -157,7 +164,7 @@ def turn_json(turn: Turn) -> dict[str, Any]:
 
 
 def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
-    """The sample in a line's object. Raises DataError whose place is `<where>: <field>`."""
+    """Return the sample of a line object. DataError has the place `<where>: <field>`."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     identity = _get(row, "id", str, where)
@@ -182,14 +189,14 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
 
 
 def history_from_json(rows: Any, *, where: str) -> tuple[Turn, ...]:
-    """A history that stands alone, outside a sample; its calls may name any tool. Raises DataError."""
+    """Parse a history without a sample. Its calls may name any tool. Raise DataError."""
     if not isinstance(rows, list):
         raise DataError(f"{where}: history", rows, "must be a list")
     return tuple(_turn(row, f"{where}: history[{i}]", None) for i, row in enumerate(rows))
 
 
 def _get(row: Mapping[str, Any], field: str, kind: type, where: str, *, default: Any = None, dot: str = ": ") -> Any:
-    """The field's value, checked. `default` None: the field is required."""
+    """Return the value of the field after a type check. `default` None: the field is required."""
     place = f"{where}{dot}{field}"
     if field not in row:
         if default is not None:
@@ -218,7 +225,7 @@ def _parse_privileged(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]:
-    """JSON schema of the parameters by tool name."""
+    """Return the JSON schema of the parameters by tool name."""
     schemas: dict[str, Mapping[str, Any]] = {}
     for i, tool in enumerate(tools):
         place = f"{where}: tools[{i}]"
@@ -258,7 +265,7 @@ def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -
         raise DataError(where, row, "must be an object with an action")
     action = _action(row, where, schemas)
     if isinstance(action, Reply) and not action.content.strip():
-        raise DataError(f"{where}.content", action.content, "an empty reply is no reference; write it out or remove it")
+        raise DataError(f"{where}.content", action.content, "an empty reply is not a reference; add text or remove it")
     if isinstance(action, ToolCall):
         problem = parameter_problem(action.parameters, schemas[action.name])
         if problem:
@@ -267,13 +274,13 @@ def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -
     if isinstance(action, Reply):
         try:
             render_action(action)
-        except DataError as error:  # a text that no policy could utter is found now, not in the middle of a run
+        except DataError as error:  # reject texts that no policy can generate before a run, not during it
             raise DataError(f"{where}.content", error.value, error.remedy) from error
     return Reference(action=action, source=_get(row, "source", str, where, default="logged", dot="."))
 
 
 def _action(row: Mapping[str, Any], where: str, schemas: Mapping[str, Mapping[str, Any]] | None) -> Action:
-    """`schemas` None: any tool goes."""
+    """Parse an action. `schemas` None: any tool is allowed."""
     kind = _get(row, "action", str, where, dot=".")
     if kind == "reply":
         return Reply(content=_get(row, "content", str, where, dot="."))

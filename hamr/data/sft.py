@@ -24,10 +24,10 @@ def sft_batch(
     turns: Turns = "last",
     aggregation: Aggregation = "token_mean",
 ) -> TrainBatch:
-    """At most `references` distinct references per sample, drawn by `rng`; the prompt itself carries no loss.
+    """Return a batch with at most `references` distinct references per sample, drawn by `rng`. The prompt has no loss.
 
-    `turns="all"`: what the agent said earlier in the dialogue carries loss too, once a sample. The tokens are computed
-    anyway, since the prompt holds them; the group's prompt then ends where the agent speaks for the first time.
+    With `turns="all"`, earlier agent turns of the dialogue also have loss, once per sample. Their tokens are computed
+    anyway, since the prompt contains them. The prompt of the group then ends at the first agent turn.
     """
     groups = []
     for sample in samples:
@@ -49,10 +49,10 @@ def sft_batch(
 def _agent_spans(
     sample: ServiceSample, prompt: Sequence[int], encode: PromptEncoder, answer: AnswerEncoder
 ) -> Iterator[Span]:
-    """Where in the prompt the agent's turns stand, end-of-sequence token included.
+    """Yield the token ranges of the agent turns in the prompt, including the end-of-sequence token.
 
-    Only those that the policy would have to utter just so at that point: a chat template that shows an earlier turn in
-    another way than it is generated (without its reasoning, joined with its neighbour) leaves that turn out.
+    Only turns that the policy would generate in exactly this form are included. A turn is excluded if the chat template
+    shows earlier turns differently (without their reasoning, or joined with a neighbour).
     """
     for index, turn in enumerate(sample.history):
         action = _action(turn)

@@ -1,4 +1,4 @@
-"""SFT items as token ids: the prompt, the target behind it, and which of the target's tokens carry loss."""
+"""SFT items as token ids: the prompt, the target, and the loss mask of the target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
 
 
 class TextEncoder(Protocol):
-    """What encoding asks of a tokenizer. `spans`: (id, start, end) of every token, in characters of the text."""
+    """Tokenizer interface for encoding. `spans`: (id, start, end) of every token, in characters of the text."""
 
     @property
     def eos_id(self) -> int: ...
@@ -26,8 +26,11 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedItem:
-    """`token_ids` is the target, end-of-sequence token included; `parts[i]` says to which part of it (an index into
-    `PARTS[kind]`) token i belongs, `mask[i]` whether it carries loss. Arrays, because a set may hold 10^8 tokens."""
+    """`token_ids` is the target, including the end-of-sequence token.
+
+    `parts[i]` is the part of token i (an index into `PARTS[kind]`), `mask[i]` its loss mask. Arrays, because a set may
+    have 10^8 tokens.
+    """
 
     kind: Kind
     prompt_ids: array[int]
@@ -36,7 +39,7 @@ class EncodedItem:
     mask: bytes
 
     def __len__(self) -> int:
-        """Tokens of prompt and target."""
+        """Number of tokens of prompt and target."""
         return len(self.prompt_ids) + len(self.token_ids)
 
     @property
@@ -48,12 +51,14 @@ class EncodedItem:
 def encode_item(
     item: SftItem, encoder: TextEncoder, without_loss: Sequence[Part] = (), *, where: str = "item"
 ) -> EncodedItem:
-    """The item's tokens. The target is encoded as one text, which is how a policy would utter it: where the tokenizer
-    joins the end of one part with the beginning of the next, that token belongs to the later part. The end-of-sequence
-    token belongs to the last part.
+    """Encode an item.
 
-    Loss falls on the parts that `TRAINED` names, less those in `without_loss`. Raises DataError for a target with a
-    special token in it: that would teach the policy to write turns that are not its own.
+    The target is encoded as one text, as a policy would generate it. A token that spans the end of one part and the
+    beginning of the next belongs to the later part. The end-of-sequence token belongs to the last part. The parts in
+    `TRAINED`, without those in `without_loss`, have loss.
+
+    Raises:
+        DataError: The target contains a special token, which would train the policy to write turns of other roles.
     """
     spans = encoder.spans(item.text)
     found = next((item.text[start:end] for token, start, end in spans if token in encoder.special_ids), None)
@@ -77,12 +82,12 @@ def _part_at(character: int, ends: Sequence[int]) -> int:
 
 
 def items_batch(items: Sequence[EncodedItem], aggregation: Aggregation = "token_mean") -> TrainBatch:
-    """One optimiser step's data."""
+    """Return the data of one optimiser step."""
     return TrainBatch(groups=tuple(item.group for item in items), loss="sft", aggregation=aggregation)
 
 
 def part_names(kind: Kind) -> tuple[str, ...]:
-    """The parts of a kind by names that tell the two actions of a plan apart.
+    """Return the parts of a kind by names that distinguish the two actions of a plan.
 
     >>> part_names("patm_dra")
     ('rationale', 'action', 'environment', 'next_action')
@@ -91,11 +96,11 @@ def part_names(kind: Kind) -> tuple[str, ...]:
 
 
 def part_losses(items: Sequence[EncodedItem], logprobs: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Mean negative log-likelihood per token (nats) from log p of every target token: `loss` over the tokens that carry
-    loss, and each part by its name over all its tokens, the end-of-sequence token among the last part's.
+    """Return the mean negative log-likelihood per token (nats) from log p of every target token.
 
-    With c the rationale these are the four terms of Eq. 3's factorisation: reasoning, policy (`action`), world model
-    (`environment`) and contingency planning (`next_action`). A name without tokens is left out.
+    `loss` covers the tokens with loss. Each part has its name and covers all its tokens; the end-of-sequence token
+    belongs to the last part. With c the rationale these are the four terms of Eq. 3's factorisation: reasoning, policy
+    (`action`), world model (`environment`) and contingency planning (`next_action`). A name without tokens is omitted.
     """
     sums: dict[str, list[float]] = {}
     for item, values in zip(items, logprobs, strict=True):

@@ -47,17 +47,17 @@ PARTS: Mapping[Kind, tuple[Part, ...]] = {
     "patm_dra": ("rationale", "action", "environment", "action"),
     "decision_post": ("action", "rationale"),
 }
-"""Which parts a target of each kind has, in their order."""
+"""Parts of a target by kind, in order."""
 
 TRAINED: Mapping[Kind, frozenset[Part]] = {
     "decision": frozenset({"action"}),
     "decision_dra": frozenset({"rationale", "action"}),
-    # The environment's turn is predicted, not observed: Eq. 3 has it inside the log-probability.
+    # The turn of the environment is predicted, not observed: Eq. 3 includes it in the log-probability.
     "patm": frozenset({"action", "environment"}),
     "patm_dra": frozenset({"rationale", "action", "environment"}),
     "decision_post": frozenset({"action", "rationale"}),
 }
-"""Which of them carry loss. The prompt never does."""
+"""Parts with loss. The prompt never has loss."""
 
 _FORMAT: Mapping[Kind, ResponseFormat] = {
     "decision": "plain", "decision_dra": "think_answer", "decision_post": "answer_think",
@@ -80,7 +80,7 @@ class TargetPart:
 
 @dataclass(frozen=True, kw_only=True)
 class SftItem:
-    """One prompt with what the policy shall answer to it. `target` has the parts of `PARTS[kind]`, in that order."""
+    """One prompt with the target answer of the policy. `target` has the parts of `PARTS[kind]`, in that order."""
 
     kind: Kind
     sample: ServiceSample
@@ -93,11 +93,12 @@ class SftItem:
 
 
 def item_messages(item: SftItem) -> list[dict[str, str]]:
-    """The prompt's chat messages. How to answer depends on the kind: as an action, with a thought, or as a plan.
+    """Return the chat messages of the prompt. The instruction depends on the kind: an action, a thought and an action,
+    or a plan.
 
-    A decision's prompt is the one of RL with the same `model.response_format` (`plain`; `think_answer` with a
-    rationale, `answer_think` with one behind the action), to the letter; a plan's differs, so that a policy which
-    learned both still acts when it is asked to.
+    The prompt of a decision is identical to that of RL with the same `model.response_format` (`plain`; `think_answer`
+    with a rationale, `answer_think` with one after the action). The prompt of a plan differs, so that a policy trained
+    on both still acts when requested.
     """
     if item.kind in _FORMAT:
         return policy_messages(item.sample, _FORMAT[item.kind])
@@ -105,8 +106,8 @@ def item_messages(item: SftItem) -> list[dict[str, str]]:
 
 
 def decision_item(sample: ServiceSample, action: Action, rationale: str = "", *, answer_first: bool = False) -> SftItem:
-    """A `decision`; with a rationale a `decision_dra`, or a `decision_post` where the answer comes first. Raises
-    DataError for what no policy could utter."""
+    """Return a `decision`, with a rationale a `decision_dra`, or a `decision_post` if the answer comes first. Raise
+    DataError for text that no policy can generate."""
     if not rationale.strip():
         return SftItem(kind="decision", sample=sample, target=(TargetPart(part="action", text=render_action(action)),))
     whole = render_action(action, "think_answer", rationale)
@@ -117,38 +118,40 @@ def decision_item(sample: ServiceSample, action: Action, rationale: str = "", *,
     return SftItem(kind="decision_dra", sample=sample, target=target)
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- file --------------------------------------------------------------------------------------
 
 
 def read_items(path: str | Path) -> list[SftItem]:
-    """All items of the file, in order. Raises DataError at the first fault; blank lines are skipped.
+    """Read all items of the file, in order. Skip blank lines. Raise DataError at the first fault.
 
-    A sample may come up several times: with another kind, or with another of its references.
+    A sample may occur several times: with another kind, or with another of its references.
     """
     return [item for _, item in numbered_items(path)]
 
 
 def numbered_items(path: str | Path) -> Iterator[tuple[int, SftItem]]:
-    """What `read_items` reads, with the line of each."""
+    """Yield the items of `read_items`, with the line of each."""
     for number, row in read_rows(path):
         yield number, item_from_json(row, where=f"{path}:{number}")
 
 
 def write_items(path: str | Path, items: Iterable[SftItem]) -> None:
-    """The whole file at once, or nothing of it."""
+    """Write the whole file atomically."""
     write_rows(path, (item_to_json(item) for item in items))
 
 
 def item_to_json(item: SftItem) -> dict[str, Any]:
-    """The line's object; `item_from_json` gives the same item back."""
+    """Return the line object of an item. Inverse of `item_from_json`."""
     target = [{"part": part.part, "text": part.text} for part in item.target]
     return {"kind": item.kind, "sample": to_json(item.sample), "target": target}
 
 
 def item_from_json(row: Any, *, where: str = "item") -> SftItem:
-    """The item in a line's object. Raises DataError whose place is `<where>: <field>`: for an unknown kind, for parts
-    that are not the kind's or not in its order, for an empty text, and for a decision that does not parse as one
-    action."""
+    """Return the item of a line object. DataError has the place `<where>: <field>`.
+
+    Faults are an unknown kind, parts that do not match the kind or its order, an empty text, and a decision that does
+    not parse as one action.
+    """
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     for field in ("kind", "sample", "target"):
@@ -160,17 +163,17 @@ def item_from_json(row: Any, *, where: str = "item") -> SftItem:
     sample = from_json(row["sample"], where=f"{where}: sample")
     item = SftItem(kind=kind, sample=sample, target=_target(row["target"], kind, where))
     if kind in _FORMAT:
-        # Whole: behind an answer any tail would pass for a policy's, but it is no example of a rationale.
+        # Check the whole text: any text after an answer is valid for a policy, but not as an example of a rationale.
         action = parse_action(item.text, "plain" if kind == "decision" else "think_answer")
         if isinstance(action, MalformedResponse):
-            raise DataError(f"{where}: target", item.text, f"a policy that said this would not act: {action.detail}")
+            raise DataError(f"{where}: target", item.text, f"does not parse as an action: {action.detail}")
         if kind != "decision":
             _check_places(item.target, where)
     return item
 
 
 def _check_places(target: Sequence[TargetPart], where: str) -> None:
-    """Each block has to stand in the part that is named for it: the order is what the prompt asks for."""
+    """Check that each block is in the part with its name. The prompt requests this order."""
     for i, part in enumerate(target):
         tag = "<think>" if part.part == "rationale" else "<answer>"
         if not part.text.lstrip().startswith(tag):

@@ -1,4 +1,4 @@
-"""In which order a mix of sets is trained on: a pure function of the sets' sizes, their weights and a seed."""
+"""Training order of a mix of sets: a pure function of their sizes, their weights and a seed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class MixOrder:
-    """Epoch after epoch of a mix. A set of n items and weight w is gone through w times an epoch: its items are dealt
-    from one shuffled pack after the other, so that none comes up again before all the others have, and the epoch ends
-    after about w * n of them (over e epochs exactly round(e * w * n)). Within an epoch the sets are shuffled together.
+    """Order of a mix over epochs.
 
-    Nothing is remembered: a run goes on by asking for the places behind those that it has had.
+    A set of n items and weight w is passed w times per epoch. Its items come from consecutive permutations, so that
+    none repeats before all others have been used. The epoch ends after about w * n of them (over e epochs exactly
+    round(e * w * n)). Within an epoch the sets are shuffled together. The order is stateless: a resumed run requests
+    the places after those that it has used.
 
     >>> order = MixOrder(sizes=(2, 4), weights=(2.0, 0.5), seed=0)
     >>> [len(order.epoch(e)) for e in range(2)]
@@ -35,10 +36,8 @@ class MixOrder:
     seed: int
 
     def take(self, start: int, count: int) -> tuple[Place, ...]:
-        """`count` places from the `start`-th on, counted over all epochs.
-
-        Raises ValueError if the mix is empty: nothing would ever come.
-        """
+        """Return `count` places from number `start` on, counted over all epochs. Raise ValueError if the mix is
+        empty."""
         if not any(size * weight for size, weight in zip(self.sizes, self.weights, strict=True)):
             raise ValueError(f"a mix of sizes {self.sizes} with weights {self.weights} has no items")
         epoch, before = 0, 0
@@ -56,14 +55,14 @@ class MixOrder:
         return sum(self._until(i, epoch + 1) - self._until(i, epoch) for i in range(len(self.sizes)))
 
     def total(self, epochs: int) -> int:
-        """Items of so many epochs."""
+        """Return the number of items in `epochs` epochs."""
         return sum(self._until(i, epochs) for i in range(len(self.sizes)))
 
     def epoch(self, epoch: int) -> tuple[Place, ...]:
         return _epoch(self, epoch)
 
     def _until(self, which: int, epochs: int) -> int:
-        """Items of set `which` in the first `epochs` epochs."""
+        """Return the number of items of set `which` in the first `epochs` epochs."""
         return round(epochs * self.weights[which] * self.sizes[which])
 
 
@@ -87,9 +86,10 @@ def _shuffle(items: Iterable[Item], seed: str) -> list[Item]:
 
 
 def held_out_dialogues(sets: Sequence[Sequence[str]], frac: float, seed: int) -> set[str]:
-    """Dialogues to keep from training: of each set's, ceil(frac * their number) with the smallest hash, all sets'
-    together. As the hash is the dialogue's own, sets that share dialogues mostly hold out the same ones, and one that
-    is held out for one set is for all: what is validated on was trained on in no form.
+    """Return the dialogues to hold out: of each set ceil(frac * number) with the smallest hash, united over all sets.
+
+    The hash depends only on the dialogue, so sets with common dialogues mostly hold out the same ones. A dialogue held
+    out for one set is held out for all, so validation data are never trained on in any form.
 
     >>> len(held_out_dialogues([["a", "b", "a"], ["b", "a"]], 0.5, seed=0))
     1

@@ -1,4 +1,4 @@
-"""Train, validation and test: given as files, or split off by a seeded draw over dialogues."""
+"""Train, validation and test splits: given as files, or split off by a seeded draw over dialogues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamr.errors import DataError
 from hamr.types import ServiceSample
 
 FEWEST = 3
-"""Dialogues that three splits need at least."""
+"""Minimum number of dialogues for three splits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Splits:
     validation: tuple[ServiceSample, ...]
     test: tuple[ServiceSample, ...]
     sft: tuple[ServiceSample, ...] = ()
-    """What supervised fine-tuning learns from where that is not `train`: logs with errors, say."""
+    """Data for supervised fine-tuning if different from `train`, for example logs with errors."""
 
     @property
     def for_sft(self) -> tuple[ServiceSample, ...]:
@@ -34,13 +34,15 @@ def split_samples(
     held_out_frac: float,
     seed: int,
 ) -> Splits:
-    """Takes `validation` and `test` from `given` where they are, and otherwise splits `held_out_frac` of the
-    training samples off for each, whole dialogues at a time (`meta["dialogue"]`, else the sample and its copies). What
-    is left to train on keeps its order: the same samples make the same pairs for scorers, from a generator or from its
-    file.
+    """Return the splits, with `validation` and `test` from `given` or split off the training samples.
 
-    Raises DataError when nothing would be left to train on, or nothing to test on, and for an id that two splits give
-    to different samples: what is remembered of a sample (its prompt, its rewards) goes by its id.
+    Each missing split gets `held_out_frac` of the training samples in whole dialogues (`meta["dialogue"]`, else the
+    sample and its copies). The remaining training samples keep their order, so the same samples give the same pairs for
+    scorers, from a generator or from its file.
+
+    Raises:
+        DataError: No training or no test samples remain, or two splits use one id for different samples. Caches
+            (prompts, rewards) use the id as key.
     """
     dialogue_of, dialogues = _dialogues(train), dict[str, list[ServiceSample]]()
     for sample in train:
@@ -81,15 +83,15 @@ def _check_ids(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
 
 
 def count_copies(samples: Iterable[ServiceSample]) -> int:
-    """Return how many samples repeat another one in everything but id and `meta`."""
+    """Return the number of samples that repeat another one in everything but id and `meta`."""
     every = list(samples)
     return len(every) - len({_content(sample) for sample in every})
 
 
 def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
-    """Sample id -> its dialogue: `meta["dialogue"]`, else the first sample with the same content.
+    """Map the sample id to its dialogue: `meta["dialogue"]`, else the first sample with the same content.
 
-    Where almost every sample is a copy of one other, so that three splits cannot differ, a copy counts by itself.
+    If almost all samples are copies of one other, so that three splits cannot differ, each copy counts by itself.
     """
     first: dict[str, str] = {}
     for sample in samples:

@@ -1,4 +1,4 @@
-"""Replies that fit nowhere, or nearly everywhere, by language and split; no sentence is in two splits."""
+"""Replies that fit nowhere, or nearly everywhere, by language and split. No sentence is in two splits."""
 
 from collections.abc import Mapping
 
@@ -63,7 +63,7 @@ STRAY: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
         ),
     },
 }
-"""Replies that have nothing to do with the request: what untrained or derailed models say."""
+"""Replies unrelated to the request, as untrained or derailed models generate."""
 
 COURTESIES: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
     "en": {
@@ -110,4 +110,4 @@ COURTESIES: Mapping[str, Mapping[Split, tuple[str, ...]]] = {
         ),
     },
 }
-"""Polite sentences that fit anywhere, and are therefore right almost nowhere."""
+"""Polite sentences that fit anywhere, and are therefore almost never the right reply."""

@@ -1,4 +1,4 @@
-"""An endless, seeded, resumable order over the training samples: no prompt repeated or skipped on resume."""
+"""An endless, seeded, resumable order of the training samples. Resuming neither repeats nor skips a prompt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hamr.types import ServiceSample
 
 
 class PromptStream:
-    """Epoch after epoch, each in an order of its own drawn from (seed, epoch).
+    """Stream of samples over epochs, each in its own order drawn from (seed, epoch).
 
     >>> stream = PromptStream(samples, seed=0)              # doctest: +SKIP
     >>> first = stream.take(2); state = stream.state()      # doctest: +SKIP
@@ -29,7 +29,7 @@ class PromptStream:
         return order
 
     def take(self, n: int) -> list[ServiceSample]:
-        """The next n samples; crosses into the next epoch where this one ends."""
+        """Return the next n samples. Continues with the next epoch at the end of this one."""
         taken: list[ServiceSample] = []
         while len(taken) < n:
             if self._index == len(self._order):
@@ -40,5 +40,5 @@ class PromptStream:
         return taken
 
     def state(self) -> dict[str, int]:
-        """The position, JSON-able: give it back to continue exactly here."""
+        """Return the position as JSON-like values. Pass it as `state` to continue here."""
         return {"epoch": self._epoch, "index": self._index}

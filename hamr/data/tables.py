@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TicketFault:
-    """A ticket that was left out: `message` is one line, `row` what the export had."""
+    """A rejected ticket: `message` is one line, `row` the data of the export."""
 
     line: int
     message: str
@@ -26,7 +26,7 @@ class TicketFault:
 
 
 def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[TicketFault]]:
-    """(line, row) of the export, and the lines that are no rows. Raises DataError for a file that cannot be read."""
+    """Return (line, row) of the export, and the invalid lines. Raise DataError for an unreadable file."""
     if path.suffix.lower() not in ENDINGS:
         raise DataError("input", str(path), f"must end in {', '.join(ENDINGS)}")
     try:
@@ -66,7 +66,7 @@ def _csv(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         for row in reader:
-            if None in row:  # what a text with a comma and no quotes becomes
+            if None in row:  # an unquoted text with a comma
                 remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
                 raise DataError(f"{path}:{reader.line_num}: line", row[None], remedy)
             yield reader.line_num, row
@@ -81,11 +81,11 @@ def _parquet(path: Path) -> list[Row]:
     try:
         return [_plain(row) for row in pyarrow.parquet.read_table(path).to_pylist()]
     except pyarrow.ArrowException as error:
-        raise DataError("input", str(path), f"is no Parquet file ({' '.join(str(error).split())[:120]})") from error
+        raise DataError("input", str(path), f"is not a Parquet file ({' '.join(str(error).split())[:120]})") from error
 
 
 def _plain(value: Any) -> Any:
-    """What a column of a table may hold as JSON: times as ISO 8601, other objects as text, NaN as nothing."""
+    """Convert a table value to JSON: times as ISO 8601, other objects as text, NaN as null."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,7 @@
-"""A ticket export (JSONL, CSV, Parquet) as trajectories, through a mapping of its columns.
+"""Import of a ticket export (JSONL, CSV, Parquet) as trajectories, with a mapping of its columns.
 
-A fault of the mapping ends the import; a fault of a ticket leaves that ticket out, with its line and one line of why.
+A fault of the mapping aborts the import. A fault of a ticket excludes that ticket and is reported with its line and
+reason.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hamr.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Tickets:
-    """What an export held. `hidden` counts the aliases by kind; `blank` the turns without a word or a call."""
+    """Content of an export. `hidden` counts the aliases by kind, `blank` the turns without text or call."""
 
     trajectories: tuple[Trajectory, ...]
     faults: tuple[TicketFault, ...] = ()
@@ -41,7 +42,8 @@ class Tickets:
 
 
 def read_mapping(path: Path) -> TicketMapping:
-    """Raises DataError (no such file, no YAML) or ConfigError (a key that is unknown, missing or of another kind)."""
+    """Read a mapping. Raise DataError (no such file, not YAML) or ConfigError (a key that is unknown, missing or of the
+    wrong type)."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -50,7 +52,7 @@ def read_mapping(path: Path) -> TicketMapping:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError("mapping", str(path), f"is not YAML ({' '.join(str(error).split())[:120]})") from error
     if not isinstance(raw, dict):
-        raise DataError("mapping", str(path), "must be an object that names columns, with id and turn at least")
+        raise DataError("mapping", str(path), "must be an object that names columns, at least id and turn")
     try:
         return TicketMapping.model_validate(raw)
     except ValidationError as error:
@@ -58,12 +60,19 @@ def read_mapping(path: Path) -> TicketMapping:
 
 
 def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool = True) -> Tickets:
-    """Every ticket of the export. `beside` is the folder that the mapping's own files are looked for in.
+    """Read every ticket of the export.
 
-    `hide`: private values become aliases (`hamr.data.pii`); what a tool call needs is kept in `privileged["pii"]`,
-    {alias: value}, and nothing else of them is kept anywhere. Without a mapping for tools, they are taken from the
-    calls. Raises DataError for a file that cannot be read, a column that is not there, and an export in which no ticket
-    is sound.
+    Args:
+        path: The export.
+        mapping: Its columns.
+        beside: Folder with the files that the mapping names.
+        hide: Replace private values by aliases (`hamr.data.pii`). Values that tool calls need are kept in
+            `privileged["pii"]`, {alias: value}; no others are kept anywhere.
+
+    Without a mapping for tools, they are derived from the calls.
+
+    Raises:
+        DataError: A file is unreadable, a column does not exist, or no ticket of the export is valid.
     """
     rows, faults = read_table(path)
     shared = {name: _shared_value(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
@@ -95,7 +104,7 @@ def _finish(
             if hide:
                 trajectory = trajectory_from_json(without_pii(row, aliases), where=f"{path}:{line}")
             if trajectory.id in kept:
-                raise DataError(f"{path}:{line}: id", trajectory.id, "an earlier ticket has it; make it unique")
+                raise DataError(f"{path}:{line}: id", trajectory.id, "used by an earlier ticket; make it unique")
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=row))
             continue
@@ -108,8 +117,8 @@ def _finish(
         for kind, count in aliases.counts.items():
             hidden[kind] = hidden.get(kind, 0) + count
     if not kept:
-        first = min(faults, key=lambda fault: fault.line).message if faults else f"{path}: holds no ticket"
-        raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is sound; the first: {first}")
+        first = min(faults, key=lambda fault: fault.line).message if faults else f"{path}: contains no ticket"
+        raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is valid; the first: {first}")
     return Tickets(
         trajectories=tuple(kept.values()),
         faults=tuple(
@@ -122,7 +131,7 @@ def _finish(
 
 
 def _redact_fault(fault: TicketFault) -> TicketFault:
-    """What may be written down of a ticket that was left out: its line says where the private values are."""
+    """Return the fault with aliases for private values. Its line locates the originals."""
     aliases = Aliases()
     aliases.learn_value("", fault.row)
     aliases.learn(fault.message)
@@ -135,7 +144,7 @@ def _redact_fault(fault: TicketFault) -> TicketFault:
 def _tickets(
     rows: Iterable[tuple[int, Row]], mapping: TicketMapping, path: Path, faults: list[TicketFault]
 ) -> Iterator[tuple[int, Row, list[Row]]]:
-    """(line, the ticket's own columns, its turns), either from a column that holds them or from rows of one id."""
+    """Yield (line, columns of the ticket, its turns), from a column with the turns or from the rows of one id."""
     groups: dict[str, tuple[int, Row, list[Row]]] = {}
     for line, row in rows:
         if mapping.turns is not None:
@@ -159,7 +168,7 @@ def _turns(value: Any, where: str) -> list[Row]:
 
 
 def _value(row: Row, column: str) -> Any:
-    """The value of a column, or down a path; None where there is none."""
+    """Return the value of a column or path, None if there is none."""
     if column in row:
         return row[column]
     value: Any = row
@@ -177,7 +186,7 @@ def _has(row: Row, column: str) -> bool:
 
 
 def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: TicketMapping, path: Path) -> None:
-    """A column that no row has is a fault of the mapping. Raises DataError."""
+    """Raise DataError for a mapped column that no row has."""
     own = {"id": mapping.id, "turns": mapping.turns, "policy": mapping.policy, "tools": mapping.tools}
     for section in ("ticket", "privileged"):
         own.update({f"{section}.{key}": column for key, column in getattr(mapping, section).items()})
@@ -191,12 +200,12 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
                 there = sorted({name for row in rows for name in row})
                 near = difflib.get_close_matches(column, there, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                remedy = f"{path.name} has no such column; {hint}there are: {', '.join(there)}"
+                remedy = f"{path.name} has no such column; {hint}columns: {', '.join(there)}"
                 raise DataError(f"mapping: {key}", column, remedy)
 
 
 def _shared_value(name: str, source: str | TicketSource | None, beside: Path) -> Any:
-    """What the mapping says for all tickets; None where a column says it."""
+    """Return the value that the mapping sets for all tickets, None if it is a column."""
     if not isinstance(source, TicketSource):
         return None
     text = source.text or ""
@@ -211,10 +220,10 @@ def _shared_value(name: str, source: str | TicketSource | None, beside: Path) ->
 def _convert_ticket(
     ticket: Row, turns: Sequence[Row], mapping: TicketMapping, shared: Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], int]:
-    """(the trajectory's row, how many turns were blank)."""
+    """Return (trajectory row, number of blank turns)."""
     identity = _value(ticket, mapping.id)
     if identity in (None, ""):
-        raise DataError(f"{where}: {mapping.id}", identity, "a ticket without an id; give it one")
+        raise DataError(f"{where}: {mapping.id}", identity, "the ticket has no id; add one")
     converted, blank = _converted_turns(turns, mapping.turn, where)
     policy, tools = shared["policy"], shared["tools"]
     if isinstance(mapping.policy, str):
@@ -265,14 +274,14 @@ def _later(time: Any, before: Any, place: str) -> Any:
 
 
 def _moment(time: Any, place: str) -> Any:
-    """What can be compared. As texts, which is all that a CSV has, 10 would come before 9."""
+    """Return a comparable time. Texts, the only type in CSV, would sort 10 before 9."""
     if not isinstance(time, str):
         return time
     text = time.strip()
     for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):
         with contextlib.suppress(ValueError):
             return read(text.replace("/", "-"))
-    remedy = "cannot be compared: no number, no time in ISO 8601 (2026-01-31 09:05); write one or leave turn.time out"
+    remedy = "cannot be compared: neither a number nor an ISO 8601 time (2026-01-31 09:05); fix or leave turn.time out"
     raise DataError(place, time, remedy)
 
 
@@ -282,7 +291,7 @@ def _role(given: Any, columns: TurnColumns, place: str) -> str:
             return role
     if given in ("customer", "agent", "tool"):
         return str(given)
-    remedy = "unknown role; say in turn.roles whether it is customer, agent or tool"
+    remedy = "unknown role; map it to customer, agent or tool in turn.roles"
     raise DataError(f"{place}.{columns.role}", given, remedy)
 
 
@@ -293,14 +302,14 @@ def _parameters(value: Any, place: str) -> dict[str, Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(place, value, f"the call's parameters are no JSON ({error})") from error
+            raise DataError(place, value, f"the call's parameters are not JSON ({error})") from error
     if not isinstance(value, dict):
         raise DataError(place, value, "the call's parameters must be an object")
     return value
 
 
 def _tools_from_calls(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Tools as the export's calls show them, the same for every ticket."""
+    """Derive tools from the calls of the export, the same for every ticket."""
     calls: Calls = {}
     for row in rows:
         calls_in(row["turns"], calls)

@@ -1,4 +1,4 @@
-"""Tool schemas: reading both common shapes, and checking a call's parameters against one."""
+"""Tool schemas: parsing of both common formats, and validation of call parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _LONGEST_ENUM = 8
 
 
 def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
-    """(name, JSON schema of the parameters) of a bare or a {"type": "function", ...} tool; an absent schema is {}."""
+    """Return (name, JSON schema of the parameters) of a bare or a {"type": "function", ...} tool. A missing schema is
+    {}."""
     inner = tool.get("function", tool)
     if not isinstance(inner, Mapping):
         return None, {}
@@ -17,11 +18,11 @@ def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(parameter, what to change) for the first fault of a call, or None.
+    """Return (parameter, correction) for the first fault of a call, or None.
 
-    Checked: unknown names (unless the schema says `additionalProperties: true`), missing required ones, and
-    values outside an `enum` of plain values. A value {"op", "value"} states a condition ("at most 500") and
-    lists state several; their plain values are not checked.
+    Checks unknown names (unless the schema has `additionalProperties: true`), missing required ones, and values outside
+    an `enum` of plain values. A value {"op", "value"} states a condition ("at most 500") and lists state several; their
+    plain values are not checked.
     """
     properties = schema.get("properties", {})
     for name, value in parameters.items():
@@ -40,7 +41,8 @@ def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) 
 
 
 def public_values(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """What the schemas themselves list (`enum`): every reader of a tool knows these values, whoever's they are.
+    """Return the values listed in the schemas (`enum`), which are known to every user of the tool and therefore not
+    private.
 
     >>> sorted(public_values([{"name": "f", "parameters": {"properties": {"doctor": {"enum": ["Alexis", "Morgan"]}}}}]))
     ['Alexis', 'Morgan']
@@ -55,7 +57,7 @@ def public_values(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def compact(tool: Mapping[str, Any]) -> str:
-    """One line for the prompt; a `?` marks an optional parameter, text has no type, a long enum is cut short.
+    """Return one line for the prompt. `?` marks an optional parameter, text has no type, and a long enum is shortened.
 
     >>> compact({"name": "f", "parameters": {"properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "integer"},
     ...                                      "c": {"type": "string"}}, "required": ["a", "c"]}})
@@ -71,7 +73,7 @@ def compact(tool: Mapping[str, Any]) -> str:
 
 
 def _kind(spec: Mapping[str, Any]) -> str:
-    """ ": type" or ": a|b|c"; of alternatives (`anyOf`) the first, which is the plain one."""
+    """Return ": type" or ": a|b|c". Of alternatives (`anyOf`) use the first, the plain one."""
     spec = (spec.get("anyOf") or [spec])[0]
     if "enum" in spec:
         values = [str(value) for value in spec["enum"]]

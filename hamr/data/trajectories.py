@@ -1,9 +1,9 @@
-"""The trajectory file: one whole ticket a line, from which decision points and planning windows are cut.
+"""Trajectory file: one whole ticket per line, the source of decision points and planning windows.
 
     {"id": "t1", "ticket": {...}, "policy": "...", "tools": [...], "turns": [as a sample's history],
      "privileged": {...}, "meta": {...}}
 
-`privileged` and `meta` may be absent. Turns stand in the order in which they happened.
+`privileged` and `meta` may be absent. Turns are in chronological order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """One ticket from its first turn to its last. `meta["split"]`, where there is one, is the split of its samples."""
+    """One ticket from its first turn to its last. `meta["split"]`, if present, is the split of its samples."""
 
     id: str
     ticket: Mapping[str, Any]
@@ -35,8 +35,10 @@ class Trajectory:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """(a_t, q_{t+1}, a_{t+1}) behind a decision point (first paper, section 3.2). `environment` is what came between
-    the two actions: customer's turns, tools' results, or both in their order; never empty."""
+    """(a_t, q_{t+1}, a_{t+1}) after a decision point (first paper, section 3.2).
+
+    `environment` holds the turns between the two actions: customer turns, tool results, or both in order; never empty.
+    """
 
     sample: ServiceSample
     first: Action
@@ -48,11 +50,11 @@ class Window:
         return self.first, self.second
 
 
-# --- cutting -----------------------------------------------------------------------------------
+# --- decision points ---------------------------------------------------------------------------
 
 
 def action_of(turn: Turn) -> Action:
-    """What an agent's turn does."""
+    """Return the action of an agent turn."""
     return turn.tool_call or Reply(content=turn.content)
 
 
@@ -63,10 +65,9 @@ def action_turn(action: Action) -> Turn:
 
 
 def decision_points(trajectory: Trajectory) -> Iterator[tuple[int, ServiceSample]]:
-    """(turn, sample) for every turn of the agent behind a customer's first. The reference is what the agent did.
+    """Yield (turn, sample) for every agent turn after the first customer turn. The reference is the agent's action.
 
-    A greeting before anybody has asked for anything decides nothing. Where the agent speaks twice in a row both turns
-    are points of their own.
+    A greeting before the first request is not a decision. If the agent has two turns in a row, both are points.
     """
     asked = False
     for i, turn in enumerate(trajectory.turns):
@@ -88,8 +89,8 @@ def decision_points(trajectory: Trajectory) -> Iterator[tuple[int, ServiceSample
 
 
 def windows(trajectory: Trajectory) -> Iterator[Window | str]:
-    """For every decision point its window, or why it has none: `the ticket ends`, or `the agent acts again at once`
-    (nothing came between its two actions, so there is nothing to predict)."""
+    """Yield the window of every decision point, or the reason why it has none: `the ticket ends`, or `the agent acts
+    again at once` (nothing came between its two actions, so there is nothing to predict)."""
     turns = trajectory.turns
     for i, sample in decision_points(trajectory):
         after = next((j for j in range(i + 1, len(turns)) if turns[j].role == "agent"), None)
@@ -106,11 +107,11 @@ def windows(trajectory: Trajectory) -> Iterator[Window | str]:
             )
 
 
-# --- the file ----------------------------------------------------------------------------------
+# --- file --------------------------------------------------------------------------------------
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
-    """All of the file, in order. Raises DataError at the first fault; blank lines are skipped."""
+    """Read all trajectories of the file, in order. Skip blank lines. Raise DataError at the first fault."""
     found: list[Trajectory] = []
     lines: dict[str, int] = {}
     for number, row in read_rows(path):
@@ -124,12 +125,12 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
-    """The whole file at once, or nothing of it."""
+    """Write the whole file atomically."""
     write_rows(path, (trajectory_to_json(trajectory) for trajectory in trajectories))
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """The line's object; `trajectory_from_json` gives the same trajectory back."""
+    """Return the line object of a trajectory. Inverse of `trajectory_from_json`."""
     return {
         "id": trajectory.id,
         "ticket": dict(trajectory.ticket),
@@ -142,19 +143,21 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
-    """The trajectory in a line's object. Raises DataError whose place is `<where>: <field>`: for every fault that a
-    sample's line can have, for a ticket in which the agent does nothing or nobody asks, for a tool's result that no
-    call came before, and for a call that its own tool's schema does not admit."""
+    """Return the trajectory of a line object. DataError has the place `<where>: <field>`.
+
+    Faults are those of a sample line, a ticket without agent or customer turns, a tool result without a preceding call,
+    and a call that violates the schema of its tool.
+    """
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     if "turns" not in row:
         raise DataError(f"{where}: turns", sorted(row), "missing field; add 'turns'")
     turns = row["turns"]
     told = [turn.get("role") for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
-    for role, remedy in (("agent", "the agent does nothing in it"), ("customer", "nobody asks for anything in it")):
+    for role, remedy in (("agent", "it has no actions"), ("customer", "it has no requests")):
         if isinstance(turns, list) and role not in told:
             raise DataError(f"{where}: turns", told, f"no turn of the {role}: {remedy}; leave the ticket out")
-    nothing = [{"action": "reply", "content": "-"}]  # a trajectory has no references; each of its actions is one
+    nothing = [{"action": "reply", "content": "-"}]  # a trajectory has no references; its actions are checked below
     try:
         sample = from_json({**row, "history": turns, "references": nothing}, where=where)
     except DataError as error:
@@ -173,7 +176,7 @@ def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
 
 
 def _check_actions(sample: ServiceSample, where: str) -> None:
-    """Every action has to be one that a policy could utter, since each becomes a reference."""
+    """Check that a policy can generate every action, since each becomes a reference."""
     places = [i for i, turn in enumerate(sample.history) if turn.role == "agent"]
     actions = [action_json(action_of(sample.history[i])) for i in places]
     row = {"id": "-", "ticket": {}, "policy": "", "tools": list(sample.tools), "history": [], "references": actions}
@@ -188,7 +191,7 @@ def _check_actions(sample: ServiceSample, where: str) -> None:
 
 
 def _check_order(turns: Sequence[Turn], where: str) -> None:
-    """A tool's result has to come behind its call. Between the two others may speak."""
+    """Check that every tool result comes after its call. Other turns may come between."""
     waiting: list[str] = []
     for i, turn in enumerate(turns):
         if turn.tool_call is not None:
@@ -196,12 +199,12 @@ def _check_order(turns: Sequence[Turn], where: str) -> None:
         elif turn.role == "tool":
             name = turn.name or (waiting[0] if waiting else "")
             if name not in waiting:
-                remedy = "a tool's result that no call came before; put the turns in the order in which they happened"
+                remedy = "a tool result without a preceding call; put the turns in chronological order"
                 raise DataError(f"{where}: turns[{i}]", turn.name or turn.content, remedy)
             waiting.remove(name)
 
 
 def fitting(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of the tools admits the call."""
+    """Return True if one of the tools accepts the call."""
     schemas = dict(tool_spec(tool) for tool in tools)
     return call.name in schemas and parameter_problem(call.parameters, schemas[call.name]) is None

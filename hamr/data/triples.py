@@ -1,4 +1,4 @@
-"""What the cascade is calibrated on: per reply the reranker's, the judge's and the teacher's score, as JSONL, CSV or
+"""Calibration data of the cascade: scores of the reranker, the judge and the teacher per reply, as JSONL, CSV or
 Parquet."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIELDS = ("s_r", "s_j", "y")
 
 @dataclass(frozen=True, kw_only=True)
 class Triples:
-    """Equally long columns in [0, 1]; `hard` holds the judge's verdicts as 1, 0.5 and 0, where they are known."""
+    """Columns of equal length in [0, 1]. `hard` holds the judge's verdicts as 1, 0.5 and 0, if known."""
 
     s_r: Sequence[float]
     s_j: Sequence[float]
@@ -26,23 +26,22 @@ class Triples:
     hard: Sequence[float] | None = None
 
     def rows(self) -> Iterator[dict[str, float]]:
-        """One object per reply, as `read_triples` reads it by default."""
+        """Yield one object per reply, as `read_triples` reads it by default."""
         for i, (s_r, s_j, y) in enumerate(zip(self.s_r, self.s_j, self.y, strict=True)):
             yield {"s_r": s_r, "s_j": s_j, "y": y} | ({"hard": self.hard[i]} if self.hard is not None else {})
 
 
 def read_triples(path: str | Path, names: Mapping[str, str]) -> Triples:
-    """Reads the columns `s_r`, `s_j`, `y` and, if the first row has one, `hard`; `names` maps these to other names,
-    and a `hard` in it is required. Other columns are passed over.
+    """Read the columns `s_r`, `s_j`, `y` and, if the first row has one, `hard`.
 
-    Raises DataError at `file:line: field` (Parquet: the row's number) for what is missing, no number, or outside
-    [0, 1].
+    `names` maps these to other names; a `hard` in it is required. Other columns are ignored. Raises DataError at
+    `file:line: field` (Parquet: row number) for a value that is missing, not a number, or outside [0, 1].
     """
     path = Path(path)
     fields = {field: names.get(field, field) for field in (*FIELDS, "hard")}
     rows = list(_rows(path, tuple(fields.values())))
     if not rows:
-        raise DataError(str(path), "", "holds no rows; write one reply a line")
+        raise DataError(str(path), "", "contains no rows; write one reply per line")
     if "hard" not in names and fields["hard"] not in rows[0][1]:
         del fields["hard"]
     columns: dict[str, list[float]] = {field: [] for field in fields}
@@ -54,7 +53,7 @@ def read_triples(path: str | Path, names: Mapping[str, str]) -> Triples:
 
 def _rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if path.suffix not in ENDINGS:
-        raise DataError("scores", str(path), f"unknown kind of file; give one that ends in {', '.join(ENDINGS)}")
+        raise DataError("scores", str(path), f"unknown file type; give one that ends in {', '.join(ENDINGS)}")
     if not path.is_file():
         raise DataError("scores", str(path), "no such file; give triples of scores")
     if path.suffix == ".jsonl":
@@ -82,18 +81,18 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mappi
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError as error:
-        raise BadInput("scores", str(path), "reading Parquet takes pyarrow, which is not installed") from error
+        raise BadInput("scores", str(path), "Parquet needs pyarrow, which is not installed") from error
     try:
         present = parquet.read_schema(path).names
         table = parquet.read_table(path, columns=[name for name in names if name in present])
     except (ArrowException, OSError) as error:
-        raise DataError("scores", str(path), f"is no readable Parquet file ({error})") from error
+        raise DataError("scores", str(path), f"is not a readable Parquet file ({error})") from error
     yield from enumerate(table.to_pylist(), start=1)
 
 
 def _score(row: Mapping[str, Any], name: str, where: str) -> float:
     if name not in row:
-        raise DataError(f"{where}: {name}", sorted(row), f"missing field; add {name!r}, or say which one holds it")
+        raise DataError(f"{where}: {name}", sorted(row), f"missing field; add {name!r}, or name its field")
     value = row[name]
     number = value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Importers of public corpora and common forms, by name. One takes its files' paths by keyword."""
+"""Importers of public corpora and common formats, by name. Each takes the paths of its files by keyword."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from hamr.types import ServiceSample
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A corpus as decision points and as whole tickets; a ticket's points have its dialogue in their `meta`.
-    `duplicates` are the ids of tickets that were left out because an earlier one says the same."""
+    """A corpus as decision points and as whole tickets. The points of a ticket have its dialogue in their `meta`.
+
+    `duplicates` are the ids of tickets that were excluded because an earlier one has the same content.
+    """
 
     samples: Sequence[ServiceSample]
     trajectories: Sequence[Trajectory]
@@ -32,7 +34,8 @@ def from_samples(samples: Sequence[ServiceSample]) -> Imported:
 
 
 def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
-    """Each dialogue once: under two ids the same one could be trained on and tested with."""
+    """Return the import without duplicate dialogues. A duplicate under another id could be in both training and test
+    data."""
     kept: dict[bytes, Trajectory] = {}
     duplicates = []
     for trajectory in trajectories:
@@ -46,8 +49,10 @@ def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """`files` are the names of the paths that `run` takes, with what they hold. `private`: its people are real, so that
-    private values are hidden unless the user says otherwise."""
+    """`files` maps the path arguments of `run` to descriptions.
+
+    `private`: the dialogues are of real people, so private values are hidden by default.
+    """
 
     run: Callable[..., Imported]
     files: Mapping[str, str]

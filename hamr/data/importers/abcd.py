@@ -1,7 +1,7 @@
-"""ABCD (asappresearch, MIT): chats of human agents who followed guidelines and pressed the buttons of a back end.
+"""ABCD (asappresearch, MIT): chats of human agents who followed guidelines and used the buttons of a back end.
 
 A line of the input is a decision point: `ticket, policy_ref, tools_ref, history, gold, window, reference_candidates,
-source`. The policies' file is {"policies": {ref: {"text"}}, "tools": {ref: {button: {"slots": [names]}}}}.
+source`. The policies file is {"policies": {ref: {"text"}}, "tools": {ref: {button: {"slots": [names]}}}}.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ _FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "his
 
 
 def import_abcd(*, input: Path, policies: Path) -> list[ServiceSample]:
-    """One sample per decision point, in the file's order. A button is a tool whose slots are optional texts; what its
-    calls in the file use beside them is admitted too. Raises DataError at `file:line: field`."""
+    """Return one sample per decision point, in the order of the file.
+
+    A button is a tool whose slots are optional texts. Other parameters of its calls in the file are accepted too.
+    DataError has the place `file:line: field`.
+    """
     known = json_object(policies, "policies", ("policies", "tools"))
     rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
     calls: Calls = {}

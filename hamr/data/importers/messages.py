@@ -1,10 +1,10 @@
-"""The `messages` form that Hugging Face datasets and chat APIs share.
+"""The `messages` format of Hugging Face datasets and chat APIs.
 
     {"id"?, "messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
                           "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
                           "tool_call_id"?, "name"?}, ...], "tools"?: [...]}
 
-System messages are the policy. An assistant's message with words and calls becomes a reply and then its calls.
+System messages are the policy. An assistant message with text and calls becomes a reply and then its calls.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _ROLES = {"user": "customer", "assistant": "agent", "tool": "tool", "function": 
 
 
 def import_messages(*, input: Path) -> list[Trajectory]:
-    """One trajectory a line, in the file's order; a line without an id is named by its number. Tools that a line does
-    not list are taken from the calls of the file. Raises DataError at `file:line: messages[i]`."""
+    """Return one trajectory per line, in the order of the file. A line without an id is named by its number.
+
+    Tools that a line does not list are derived from the calls of the file. DataError has the place `file:line:
+    messages[i]`.
+    """
     rows = [(number, f"{input}:{number}", row) for number, row in read_rows(input)]
     made = [_convert(row, number, where) for number, where, row in rows]
     calls: Calls = {}
@@ -70,7 +73,7 @@ def _convert(row: Any, number: int, where: str) -> dict[str, Any]:
 
 
 def _text(content: Any, place: str) -> str:
-    """A message's words; of a list of parts the texts."""
+    """Return the text of a message. For a list of parts, join their texts."""
     if isinstance(content, list):
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     if content is not None and not isinstance(content, str):
@@ -79,7 +82,7 @@ def _text(content: Any, place: str) -> str:
 
 
 def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The calls of an assistant's message; `names` learns which tool each call's id belongs to."""
+    """Yield the calls of an assistant message. `names` receives the tool of each call id."""
     for j, call in enumerate(message.get("tool_calls") or ()):
         inner = call.get("function", call) if isinstance(call, dict) else None
         where = f"{place}.tool_calls[{j}]"
@@ -90,7 +93,7 @@ def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Ite
             try:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}.arguments", arguments, f"are no JSON ({error})") from error
+                raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
         if not isinstance(arguments, dict):
             raise DataError(f"{where}.arguments", arguments, "must be an object")
         names[str(call.get("id"))] = inner["name"]

@@ -1,4 +1,4 @@
-"""What importers of public corpora read alike."""
+"""Common parsing of the importers of public corpora."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamr.errors import DataError
 
 
 def json_object(path: Path, option: str, sections: Sequence[str]) -> dict[str, Any]:
-    """A JSON file that is an object with an object at each of `sections`. Raises DataError."""
+    """Return a JSON file that is an object with an object at each of `sections`. Raise DataError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -25,7 +25,7 @@ def json_object(path: Path, option: str, sections: Sequence[str]) -> dict[str, A
 
 
 def need(row: Any, where: str, fields: Mapping[str, type]) -> None:
-    """Raises DataError for a row that is no object, or that lacks a field or has one of another type."""
+    """Raise DataError for a row that is not an object, or that has a missing field or one of the wrong type."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     for field, kind in fields.items():

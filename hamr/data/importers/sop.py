@@ -1,4 +1,4 @@
-"""A flow chart as a few lines of text that an agent can follow."""
+"""Conversion of a flow chart to a few lines of text that an agent can follow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 
 def policy_text(task: Mapping[str, Any]) -> str:
-    """The procedure of {"task", "start", "edges", "nodes", "tool"}, one line a branch, in the nodes' own names.
+    """Return the procedure of {"task", "start", "edges", "nodes", "tool"}, one line per branch, with the names of the
+    nodes.
 
-    The first line follows the edges from the start. Every condition that no edge leads to opens a line of its own,
-    which ends where it meets a step that was already told. Steps without any edge come last, as what else may
-    be said. About 40 to 110 tokens for the charts of the corpus.
+    The first line follows the edges from the start. Every condition without an incoming edge starts its own line, which
+    ends at a step that already occurred. Steps without any edge come last, as other possible replies. About 40 to 110
+    tokens for the charts of the corpus.
     """
     edges: Mapping[str, str] = task["edges"]
     told: set[str] = set()
@@ -41,7 +42,7 @@ def _chain(task: Mapping[str, Any], node: str, told: set[str]) -> str:
 
 
 def _step(task: Mapping[str, Any], node: str) -> str:
-    """`apartment_ask_day` is "ask day", `query_check` a call of the task's tool."""
+    """`apartment_ask_day` becomes "ask day", `query_check` a call of the tool of the task."""
     name = re.sub(r"_\d+$", "", node)
     if name == "query" or name.startswith("query_"):
         purpose = name.removeprefix("query").strip("_")

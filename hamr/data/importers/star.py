@@ -1,7 +1,7 @@
 """STAR (RasaHQ, MIT): conversations of human agents who followed a flow chart and queried a back end.
 
 A line of the input is a decision point: `ticket, policy_ref, tools_ref, history, gold, reference_candidates,
-privileged, window, source`. The policies' file maps a `policy_ref` to {"start", "edges", "nodes", "tool"}.
+privileged, window, source`. The policies file maps a `policy_ref` to {"start", "edges", "nodes", "tool"}.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TASK_FIELDS = {"task": str, "start": str, "edges": dict, "nodes": dict, "tool":
 
 
 def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERENCES) -> list[ServiceSample]:
-    """One sample per decision point, in the file's order.
+    """Return one sample per decision point, in the order of the file.
 
-    References are the logged action first and then the replies that other agents gave at the same step, each
-    wording once (case and punctuation ignored), at most `max_references`. Whether the customer was told to stay
-    on the happy path is nothing an agent knows: it moves from the ticket to `privileged`. Tool schemas are
-    widened to what the calls in the file use. Raises DataError at `file:line: field`.
+    References are the logged action first and then the replies of other agents at the same step, each wording once
+    (ignoring case and punctuation), at most `max_references`. The instruction of the customer to stay on the happy path
+    is unknown to agents, so it moves from the ticket to `privileged`. Tool schemas are widened to accept the calls in
+    the file. DataError has the place `file:line: field`.
     """
     tasks = _read_policies(policies)
     rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
@@ -64,14 +64,16 @@ def _read_policies(path: Path) -> dict[str, Any]:
     for ref, task in tasks.items():
         for field, kind in _TASK_FIELDS.items():
             if not isinstance(task, dict) or not isinstance(task.get(field), kind):
-                raise DataError(f"{path}: {ref}.{field}", None, f"missing or no {kind.__name__}; is this STAR's file?")
+                raise DataError(
+                    f"{path}: {ref}.{field}", None, f"missing or not a {kind.__name__}; is this the STAR file?"
+                )
         if not isinstance(task["tool"].get("name"), str) or not isinstance(task["tool"].get("parameters"), dict):
             raise DataError(f"{path}: {ref}.tool", task["tool"], "must have a name and an object of parameters")
     return tasks
 
 
 def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path) -> None:
-    """What `from_json` will not see, because the conversion needs it first."""
+    """Check the fields that the conversion needs before `from_json` validates the row."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     for field, kind in {**_FIELDS, **_OPTIONAL}.items():
@@ -91,8 +93,10 @@ def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path) -> No
 
 
 def _calls(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Every tool call of a decision point, those of the history included, its parameters unwrapped in place.
-    Calls that are malformed are passed over: `from_json` names them."""
+    """Yield every tool call of a decision point, including its history, with parameters unwrapped in place.
+
+    Malformed calls are skipped; `from_json` reports them.
+    """
     for action in (*row["history"], row["gold"]):
         if isinstance(action, dict) and isinstance(action.get("parameters"), dict):
             action["parameters"] = {name: _single(value) for name, value in action["parameters"].items()}
@@ -100,7 +104,7 @@ def _calls(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def _single(value: Any) -> Any:
-    """The corpus sometimes wraps the only choice of a menu in a list."""
+    """Unwrap a list of one element: the corpus sometimes wraps the only choice of a menu in a list."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

@@ -1,4 +1,4 @@
-"""Whole tickets out of decision points: the corpora's files hold a dialogue as the points at which its agent acted."""
+"""Whole tickets from decision points: the files of the corpora contain a dialogue as its decision points."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hamr.types import ServiceSample, Turn
 
 
 def trajectories_of(samples: Iterable[ServiceSample]) -> list[Trajectory]:
-    """One trajectory per dialogue (`meta["dialogue"]`), in the order of their first points.
+    """Return one trajectory per dialogue (`meta["dialogue"]`), in the order of their first points.
 
-    Its turns are the longest history of the dialogue, what the agent did there (the first reference), and what
-    `meta["window"]` = {"q_next": [turns], "a_next": turn} says came after; a call in there that the sample's tools do
-    not admit is left out, since a reference made of it could not be read.
+    Its turns are the longest history of the dialogue, the agent's action there (the first reference), and the following
+    turns in `meta["window"]` = {"q_next": [turns], "a_next": turn}. A call in the window that the tools of the sample
+    do not accept is excluded, since a reference made of it would be invalid.
     """
     last: dict[str, ServiceSample] = {}
     for sample in samples:

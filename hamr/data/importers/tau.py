@@ -1,8 +1,8 @@
 """tau-bench and tau2-bench (Sierra Research, MIT): conversations of agents with simulated customers, and their reward.
 
-A line of the input is a conversation: `id, policy_ref, tools_ref, messages, reward, instruction, gold_actions`, its
-messages in the form of a sample's history. The policies' file is
-{"policies": {ref: {"text"}}, "tools": {ref: [tools]}}.
+A line of the input is a conversation: `id, policy_ref, tools_ref, messages, reward, instruction, gold_actions`, with
+messages in the format of a sample's history. The policies file is {"policies": {ref: {"text"}}, "tools": {ref:
+[tools]}}.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hamr.errors import DataError
 
 
 def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
-    """The conversations that succeeded (reward 1), in the file's order: what an agent did that failed is no reference.
+    """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
+    references.
 
-    What the customer was told to want and the calls that would have been right go to `privileged`. Tools are widened to
-    what the calls use, and one that is used without a description gets one from its calls. Raises DataError at
-    `file:line: field`: also for the benchmark's tasks, which are no conversations, and for a file in which none
-    succeeded.
+    The instruction of the customer and the correct calls go to `privileged`. Tools are widened to accept the calls, and
+    a tool without a description is derived from its calls. DataError has the place `file:line: field`; it also covers
+    the benchmark's tasks, which are not conversations, and a file without successes.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
     rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
     calls: Calls = {}
     for where, row in rows:
         if isinstance(row, dict) and "messages" not in row and "user_scenario" in row:
-            remedy = "is a task and no conversation: nobody has spoken yet; give the file of trajectories"
+            remedy = "is a task and not a conversation; give the file of trajectories"
             raise DataError(f"{where}: line", row.get("id"), remedy)
         need(row, where, {"id": str, "policy_ref": str, "tools_ref": list, "messages": list, "reward": float})
         calls_in(row["messages"], calls)

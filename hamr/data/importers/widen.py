@@ -1,4 +1,4 @@
-"""Makes a tool's schema admit the calls that its corpus has."""
+"""Widen the schema of a tool so that it accepts the calls of its corpus."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _JSON_TYPES: dict[type, str] = {
 
 
 def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The tool with every parameter of `calls` allowed and none of the ones they lack required.
+    """Return the tool with every parameter of `calls` allowed, and none required that a call lacks.
 
-    A parameter whose values all fit keeps its schema. Otherwise it becomes `anyOf` the original and what was
-    seen: a condition {"op", "value"}, a list of choices, or a plain value of another type or outside the enum.
+    A parameter whose values all fit keeps its schema. Otherwise it becomes `anyOf` the original and the observed
+    values: a condition {"op", "value"}, a list of choices, or a plain value of another type or outside the enum.
     """
     schema = tool["parameters"]
     properties = dict(schema.get("properties", {}))
@@ -32,18 +32,18 @@ def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) ->
 
 
 Calls = dict[str, list[Mapping[str, Any]]]
-"""Parameters of the calls of a file, by the tool's name."""
+"""Parameters of the calls of a file, by tool name."""
 
 
 def calls_in(turns: Iterable[Any], calls: Calls) -> None:
-    """Adds the calls among `turns` (rows of a history, malformed ones passed over) to `calls`."""
+    """Add the calls in `turns` (rows of a history, skipping malformed ones) to `calls`."""
     for turn in turns:
         if isinstance(turn, dict) and isinstance(turn.get("parameters"), dict):
             calls.setdefault(str(turn.get("name")), []).append(turn["parameters"])
 
 
 def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Tools that nobody describes, as their calls show them, sorted by name."""
+    """Return tools derived from their calls, for tools without a description, sorted by name."""
     empty = {"description": "", "parameters": {"type": "object", "properties": {}, "required": []}}
     return [widened_tool({"name": name, **empty}, calls[name]) for name in sorted(names)]
 

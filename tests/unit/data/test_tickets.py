@@ -145,7 +145,7 @@ def test_the_policys_private_values_have_the_dialogues_aliases(tmp_path: Path) -
     [
         (("9", "10"), ""),
         (("10", "9"), "is earlier than the turn before it (10)"),
-        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: no number, no time in ISO 8601"),
+        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: neither a number nor an ISO 8601 time"),
         (("2026/01/05 09:05", "2026-01-05T10:00:00"), ""),
         (("09:05:00", "10:00:00"), ""),
         (("2026-01-05 09:05", "5"), "cannot be compared with the time before it"),
@@ -203,7 +203,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert made.ticket == {"product": "2026-01-02T03:04:00", "tier": "1.50"}
     assert "ticket_summary" not in made.privileged
     (tmp_path / "bad.parquet").write_text("no parquet")
-    with pytest.raises(DataError, match="no Parquet file"):
+    with pytest.raises(DataError, match="not a Parquet file"):
         read_tickets(tmp_path / "bad.parquet", mapping, beside=tmp_path)
 
 
@@ -220,14 +220,14 @@ CALL = {"from": "staff", "tool": "find_order", "args": "{}"}
         (ticket("X", [AGENT]), "no turn of the customer"),
         (ticket("X", [CUSTOMER, {**CALL, "args": '{"phone": }'}]), "turns[1].args: '{\"phone\": }': the call's"),
         (ticket("X", [CUSTOMER, {**CALL, "args": "[1]"}]), "must be an object"),
-        (ticket("X", [CUSTOMER, RESULT, CALL]), "turns[1]: 'find_order': a tool's result that no call came before"),
+        (ticket("X", [CUSTOMER, RESULT, CALL]), "turns[1]: 'find_order': a tool result without a preceding call"),
         (ticket("X", [{**CUSTOMER, "at": 5}, {**AGENT, "at": 4}]), "turns[1]: 4: is earlier than the turn before it"),
         (ticket("X", [{**CUSTOMER, "at": 5}, {**AGENT, "at": "late"}]), "cannot be compared"),
         (ticket("X", [{"from": "bot", "text": "Hi"}]), "turns[0].from: 'bot': unknown role"),
         (ticket("X", "no json"), "bad JSON"),
         (ticket("X", 7), "must be a list of turns"),
-        (ticket("", [CUSTOMER, AGENT]), "a ticket without an id"),
-        (ticket("T1", [CUSTOMER, AGENT]), "an earlier ticket has it"),
+        (ticket("", [CUSTOMER, AGENT]), "the ticket has no id"),
+        (ticket("T1", [CUSTOMER, AGENT]), "used by an earlier ticket"),
         (ticket("X", [CUSTOMER, {**AGENT, "text": "<tool_call>"}]), "turns[1].content"),
         ("[1]", "t.jsonl:2: line: [1]: must be a JSON object"),
         ('{"half": ', "bad JSON"),
@@ -258,7 +258,7 @@ def test_the_same_turns_again_are_a_duplicate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("role: from", "role: speaker", "mapping: turn.role: 'speaker': t.jsonl has no such column; there are: args"),
+        ("role: from", "role: speaker", "mapping: turn.role: 'speaker': t.jsonl has no such column; columns: args"),
         ("product: product", "product: produkt", "'produkt': t.jsonl has no such column; did you mean product?"),
         ("customer.tier", "customer.teir", "mapping: ticket.tier"),
         ("turns: messages", "turns: message", "mapping: turns: 'message'"),
@@ -342,7 +342,7 @@ def test_a_dialogue_that_comes_twice_is_in_one_split_and_counted(tmp_path: Path,
         (["input=none.jsonl", "mapping=map.yaml"], "no such file"),
         (["input=t.jsonl", "mapping=none.yaml"], "no such file"),
         (["input=t.jsonl", "mapping=map.yaml", "pii=maybe"], "hide or keep"),
-        (["input=bad.jsonl", "mapping=map.yaml"], "none of them is sound; the first: bad.jsonl:1"),
+        (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -76,7 +76,7 @@ def test_decision_points_and_windows() -> None:
         ({"id": "t"}, "turns"),
         (row(TURNS[1:2]), "no turn of the agent"),
         (row(TURNS[:1]), "no turn of the customer"),
-        (row([*TURNS, {"role": "tool", "name": "find", "content": "x"}]), "turns[7]: 'find': a tool's result"),
+        (row([*TURNS, {"role": "tool", "name": "find", "content": "x"}]), "turns[7]: 'find': a tool result"),
         (row([TURNS[1], TURNS[3], {"role": "tool", "name": "look", "content": "x"}]), "turns[2]: 'look'"),
         (row([*TURNS, {"role": "agent", "action": "call_tool", "name": "look", "parameters": {}}]), "turns[7].name"),
         (row([*TURNS, {**TURNS[3], "parameters": {"n": 3}}]), "turns[7].parameters.n"),
@@ -134,10 +134,10 @@ def test_messages_are_read_as_they_are_written(tmp_path: Path) -> None:
         ({"role": "robot", "content": "x"}, "messages[2].role"),
         ({"role": "user", "content": 7}, "messages[2].content"),
         ("x", "messages[2]"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "'{': are no JSON"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "'{': are not JSON"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}, "must be an object"),
         ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "messages[2].tool_calls[0]"),
-        ({"role": "tool", "content": "x"}, "no call came before"),
+        ({"role": "tool", "content": "x"}, "without a preceding call"),
     ],
 )  # fmt: skip
 def test_a_faulty_message_is_named(tmp_path: Path, message: Any, said: str) -> None:
@@ -154,7 +154,7 @@ def test_a_faulty_message_is_named(tmp_path: Path, message: Any, said: str) -> N
 def test_tau_s_tasks_are_no_conversations(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"policies": {}, "tools": {}}')
     (tmp_path / "t.jsonl").write_text('{"id": "x", "user_scenario": {}}\n')
-    with pytest.raises(DataError, match="is a task and no conversation"):
+    with pytest.raises(DataError, match="is a task and not a conversation"):
         IMPORTERS["tau2"]({"input": tmp_path / "t.jsonl", "policies": tmp_path / "p.json"})
 
 

@@ -59,7 +59,7 @@ def test_what_was_written_is_read_again(tmp_path):
         (jsonl, "high", r"t.jsonl:2: y: 'high': must be a number"),
         (jsonl, None, r"t.jsonl:2: y: None: must be a number"),
         (jsonl, True, r"t.jsonl:2: y: True: must be a number"),
-        (jsonl, float("nan"), r"t.jsonl:2: line: .*NaN is no JSON"),
+        (jsonl, float("nan"), r"t.jsonl:2: line: .*NaN is not JSON"),
         (csv, "nan", r"t.csv:3: y: 'nan': is not a score"),
         (csv, "", r"t.csv:3: y: '': must be a number"),
         (csv, "-1e-9", r"t.csv:3: y: '-1e-9': is not a score"),
@@ -84,12 +84,12 @@ def test_a_missing_field_is_named(tmp_path):
     ("name", "content", "says"),
     [
         ("none.jsonl", None, "no such file"),
-        ("t.xlsx", b"x", "unknown kind of file"),
-        ("empty.csv", b"s_r,s_j,y\n", "holds no rows"),
+        ("t.xlsx", b"x", "unknown file type"),
+        ("empty.csv", b"s_r,s_j,y\n", "contains no rows"),
         ("empty.jsonl", b"", "the file is empty"),
         ("list.jsonl", b"[1]\n", "must be a JSON object"),
         ("latin.csv", b"s_r,s_j,y\n\xff,1,1\n", "cannot be read"),
-        ("no.parquet", b"not parquet", "no readable Parquet"),
+        ("no.parquet", b"not parquet", "not a readable Parquet"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, content, says):

@@ -176,5 +176,5 @@ def test_a_run_that_it_could_teach_nothing_is_refused(changes):
 
 def test_it_may_be_the_only_reward():
     load_config(["rewards.consistency.weight=0", "rewards.sage_logic.weight=1"])
-    with pytest.raises(ConfigError, match="nothing would be rewarded"):
+    with pytest.raises(ConfigError, match="every reward would be 0"):
         load_config(["rewards.consistency.weight=0"])

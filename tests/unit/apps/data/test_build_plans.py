@@ -89,7 +89,7 @@ def test_the_same_command_goes_on(tickets: Path, scripted: Any, capsys: Any) -> 
     assert patm(tickets) == 0
     assert len(away) == 5, "the one in passing twice"
     assert len(read_items(tickets.with_name("plans.jsonl"))) == 3
-    assert "in passing, to be tried again" in capsys.readouterr().out
+    assert "temporary failure, to be retried" in capsys.readouterr().out
     asked = scripted(plan_for)
     assert patm(tickets) == 2
     assert "overwrite=true" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_the_same_command_goes_on(samples: Path, scripted: Any, capsys: Any) -> 
 
     scripted(Crew(thought_chain=away))
     assert thought(samples, "migrate") == 0
-    assert "in passing, to be tried again" in capsys.readouterr().out
+    assert "temporary failure, to be retried" in capsys.readouterr().out
     crew = Crew()
     scripted(crew)
     assert thought(samples, "migrate", "overwrite=true") == 0

@@ -109,7 +109,7 @@ async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> Non
     progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, one_teacher(ask), progress)
     assert counts == 2
-    assert ("in passing, to be tried again: teacher: unavailable", 2) in summary(progress.done.values())
+    assert ("temporary failure, to be retried: teacher: unavailable", 2) in summary(progress.done.values())
     assert not (tmp_path / "p.jsonl").exists()
 
 
