@@ -152,7 +152,7 @@ def test_a_faulty_label_is_named(labelled: Any, said: str) -> None:
 def test_bad_input_is_one_line(folder: Path, capsys: Any) -> None:
     write_rows(folder / "labels.jsonl", [{"id": "9/s/0", "label": "none"}])
     for more, said in (
-        (["second=judge"], "would confirm itself"),
+        (["second=judge"], "is the judge itself"),
         (["second=no"], "no such pool"),
         (["judge="], "give judge="),
         ([f"labels={folder / 'out' / 'review.jsonl'}"], "its labels lost; give a copy"),
