@@ -218,7 +218,7 @@ def test_a_model_without_the_head_would_get_a_random_one_and_is_refused(tmp_path
 
 @pytest.mark.usefixtures("installed")
 def test_any_model_would_give_some_embedding_so_one_that_was_made_for_it_is_wanted(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is no embedding model"):
+    with pytest.raises(BadInput, match="is not an embedding model"):
         check_pair_model("r", config(), write(tmp_path, config={}))
     check_pair_model("r", config(), write(tmp_path, modules=[]))
 

@@ -132,7 +132,7 @@ def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("{{ statement_b }}", "{{ reply }}", r"its template wants \['reply'\]"),
+        ("{{ statement_b }}", "{{ reply }}", r"its template uses the unknown variables \['reply'\]"),
         ("{{ statement_b }}", "{{ statement_a }}", "does not show {{ statement_b }}"),
     ],
 )

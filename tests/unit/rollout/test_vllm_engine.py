@@ -39,7 +39,7 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
 
 
 def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:
-    with pytest.raises(BadInput, match="multiples of 32"):
+    with pytest.raises(BadInput, match="multiple of 32"):
         engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0)
     assert engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0)["block_size"] == 16
 
