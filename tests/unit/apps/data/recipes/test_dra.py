@@ -142,7 +142,7 @@ def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
     items = [decision_item(SAMPLE, SAMPLE.references[0].action), plan_item(SAMPLE, PLAN, "en")]
     write_items(tmp_path / "i.jsonl", items)
     assert read_decided(tmp_path / "i.jsonl") == [of_action(), of_plan()]
-    with pytest.raises(DataError, match="has a rationale already"):
+    with pytest.raises(DataError, match="already has a rationale"):
         decided_item(with_rationale(of_action(), WHY), "i.jsonl:1")
     for target, said in (
         ("<plans>", "is not a plan"),
