@@ -155,7 +155,7 @@ BOTH = ["step=migrate", *IO, "teacher=judge"]
         ([*BOTH, "refine=-1"], "0 or more"),
         ([*BOTH, "temperature=3"], "between 0 and 2"),
         ([*BOTH, "temperature=nan"], "between 0 and 2"),
-        ([*BOTH, "temperature=0"], "makes all candidates alike"),
+        ([*BOTH, "temperature=0"], "makes all candidates equal"),
         ([*BOTH, "max_new_tokens=0"], "1 or more"),
         ([*BOTH, "at_once=0"], "1 or more"),
         ([*BOTH, "candidats=2"], "candidats"),
