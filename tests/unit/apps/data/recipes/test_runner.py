@@ -215,11 +215,11 @@ async def test_a_judge_that_cannot_be_read_is_asked_once_more() -> None:
         return Question(prompt="x.en", attempt=attempt)
 
     desk = Desk(one_teacher(says(), judge))
-    assert await desk.ask_judge("check", ask, read) == 7
+    assert await desk.read_judge("check", ask, read) == 7
     assert asked == [0, 1]
     assert [text["text"] for text in desk.texts] == ["no verdict", "7"]
     with pytest.raises(Dropped) as dropped:
-        await desk.ask_judge("check", lambda attempt: Question(prompt="x.en", attempt=0), read)
+        await desk.read_judge("check", lambda attempt: Question(prompt="x.en", attempt=0), read)
     assert (dropped.value.reason, dropped.value.passing) == ("judge: unparsable", False)
 
 
