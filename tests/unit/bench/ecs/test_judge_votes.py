@@ -120,5 +120,5 @@ def test_a_damaged_row_is_named(tmp_path, row):
         Ballot(tmp_path, [judge()])
     # What was refused is not held.
     (tmp_path / FILE).unlink()
-    with Ballot(tmp_path, [judge()]), pytest.raises(BadInput, match="another evaluation is writing there"):
+    with Ballot(tmp_path, [judge()]), pytest.raises(BadInput, match="another evaluation is writing to it"):
         Ballot(tmp_path, [judge()])
