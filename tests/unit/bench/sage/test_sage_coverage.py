@@ -73,7 +73,7 @@ def test_a_limit_is_a_draw_from_all_customers():
 
 
 def test_nobody_is_refused():
-    with pytest.raises(BadInput, match="send nobody"):
+    with pytest.raises(BadInput, match="give no customers"):
         plan_dialogues(TELECOM, SageConfig(per_intent=0, per_path=0))
     with pytest.raises(ValidationError):
         SageConfig(max_turns=0)
