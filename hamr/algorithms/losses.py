@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Estimator = Literal["k1", "k2", "k3"]
+Estimator = Literal["k1", "k2", "k3", "chi2"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,21 @@ def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k
     With d = log p - log p_ref: k1 = d (unbiased, may be negative; its expected gradient as a loss is 0, so use it only
     as a metric), k2 = d^2 / 2 (biased, low variance), k3 = exp(-d) - 1 + d (unbiased, never negative).
 
+    chi2 = exp(d) - 1 estimates the chi-squared divergence instead (Laidlaw et al., "Correlated Proxies", 2024), which
+    grows faster than KL for replies that are rare under the reference. It is computed per next token of the sampled
+    responses, not per response. It is unbiased, and as a loss its expected gradient is half that of the divergence.
+
     >>> import torch
-    >>> [round(float(kl_divergence(torch.tensor(-1.0), torch.tensor(-1.5), k)), 4) for k in ("k1", "k2", "k3")]
-    [0.5, 0.125, 0.1065]
+    >>> [round(float(kl_divergence(torch.tensor(-1.0), torch.tensor(-1.5), k)), 4) for k in ("k1", "k2", "k3", "chi2")]
+    [0.5, 0.125, 0.1065, 0.6487]
     """
     d = logprobs - reference
     if estimator == "k1":
         return d
     if estimator == "k2":
         return 0.5 * d.square()
+    if estimator == "chi2":
+        return torch.exp(d.clamp(max=20.0)) - 1.0
     # Beyond exp(20) the estimate is useless and its gradient would dominate the batch.
     return torch.exp((-d).clamp(max=20.0)) - 1.0 + d
 

@@ -39,7 +39,7 @@ class AlarmsConfig(Section):
     top_component: Fraction | None = None
     """Share of the variation of the rewards that comes from one component."""
     top_reply_frac: Fraction | None = 0.5
-    """Share of the most frequent reply among all replies of the policy in a step."""
+    """Share of the most frequent reply among all replies of the policy in ten steps. The alarm names the reply."""
     truth_drop: Fraction | None = 0.15
     """Decrease of `truth/exact_act` below its best earlier value while the reward has increased."""
 

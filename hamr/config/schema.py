@@ -142,7 +142,9 @@ class KlConfig(Section):
     measure: bool = False
     """Report `policy/kl_to_reference`, the distance from the start of the stage, even with `coef=0`. Costs a forward
     pass and a frozen copy of the policy."""
-    estimator: Literal["k1", "k2", "k3"] = "k3"
+    estimator: Literal["k1", "k2", "k3", "chi2"] = "k3"
+    """`chi2` is the chi-squared divergence instead of KL. It penalises replies that are rare under the reference policy
+    more strongly."""
 
 
 class AlgorithmConfig(Section):

@@ -162,7 +162,12 @@ METRICS: tuple[Metric, ...] = (
     # Signs of reward hacking
     _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
     _metric("watch/duplicate_frac", "Share of responses that a sibling repeats verbatim", "share", "watch"),
-    _metric("watch/top_reply_frac", "Share of the most frequent reply among all replies", "share", "watch"),
+    _metric(
+        "watch/top_reply_frac",
+        "Share of the most frequent reply among the replies of the last 10 steps",
+        "share",
+        "watch",
+    ),
     _metric("watch/distinct_replies", "Different replies of a step", "count", "watch"),
     _metric(
         "watch/distinct_acts",
@@ -199,7 +204,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric(
         "policy/kl_to_reference",
-        "Estimated KL to the reference policy, which RL started from (algorithm.kl: coef or measure)",
+        "Estimated KL (chi-squared with estimator=chi2) to the reference policy, which RL started from "
+        "(algorithm.kl: coef or measure)",
         "nats",
         "zero",
     ),

@@ -27,7 +27,7 @@ from hamr.telemetry.pace import PACE_STEPS, left_s
 from hamr.telemetry.record_json import action_to_dict
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
-from hamr.telemetry.watch import TruthWindow, alarms, flags, watch_metrics
+from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, watch_metrics
 from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
 
@@ -74,6 +74,7 @@ class RunRecorder:
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow() if audit_frac else None
         self._truth, self._truths = truth, TruthWindow()
+        self._replies = RecentReplies()
 
     def begin(self, stage: str, total: int) -> None:
         """Start stage `stage` (sft, rl) with `total` steps."""
@@ -97,6 +98,8 @@ class RunRecorder:
         if (left := left_s(list(self._seconds), step, self._total)) is not None:
             merged["progress/left_s"] = left
         raised = alarms(merged, self._limits)
+        if "top_reply_frac" in raised:
+            raised["top_reply_frac"] += f": {self._replies.top!r}"
         merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
         self._metrics.write(step, self.stage, merged)
         if self._wandb:
@@ -114,6 +117,7 @@ class RunRecorder:
             **reward_metrics(records),
             **router_metrics(records),
             **watch_metrics(records),
+            **self._replies.add(records),
             **audits,
             **self._exact_acts(records),
         }

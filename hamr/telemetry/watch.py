@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pvariance
 
@@ -16,7 +16,6 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
     - length_correlation: Pearson correlation of total reward and response tokens.
     - duplicate_frac: share of responses that a sibling repeats verbatim.
-    - top_reply_frac: share of the most frequent reply among all replies.
     - distinct_replies: number of different replies.
     - scorer_gap: mean |S_R - S_J| if both are known, audits included.
     - top_component: largest component's share of the sum of the contributions' variances.
@@ -24,7 +23,6 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     replies = Counter(r.action.content for r in records if isinstance(r.action, Reply))
     if replies:
-        metrics["watch/top_reply_frac"] = max(replies.values()) / replies.total()
         metrics["watch/distinct_replies"] = float(len(replies))
     scored = [(r.total.value, float(r.response_tokens)) for r in records if not isinstance(r.total, Failure)]
     correlation = pearson([reward for reward, _ in scored], [length for _, length in scored])
@@ -57,6 +55,28 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
     yy = math.fsum((y - y_mean) ** 2 for y in ys)
     xy = math.fsum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
     return max(-1.0, min(1.0, xy / math.sqrt(xx * yy))) if xx > 0.0 and yy > 0.0 else None
+
+
+class RecentReplies:
+    """Counts of the policy's replies over the last `size` steps.
+
+    A step has few prompts, and the same reply can be correct for most of them.
+    """
+
+    def __init__(self, size: int = 10) -> None:
+        self._steps: deque[Counter[str]] = deque(maxlen=size)
+        self.top = ""
+        """The most frequent reply."""
+
+    def add(self, records: Sequence[RewardRecord]) -> dict[str, float]:
+        """Add the records of a step. Return `watch/top_reply_frac`, the share of the most frequent reply in the window,
+        or nothing until the window is full."""
+        self._steps.append(Counter(r.action.content for r in records if isinstance(r.action, Reply)))
+        replies = sum(self._steps, Counter[str]())
+        if not replies:
+            return {}
+        self.top, times = replies.most_common(1)[0]
+        return {"watch/top_reply_frac": times / replies.total()} if len(self._steps) == self._steps.maxlen else {}
 
 
 class TruthWindow:

@@ -27,6 +27,19 @@ def test_each_estimator_of_the_kl() -> None:
     assert kl_divergence(p, q, "k3").tolist() == pytest.approx([math.exp(-0.5) - 0.5, math.e - 2.0])
 
 
+def test_chi2_is_the_chi_squared_divergence_and_half_its_gradient() -> None:
+    logits = torch.tensor([0.6, 0.4]).log().requires_grad_()
+    reference = torch.tensor([0.3, 0.7])
+    logprobs = logits.log_softmax(0)
+    # 0.6^2 / 0.3 + 0.4^2 / 0.7 - 1
+    estimate = (logprobs.exp().detach() * kl_divergence(logprobs, reference.log(), "chi2")).sum()
+    assert estimate.item() == pytest.approx(3 / 7)
+    (gradient,) = torch.autograd.grad(estimate, logits)
+    exact = (logits.softmax(0).square() / reference).sum() - 1.0
+    (whole,) = torch.autograd.grad(exact, logits)
+    assert gradient.tolist() == pytest.approx((whole / 2).tolist())
+
+
 def test_k3_of_a_hopeless_token_stays_finite() -> None:
     """In float32, where exp(499) is infinite; and it does not drown the other tokens' gradients."""
     hopeless = torch.tensor([-500.0], requires_grad=True)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from hamr.config.logging import AlarmsConfig
+from hamr.telemetry.console import Console
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
-from hamr.telemetry.watch import TruthWindow, alarms, flags, pearson, watch_metrics
-from hamr.types import Audit, Component, JudgeTimeout, Scored
+from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, pearson, watch_metrics
+from hamr.types import Audit, Component, JudgeTimeout, Reply, Scored
 from tests.unit.telemetry.records import record
 
 
@@ -25,6 +26,20 @@ def test_repeats_count_within_a_group_only():
     elsewhere = replace(record(0, 1.0), response="Bye.", key=replace(record(0, 1.0).key, prompt="q"))
     other = replace(record(3, 1.0), response="Data or voice?")
     assert watch_metrics([*same, elsewhere, other])["watch/duplicate_frac"] == 0.5
+
+
+def said(*replies):
+    return [replace(record(i, 1.0), action=Reply(content=reply)) for i, reply in enumerate(replies)]
+
+
+def test_the_top_reply_is_that_of_several_steps():
+    window = RecentReplies(size=3)
+    assert [window.add(said("Bye.", "Bye.")), window.add(said("Data or voice?", "The fee is 40."))] == [{}, {}]
+    assert window.add(said("Hello.", "Bye.")) == {"watch/top_reply_frac": 0.5}
+    assert window.top == "Bye."
+    assert window.add(said("Hello.", "Hello.")) == {"watch/top_reply_frac": 0.5}
+    assert window.top == "Hello."
+    assert RecentReplies(size=1).add([]) == {}, "no reply, no share"
 
 
 def test_the_scorers_distance_takes_audits_in():
@@ -84,6 +99,20 @@ def test_a_run_notes_its_alarms(tmp_path):
     assert row["alarm/length_correlation"] == 1.0
     assert row["audit/answered"] == 5.0
     assert [line for line in terminal.lines if "watch/length_correlation is 1.00 (limit 0.5)" in line]
+
+
+def test_an_alarm_names_the_reply(tmp_path, capsys):
+    with (
+        RunFolder.create(tmp_path / "run", "a: 1") as folder,
+        RunRecorder(folder, console=Console("run")) as recorder,
+    ):
+        recorder.begin("rl", 10)
+        for step in range(1, 11):
+            recorder.records(step, said("Bye.", "Bye.", "Data or voice?"))
+            recorder.metrics(step, {})
+    flagged = [row["step"] for row in read_metrics(folder.metrics) if row.get("alarm/top_reply_frac")]
+    assert flagged == [10]
+    assert "most of the policy's replies: 'Bye.'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_truth_falls_while_the_reward_rises() -> None:
