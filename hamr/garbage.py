@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Iterator
 
 THRESHOLDS = (20_000, 20, 20)
 """Thresholds of the collector; Python's defaults are (700, 10, 10)."""
@@ -17,3 +19,18 @@ def collect_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Stop the collector while the body imports a large library, then skip all that is loaded.
+
+    Each full collection over the modules of vLLM takes half a second, and its start asks for five of them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()

@@ -24,6 +24,7 @@ settings.register_profile("push", settings.get_profile("hamr"), max_examples=20)
 settings.load_profile("push")
 
 LONGEST = (
+    "e2e/test_lost_cluster.py",
     "e2e/test_train.py",
     "integration/test_trainer.py",
     "integration/test_sft.py",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hamr.config.pools import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
+from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
@@ -282,8 +283,9 @@ class VllmEngine:
 
     def _live(self, started: threading.Event) -> None:
         try:
-            from vllm import EngineArgs
-            from vllm.v1.engine.llm_engine import LLMEngine
+            with no_collection():
+                from vllm import EngineArgs
+                from vllm.v1.engine.llm_engine import LLMEngine
 
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
             self._engine.set_weight_version("0")

@@ -33,6 +33,7 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
     if not gpu:
         torch.set_num_threads(config.threads)
     import deepspeed
+    import transformers.modeling_utils  # noqa: F401  (what loads the model, so that it is loaded once per process)
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     dist.init_process_group(

@@ -23,6 +23,7 @@ from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
 from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.errors import TrainingDiverged
+from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.trainer import deepspeed_engine as backend
 from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, save_state
@@ -85,7 +86,8 @@ class DeepSpeedTrainer:
         self.engine: Any = None
         self._sender: Any = None
         if not dist.is_initialized():
-            backend.join_world(config, rank, world, init_method)
+            with no_collection():
+                backend.join_world(config, rank, world, init_method)
         self.reset(model_path, config=config, total_steps=total_steps)
 
     @property

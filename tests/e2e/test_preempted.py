@@ -16,12 +16,12 @@ from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.metrics import read_metrics
 from hamr.trainer.checkpoints import Checkpoints
-from tests.e2e.runs import hamr
+from tests.e2e.runs import LIGHT_RERANKER, hamr
 from tests.killing import children, kill_all, still_there
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-SETTINGS = {
+SETTINGS = LIGHT_RERANKER | {
     "experiment": "smoke",
     "experiment.steps": 1000,
     "experiment.sft.steps": 20,
@@ -95,4 +95,4 @@ def _check_folder(run: Path, step: int, stream: dict[str, int]) -> None:
     assert not (run / "checkpoints" / "warm_up").exists()
     with Ledger(run / "ledger.sqlite", readonly=True) as ledger:
         calls = {(call.pool, call.model) for record in ledger.rows() for call in record.calls}
-    assert calls == {("reranker", "tiny"), ("judge", "tiny")}, "both scorers are engines here"
+    assert calls == {("reranker", "compact-encoder"), ("judge", "tiny")}, "the judge is an engine here"

@@ -43,13 +43,18 @@ def environment(token: str | None, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def head(env: dict[str, str], cpus: int = 4, more_nodes: Mapping[str, float] | None = None) -> Iterator[Head]:
-    """A head with a dashboard. All its processes, and what they had started, are killed afterwards, without a warning.
+def head(
+    env: dict[str, str], cpus: int = 4, *, dashboard: bool = False, more_nodes: Mapping[str, float] | None = None
+) -> Iterator[Head]:
+    """Start a head. All its processes, and what they had started, are killed afterwards, without a warning.
 
-    `more_nodes`: what each of the two nodes has that Ray's autoscaler may add, on this machine."""
+    Args:
+        dashboard: Whether jobs can be submitted. The dashboard's modules are a dozen processes.
+        more_nodes: Resources of each of the two nodes that Ray's autoscaler may add, on this machine.
+    """
     with contextlib.ExitStack() as held:
         free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        port, dashboard, agent, metrics = (each.getsockname()[1] for each in free)
+        port, jobs, agent, metrics = (each.getsockname()[1] for each in free)
     with tempfile.TemporaryDirectory(prefix="hs", dir="/tmp", ignore_cleanup_errors=True) as folder:
         scaling = []
         if more_nodes is not None:
@@ -60,7 +65,8 @@ def head(env: dict[str, str], cpus: int = 4, more_nodes: Mapping[str, float] | N
         started = subprocess.run(
             [
                 sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", f"--num-cpus={cpus}",
-                "--include-dashboard=true", f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}",
+                f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-port={jobs}",
+                f"--dashboard-agent-listen-port={agent}",
                 f"--metrics-export-port={metrics}", f"--temp-dir={folder}",
                 "--object-store-memory=100000000", "--disable-usage-stats", *scaling,
             ],
@@ -70,7 +76,7 @@ def head(env: dict[str, str], cpus: int = 4, more_nodes: Mapping[str, float] | N
             assert started.returncode == 0, started.stdout + started.stderr
             yield Head(
                 address=f"127.0.0.1:{port}",
-                dashboard=f"http://127.0.0.1:{dashboard}",
+                dashboard=f"http://127.0.0.1:{jobs}",
                 metrics=f"http://127.0.0.1:{metrics}/metrics",
                 folder=Path(folder),
             )

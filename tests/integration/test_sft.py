@@ -92,17 +92,19 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path) -> 
     import torch
     from safetensors.torch import load_file
 
-    broken = folder / "broken"
-    process = subprocess.Popen(
-        hamr("sft", *OVERRIDES, "experiment.run_dir=broken"),
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    broken, output = folder / "broken", folder / "broken.log"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            hamr("sft", *OVERRIDES, "experiment.run_dir=broken"),
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + 200
     while not (broken / "checkpoints" / "step_2").is_dir():
-        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be killed"
+        assert process.poll() is None, f"exit code {process.returncode} before step 2: {output.read_text()[-4000:]}"
+        assert time.monotonic() < deadline, f"no step 2: {output.read_text()[-4000:]}"
         time.sleep(0.02)
     kill_family(process)
     run("sft", f"resume={broken}", cwd=folder)
@@ -145,7 +147,8 @@ def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     request_of: Callable[..., GenerationRequest],
 ) -> None:
     """Each token that vLLM finds likeliest is transformers' likeliest, with the same log-probability. An adapter is
-    merged into the checkpoint, which differs from that of a full run in its weights alone; both have changed theirs."""
+    merged into the checkpoint, which differs from that of a full run in its weights alone, so that one engine takes
+    both; both have changed theirs."""
     import ray
 
     lora = ("trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter")
@@ -157,11 +160,16 @@ def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
     files = {path.name for path in whole.iterdir()}
     assert {path.name for path in adapter.iterdir()} == files
     assert all((adapter / name).read_bytes() == (whole / name).read_bytes() for name in files - {WEIGHTS})
+    engine = start_engine(whole)
     for model_path in (whole, adapter):
         assert_changed_from_tiny(model_path)
+        model = oracle(model_path)
+        if model_path is adapter:
+            weights = model.save(folder / "adapter.safetensors")
+            ray.get(engine.load_weights.remote(str(weights), 1), timeout=120)
         request = request_of(prompt_ids, samples=1, tokens=16, temperature=0.0)
-        [rollout] = ray.get(start_engine(model_path).generate.remote([request]), timeout=240)
-        likely = oracle(model_path).distributions(prompt_ids, rollout.token_ids)
+        [rollout] = ray.get(engine.generate.remote([request]), timeout=240)
+        likely = model.distributions(prompt_ids, rollout.token_ids)
         for i, (token, said) in enumerate(zip(rollout.token_ids, rollout.logprobs, strict=True)):
             assert likely[i, token] == pytest.approx(likely[i].max().item(), abs=1e-4)
             assert said == pytest.approx(likely[i, token].item(), abs=1e-3)

@@ -23,7 +23,7 @@ KEY = "sk-of-the-judge-0123456789"
 @pytest.fixture(scope="module")
 def there() -> Iterator[Head]:
     """A node whose environment has the judge's key."""
-    with head(environment(TOKEN, JUDGE_API_KEY=KEY)) as started:
+    with head(environment(TOKEN, JUDGE_API_KEY=KEY), dashboard=True) as started:
         yield started
 
 
