@@ -245,13 +245,14 @@ class RewardRouter:
             if gate is not None:
                 gate.settle(action.value, config)
             return ConsistencyResult(outcome=action)
-        rules = MatchRules(verbatim=config.verbatim, call_credit=config.call_credit)
+        exact = config.mode == "exact"
+        rules = MatchRules(verbatim=config.verbatim or exact, call_credit=config.call_credit)
         match = match_action(action, sample.references, rules)
         if match.score is not None:
             if gate is not None:
                 gate.settle(match.score, config)
             return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
-        if not config.weight:
+        if not config.weight or exact:
             # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"

@@ -113,8 +113,8 @@ class PoolConfig(Section):
     small rerankers without a prompt, through sentence-transformers (see `hamr.pools.scorer_pairs`)."""
     model: str = "smollm2-135m"
     prompt: str = ""
-    """Template name in `prompts/`, without its extension: `reranker.en`, `judge.en`. Empty for a grader, a
-    `cross_encoder` and an `embedding`."""
+    """Template name in `prompts/`, without its extension: `reranker.en`, `judge.en`, which are the defaults of `type:
+    openai`. Empty for a grader, a `cross_encoder` and an `embedding`."""
     replicas: PositiveInt = 1
     """Initial number of replicas. With `autoscaling`, at least `min_replicas`."""
     max_replicas_per_node: PositiveInt | None = None
@@ -159,12 +159,12 @@ class PoolConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _taught_elsewhere(cls, given: Any) -> Any:
-        """Remove `finetune` if the type is overridden: `pools.judge.type=openai` also applies to pools that would be
-        fine-tuned."""
-        if isinstance(given, Mapping) and given.get("type") == "openai":
-            return {**given, "finetune": None}
-        return given
+    def _behind_endpoint(cls, given: Any) -> Any:
+        """Let `pools.judge.type=openai` replace a pool whose own model is fine-tuned or compares without a prompt."""
+        if not isinstance(given, Mapping) or given.get("type") != "openai":
+            return given
+        default = f"{given['role']}.en" if given.get("role") in ("reranker", "judge") else ""
+        return {**given, "finetune": None, "prompt": given.get("prompt") or default}
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> PoolConfig:

@@ -214,7 +214,9 @@ class ConsistencyConfig(Section):
     """The first paper's reward: type mismatch 0, tool calls by exact match, replies by the cascade."""
 
     weight: NonNegative = 1.0
-    mode: Literal["hybrid", "reranker", "soft_judge", "hard_judge"] = "hybrid"
+    mode: Literal["hybrid", "reranker", "soft_judge", "hard_judge", "exact"] = "hybrid"
+    """`exact` asks no scorer: a reply is worth 1 in a reference's very words and 0 otherwise. Data without any reply
+    get it by themselves."""
     cascade: CascadeConfig = CascadeConfig()
     reranker: str = "reranker"
     judge: str = "judge"
@@ -226,8 +228,9 @@ class ConsistencyConfig(Section):
     agreement. Much weaker scorers give the same correct wording different rewards."""
     call_credit: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Maximum reward of a call of the right tool with a wrong parameter: the share of tool and parameters that agree,
-    times this. 0 is the paper's exact match, where a wrong call scores the same as a reply in its place. A policy whose
-    scorers give wrong replies a small reward then drifts towards replies."""
+    times this. 0 is the paper's exact match. Where a call is due, a reply earns 0 and a wrong call earns 0 or this
+    credit, so the difference never favours replies. Where a reply is due, a call earns 0 and a wrong reply earns its
+    score: raise the credit if the scorers give wrong replies a noticeable reward."""
     max_reasks: Annotated[int, Field(ge=0)] = 1
     """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0
@@ -266,7 +269,8 @@ class RewardsConfig(JudgedRewards):
         wanted = self.consistency
         if not wanted.weight:
             return {}
-        roles = {"hybrid": ("reranker", "judge"), "reranker": ("reranker",)}.get(wanted.mode, ("judge",))
+        asked = {"hybrid": ("reranker", "judge"), "reranker": ("reranker",), "exact": ()}
+        roles = asked.get(wanted.mode, ("judge",))
         return {role: getattr(wanted, role) for role in ("reranker", "judge") if role in roles}
 
     @property

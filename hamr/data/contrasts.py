@@ -81,8 +81,7 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
     """
     rng = Random(f"contrasts/{seed}")
     with_replies = [sample for sample in samples if replies_of(sample)]
-    generated = [sample for sample in with_replies if SageActs.of(sample) is not None]
-    source = _Generated(generated) if generated else _Logged(with_replies)
+    source = _source(with_replies)
     clusters = source.clusters()
     if len(clusters) < 2:
         remedy = "replies of one act or cluster cannot be told apart from others; give samples of at least two"
@@ -93,8 +92,18 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
     ]
 
 
+def grouped(samples: Sequence[ServiceSample]) -> dict[str, list[ServiceSample]]:
+    """Return the samples that have a reply, by their acts or clusters."""
+    return _source([sample for sample in samples if replies_of(sample)]).clusters()
+
+
 def replies_of(sample: ServiceSample) -> list[str]:
     return [r.action.content for r in sample.references if isinstance(r.action, Reply)]
+
+
+def _source(samples: Sequence[ServiceSample]) -> _Generated | _Logged:
+    generated = [sample for sample in samples if SageActs.of(sample) is not None]
+    return _Generated(generated) if generated else _Logged(samples)
 
 
 class _Generated:

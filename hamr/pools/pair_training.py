@@ -49,7 +49,9 @@ def finetune_pairs(
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(config.threads)
     torch.manual_seed(seed)
     scratch = out.with_name(f".{out.name}.partial")
@@ -91,7 +93,9 @@ def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int)
     """Return the sigmoid of the logit of the cross-encoder at `folder` for each pair, with numbers marked."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(threads)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()

@@ -26,6 +26,10 @@ def lines(*rows: object) -> str:
     return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
 
 
+def samples(n: int) -> list[dict[str, object]]:
+    return [{**GOOD, "id": str(i), "references": [{"action": "reply", "content": f"Reply {i}."}]} for i in range(n)]
+
+
 CASES = {
     "unknown key": (["experiment=smoke", "trainer.learning_rat=1"], None, "trainer.learning_rate"),
     "unknown model": (["experiment=smoke", "model.path=./nowhere"], None, "nowhere"),
@@ -40,6 +44,26 @@ CASES = {
         ["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"],
         lines({**GOOD, "references": [{"action": "call_tool", "name": "fly", "parameters": {}}]}),
         "fly",
+    ),
+    "few replies": (
+        ["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"],
+        lines(*samples(9)),
+        "d.jsonl: '9 rep",
+    ),
+    "one act": (
+        ["experiment=smoke", "data.type=jsonl", "data.train=d.jsonl"],
+        lines(*({**row, "meta": {"act": "greet"}} for row in samples(12))),
+        "d.jsonl: 'one act'",
+    ),
+    "scorers at chance": (
+        [
+            "experiment=smoke",
+            "rewards=reranker",
+            "pools.reranker={type: cross_encoder, model: compact-encoder, prompt: ''}",
+            "pools.reranker.finetune={examples: 8, learning_rate: 1.0e-12}",
+        ],
+        None,
+        "pools.reranker.model: 'compact-encoder': is no better than chance",
     ),
     "too many replicas": (["experiment=smoke", "pools.judge.replicas=500"], None, "pools.judge.replicas"),
     "used folder": (["experiment=smoke", "experiment.run_dir=."], lines(GOOD), "experiment.run_dir"),

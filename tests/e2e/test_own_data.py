@@ -1,4 +1,4 @@
-"""The README's own sample and command train."""
+"""The README's own sample and command train, on the kinds of data that users bring."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.runs import hamr
 
@@ -19,22 +20,70 @@ SMALL = [
     "rollout.samples_per_prompt=2",
     "rollout.max_new_tokens=12",
     "trainer.threads=1",
+    "scorers.check_every=1",
+    "scorers.contexts=6",
     "logging=offline",
 ]
+TEXT = README.read_text().partition("## Your own tickets")[2]
+SAMPLE: dict[str, Any] = json.loads(re.search(r"```json\n(.*?)```", TEXT, re.S)[1])
+COMMAND = shlex.split(re.search(r"^ +(hamr train .*data=FOLDER)$", TEXT, re.M)[1])
+FEE = ("That costs a fee of ${0}. Shall I go on?", "There is a fee of ${0}. Would you like to continue?")
+ASK = ("Which package would you like?", "What package do you want to have?")
+BYE = ("Thank you for calling. Goodbye!", "Goodbye, have a nice day!")
 
 
-def test_the_example_of_the_readme_trains(tmp_path: Path) -> None:
-    """With one reference per sample the bundled embedding model scores the replies, and no judge is asked."""
-    text = README.read_text().partition("## Your own tickets")[2]
-    sample = json.loads(re.search(r"```json\n(.*?)```", text, re.S)[1])
-    command = shlex.split(re.search(r"^ +(hamr train .*data=FOLDER)$", text, re.M)[1])
-    (tmp_path / "mine").mkdir()
-    rows = [json.dumps({**sample, "id": f"t{i}"}) for i in range(6)]
-    (tmp_path / "mine/train.jsonl").write_text("\n".join(rows))
-    words = hamr(*(word.replace("FOLDER", "mine") for word in command[1:]), *SMALL, "experiment.run_dir=run")
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "all-minilm-l6-v2 as reranker, no judge" in done.stdout and "5 samples repeat others" in done.stdout
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["scorers"]["reranker"]["auc"] == {"easy": 1.0}
+def samples(references: int, n: int = 40) -> list[dict[str, Any]]:
+    """README's sample with other replies, `references` each."""
+    return [
+        {
+            **SAMPLE,
+            "id": f"t{i}",
+            "history": [{"role": "customer", "content": f"Move me to the {i}GB plan."}],
+            "references": [
+                {"action": "reply", "content": text.format(30 + i)} for text in (FEE, ASK, BYE)[i % 3][:references]
+            ],
+        }
+        for i in range(n)
+    ]
+
+
+def trained(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, dict[str, Any]]:
+    """Return what the README's command prints, and its summary.json."""
+    (folder / "mine").mkdir()
+    (folder / "mine/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = [word.replace("FOLDER", "mine") for word in COMMAND[1:]]
+    command = hamr(*words, *SMALL, *more, "experiment.run_dir=run")
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads((folder / "run/summary.json").read_text())
+
+
+def test_forty_lines_of_one_reference_train(tmp_path: Path) -> None:
+    """The bundled embedding model scores the replies, no judge is asked, and clusters of the references stand for
+    acts."""
+    rows = samples(1)
+    said, summary = trained(tmp_path, [*rows, {**rows[0], "id": "again"}])
+    assert "all-minilm-l6-v2 as reranker, no judge" in said and "1 samples repeat others" in said
+    assert said.count("Better: ") == 1 and "pools.judge.endpoint" in said and "hamr data multigt" in said
+    assert "the meanings of 16 different replies" in said and "clusters, which stand for acts" in said
+    assert summary["scorers"]["reranker"]["auc"].keys() == {"easy"}
+    assert summary["scorer_gate"]["reranker"]["contexts"] == 6
     assert summary["stages"]["rl"]
+
+
+def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path) -> None:
+    """A short training, whose result may be at chance."""
+    sizes = ["pools.reranker.finetune.examples=64", "pools.judge.finetune.examples=32", "data.held_out_frac=0.3"]
+    said, summary = trained(tmp_path, samples(2, n=120), *sizes, "scorers.accept_chance=true")
+    assert "compact-encoder as reranker and all-minilm-l6-v2 as judge, fine-tuned on labelled pairs" in said
+    assert all(summary["scorers"][role]["finetuned"] for role in ("reranker", "judge"))
+    assert {"reranker", "judge", "cascade"} <= summary["scorer_gate"].keys()
+
+
+def test_tool_calls_alone_train_without_scorers(tmp_path: Path) -> None:
+    rows = samples(1, n=12)
+    for i, row in enumerate(rows):
+        row["references"] = [{"action": "call_tool", "name": "change_order", "parameters": {"package": f"{i}GB"}}]
+    said, summary = trained(tmp_path, rows)
+    assert "every reference is a tool call" in said and "no scorer is asked" in said
+    assert summary["scorers"] == summary["scorer_gate"] == {} and summary["stages"]["rl"]

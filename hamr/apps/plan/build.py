@@ -109,7 +109,7 @@ def build_workload(config: Config, past: Past | None) -> Workload:
 
 def _cascade_pools(config: Config) -> tuple[str | None, str | None]:
     wanted = config.rewards.consistency
-    if not wanted.weight:
+    if not wanted.weight or wanted.mode == "exact":
         return None, None
     first = wanted.reranker if wanted.mode in ("hybrid", "reranker") else None
     return first, wanted.judge if wanted.mode != "reranker" else None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hamr.apps.scorer.fallback import with_usable_scorers
+from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.gate import GateResult, gates
 from hamr.apps.shared.job_options import number, output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
@@ -33,13 +33,16 @@ def main(args: Sequence[str]) -> int:
         raise BadInput("contexts", contexts, "must be at least 1")
     config = load_config([arg for arg in args if arg.partition("=")[0] not in OPTIONS])
     splits = scorer_splits(config, print)
-    drawn = contrasts(splits.test, contexts, SEED)
-    config, replaced = with_usable_scorers(config, splits)
-    if replaced:
-        print(replaced)
+    check_scorable(config, splits)
+    config, scored_by = with_usable_scorers(config, splits)
+    if scored_by:
+        print(scored_by)
     roles = config.rewards.scorers
     if not roles:
-        raise BadInput("rewards.consistency.weight", 0, "no scorer is asked, so there is none to check")
+        wanted = config.rewards.consistency
+        where, value = ("weight", 0) if not wanted.weight else ("mode", wanted.mode)
+        raise BadInput(f"rewards.consistency.{where}", value, "no scorer is asked, so there is none to check")
+    drawn = contrasts(splits.test, contexts, SEED)
 
     async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
         return await check_gates(config, asks, drawn)

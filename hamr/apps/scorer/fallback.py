@@ -1,4 +1,4 @@
-"""Scorers for data with too few labelled reply pairs to fine-tune any."""
+"""Which scorers the data allow, and what data allow none."""
 
 from __future__ import annotations
 
@@ -8,54 +8,100 @@ from collections.abc import Sequence
 from hamr.apps.scorer.lessons import PAIRS_SEED
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config, ConsistencyConfig
+from hamr.data.contrasts import grouped, replies_of
 from hamr.data.pairs import reply_pairs
 from hamr.data.splits import Splits
 from hamr.errors import DataError
+from hamr.models.embedding import EMBEDDING_MODEL
 from hamr.types import ServiceSample
 
+MIN_REPLIES = 10
+"""Fewest replies among the references of all splits by which scorers can be checked at all."""
 MIN_TRAIN_PAIRS = 50
 MIN_HELD_OUT_PAIRS = 10
 """Fewest pairs of each label to fine-tune a scorer on, and to decide whether fine-tuning is needed."""
 
 PAIRS_DRAWN = 400
-EMBEDDING_MODEL = "all-minilm-l6-v2"
+_ACCEPT = "or train although no scorer can be checked, with scorers.accept_chance=true"
+
+
+def check_scorable(config: Config, splits: Splits) -> None:
+    """Refuse data by which nobody could see whether scorers tell right replies from wrong ones.
+
+    Data without replies pass: tool calls are matched exactly.
+
+    Raises:
+        DataError: the references have fewer than MIN_REPLIES replies, or replies of one act, and
+            `scorers.accept_chance` is false.
+    """
+    if config.scorers.accept_chance or not config.rewards.scorers:
+        return
+    every = (*splits.train, *splits.validation, *splits.test)
+    with_replies = [sample for sample in every if replies_of(sample)]
+    replies, where = sum(len(replies_of(sample)) for sample in with_replies), config.data.train or "data.sage"
+    if not replies:
+        return
+    if replies < MIN_REPLIES:
+        remedy = f"fewer than the {MIN_REPLIES} by which scorers can be checked; add samples, {_ACCEPT}"
+        raise DataError(where, f"{replies} replies among the references", remedy)
+    if len(grouped(with_replies)) < 2:
+        remedy = (
+            "all replies mean the same or share one act, so that no scorer can be shown to tell right from wrong; add "
+            f"samples that ask for something else, name acts in meta.act, {_ACCEPT}"
+        )
+        raise DataError(where, "one act", remedy)
 
 
 def with_usable_scorers(config: Config, splits: Splits) -> tuple[Config, str]:
-    """Return the configuration with scorers that the data allow, and one line about what was replaced (else "").
+    """Return the configuration with scorers that the data allow, and one line that says which score replies.
 
-    Fine-tuning needs pairs of replies with known labels. Samples with one reference each give no consistent pairs. In
-    that case a reranker that would be fine-tuned becomes the sentence-embedding model, and a judge that would be
-    fine-tuned is not asked; scorers that need no fine-tuning stay.
+    Data without replies need none. Fine-tuning needs pairs of replies with known labels. Samples with one reference
+    each give no consistent pairs. In that case a reranker that would be fine-tuned becomes the sentence-embedding
+    model, and a judge that would be fine-tuned is not asked; scorers that need no fine-tuning stay. The line is empty
+    where none is fine-tuned or replaced.
     """
     wanted = config.rewards.scorers
+    if not wanted:
+        return config, ""
+    if not any(replies_of(sample) for sample in (*splits.train, *splits.validation, *splits.test)):
+        line = "data: every reference is a tool call; calls are matched exactly, a reply is worth 0, no scorer is asked"
+        return _without_scorers(config, "exact"), line
     untrainable = [role for role, name in wanted.items() if config.pools[name].learns_pairs]
     if not untrainable:
         return config, ""
     train, held_out = fewest_pairs(splits.train), fewest_pairs(splits.validation)
     if train >= MIN_TRAIN_PAIRS and held_out >= MIN_HELD_OUT_PAIRS:
-        return config, ""
-    consistency = config.rewards.consistency
+        return config, f"data: replies are scored by {_scorers(config)}, fine-tuned on labelled pairs of these data"
     if "judge" in untrainable:
-        consistency = ConsistencyConfig(
-            mode="reranker",
-            weight=consistency.weight,
-            reranker=consistency.reranker,
-            verbatim=consistency.verbatim,
-        )
-    rewards = config.rewards.model_copy(update={"consistency": consistency})
-    pools = {name: pool for name, pool in config.pools.items() if not pool.learns_pairs or name in rewards.asked}
-    if "reranker" in untrainable or consistency.reranker not in pools:
-        pools[consistency.reranker] = PoolConfig(role="reranker", type="embedding", model=EMBEDDING_MODEL)
-    scorers = f"{pools[consistency.reranker].model} as reranker"
-    scorers += f" and {pools[wanted['judge']].model} as judge" if "judge" in rewards.scorers else ", no judge"
+        config = _without_scorers(config, "reranker")
+    reranker = config.rewards.consistency.reranker
+    if "reranker" in untrainable or reranker not in config.pools:
+        pool = PoolConfig(role="reranker", type="embedding", model=EMBEDDING_MODEL)
+        config = config.model_copy(update={"pools": {**config.pools, reranker: pool}})
     line = (
         f"data: {train} labelled reply pairs of the rarer label in train and {held_out} in validation, fewer than the "
-        f"{MIN_TRAIN_PAIRS} and {MIN_HELD_OUT_PAIRS} that fine-tuned scorers need; replies are scored by {scorers}. "
-        "Better: a judge behind an endpoint (pools.judge.type=openai pools.judge.endpoint=URL) or several references "
-        "per sample (hamr data multigt)"
+        f"{MIN_TRAIN_PAIRS} and {MIN_HELD_OUT_PAIRS} that fine-tuned scorers need; replies are scored by "
+        f"{_scorers(config)}{'' if 'judge' in config.rewards.scorers else ', no judge'}. "
+        "Better: a judge behind an endpoint (pools.judge.type=openai pools.judge.endpoint=URL pools.judge.model=NAME) "
+        "or several references per sample (hamr data multigt)"
     )
-    return config.model_copy(update={"pools": pools, "rewards": rewards}), line
+    return config, line
+
+
+def _without_scorers(config: Config, mode: str) -> Config:
+    """Return the configuration in a mode that asks fewer scorers, without settings and pools that it has no use for."""
+    before = config.rewards.consistency
+    kept = {"weight", "reranker", "verbatim", "call_credit"}
+    consistency = ConsistencyConfig.model_validate({"mode": mode, **before.model_dump(include=kept)})
+    rewards = config.rewards.model_copy(update={"consistency": consistency})
+    pools = {
+        name: pool for name, pool in config.pools.items() if not pool.learns_pairs or name in rewards.asked.values()
+    }
+    return config.model_copy(update={"pools": pools, "rewards": rewards})
+
+
+def _scorers(config: Config) -> str:
+    return " and ".join(f"{config.pools[name].model} as {role}" for role, name in config.rewards.scorers.items())
 
 
 def fewest_pairs(samples: Sequence[ServiceSample]) -> int:

@@ -54,12 +54,15 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TunedScorer:
-    """A pool's model folder and how it came about. `raw_auc` is the untouched model's, asked without reasoning."""
+    """A pool's model folder and how it came about. `raw_auc` is the untouched model's, asked without reasoning,
+    `tuned_auc` the fine-tuned one's; `tuned_error` is the latter's standard error."""
 
     path: Path
     finetuned: bool
     raw_auc: float | None = None
     raw_word_overlap_auc: float | None = None
+    tuned_auc: float | None = None
+    tuned_error: float | None = None
 
 
 def prepare_scorers(
@@ -172,7 +175,13 @@ def _train_scorer(
         progress(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
         if needed and not (folder / "config.json").is_file():
             call(_finetune, taught.train, begin, folder, taught.examples(), tuning, name)
-    return {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
+        facts = {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
+        if needed:
+            tuned = auc(call(raw_scores, folder, exam, tuning), exam.labels)
+            right = sum(exam.labels)
+            facts |= {"tuned_auc": tuned, "tuned_error": auc_standard_error(tuned, right, len(exam.labels) - right)}
+            progress(f"{name}: fine-tuned model AUC {tuned:.2f} on {len(exam.labels)} held-out pairs")
+    return facts
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from hamr import signals
 from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
 from hamr.apps.report.run_report import write_report
-from hamr.apps.scorer.fallback import with_usable_scorers
+from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
 from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.pools_up import pools_of
@@ -27,6 +27,7 @@ from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.live_control import Attendant
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.run_actors import RunActors, start_run_actors
+from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
@@ -103,18 +104,20 @@ def run_job(job: Job) -> int:
             splits, clusters = prepared.splits, None
             if job.config.rewards.scorers:
                 splits, clusters = with_reply_clusters(splits, console.note)
-            config, replaced = with_usable_scorers(job.config, splits)
+            check_scorable(job.config, splits)
+            config, scored_by = with_usable_scorers(job.config, splits)
             job = dataclasses.replace(job, config=config)
             prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
             check_room(job.config, prepared.model_path, job.path)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
-        if replaced:
-            console.note(replaced)
+        if scored_by:
+            console.note(scored_by)
         for note in precision_notes(computations(job.used)):
             console.note(note)
         with console.phase("scorers"):
             scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
+            check_tuned(job.config, scorers)
         with job.open() as folder:
             signals.advise(how_to_resume(folder.path))
             console.note(f"run folder {folder.path}")

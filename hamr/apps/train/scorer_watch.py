@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hamr.apps.scorer.gate import GateResult, ask_all, gate, gates, mix_scores
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
+from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embedded
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
@@ -21,7 +22,7 @@ from hamr.data.contrasts import Contrast, Wrong, contrasts
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.splits import Splits
-from hamr.errors import DataError, UnreliableScorer
+from hamr.errors import BadInput, DataError, UnreliableScorer
 from hamr.protocols import Ask
 from hamr.rewards.truth import ExactAct
 from hamr.types import Reply, ServiceSample
@@ -33,6 +34,30 @@ MOST_PAIRS = 120
 MOST_NAMED = 500
 """Replies of the policy, the most frequent ones, whose act or cluster is looked for."""
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
+
+
+def check_tuned(config: Config, scorers: Mapping[str, TunedScorer]) -> None:
+    """Refuse fine-tuned scorers that are no better than chance on held-out pairs, before their pools are started.
+
+    Raises:
+        BadInput: one of them is, and `scorers.accept_chance` is false.
+    """
+    for name in config.rewards.scorers.values():
+        tuned, error = (scorers[name].tuned_auc, scorers[name].tuned_error) if name in scorers else (None, None)
+        if tuned is None or error is None or config.scorers.accept_chance:
+            continue
+        if tuned - 2 * error <= 0.5 and (model := config.pools[name].model) != RANDOM_MODEL:
+            raise chance_error(name, model, f"AUC {tuned:.2f} ± {error:.2f} after fine-tuning")
+
+
+def chance_error(name: str, model: str, found: str) -> BadInput:
+    """Return the error about a scorer that cannot tell right replies from wrong ones."""
+    remedy = (
+        f"is no better than chance ({found}), so that the policy would learn noise; give the pool another model or an "
+        f"endpoint (pools.{name}.type=openai pools.{name}.endpoint=URL), fine-tune it on more samples, or accept it "
+        "with scorers.accept_chance=true"
+    )
+    return BadInput(f"pools.{name}.model", model, remedy)
 
 
 class Pool(Protocol):
@@ -66,15 +91,15 @@ class ScorerWatch:
         references nothing is asked.
 
         Raises:
-            UnreliableScorer: a scorer is no better than chance and `scorers.accept_chance` is false, or wrong replies
-                win in more than `scorers.max_fooled` of the contexts and `scorers.on_alarm` is `stop`.
+            BadInput: a scorer is no better than chance and `scorers.accept_chance` is false.
+            UnreliableScorer: wrong replies win in more than `scorers.max_fooled` of the contexts and `scorers.on_alarm`
+                is `stop`.
         """
         sets: dict[str, list[ReplyPair]] = {}
         with contextlib.suppress(DataError):  # no sample has a reply
             sets["held_out"] = reply_pairs(self.splits.test, MOST_PAIRS, CHECK_SEED)
         if "held_out" in sets and "consistent" not in {pair.label for pair in sets["held_out"]}:
-            every = (*self.splits.test, *self.splits.validation, *self.splits.train)
-            sets = {"easy": unlabelled_pairs(every, MOST_PAIRS, CHECK_SEED)}
+            sets = {"easy": unlabelled_pairs(self._every, MOST_PAIRS, CHECK_SEED)}
         if self.config.data.labelled_pairs:
             pairs = read_pairs(self.config.data.labelled_pairs)
             sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(MOST_PAIRS, len(pairs)))
@@ -95,18 +120,15 @@ class ScorerWatch:
         self.note(line)
         if not check.is_at_chance or model == RANDOM_MODEL:
             return
-        problem = f"scorer check: pool {name!r} ({model}) is no better than chance: {line.partition(': ')[2]}"
         if not self.config.scorers.accept_chance:
-            raise UnreliableScorer(
-                f"{problem}; the policy would learn noise. Give the pool another model or an endpoint "
-                f"(pools.{name}.type=openai pools.{name}.endpoint=URL), fine-tune it (pools.{name}.finetune), or "
-                "accept it with scorers.accept_chance=true"
-            )
-        self.note(f"WARNING: {problem}")
+            raise chance_error(name, model, line.partition(": ")[2])
+        self.note(f"WARNING: scorer check: pool {name!r} ({model}) is no better than chance")
 
     async def _check_contrasts(self) -> None:
-        drawn = self._draw(self.splits.test)
         asks = self._asks()
+        drawn = self._draw(self.splits.test)
+        if asks and not drawn and (drawn := self._draw(self._every)):
+            self.note("scorer check: the test split has replies of one act; contexts are taken from all splits")
         if not drawn or not asks:
             return
         self.gates = await gates(asks, drawn, self._cascade)
@@ -184,6 +206,10 @@ class ScorerWatch:
         with contextlib.suppress(DataError):  # fewer than two acts or clusters
             return contrasts(samples, self.config.scorers.contexts, CHECK_SEED)
         return []
+
+    @property
+    def _every(self) -> tuple[ServiceSample, ...]:
+        return (*self.splits.test, *self.splits.validation, *self.splits.train)
 
     def _asks(self) -> dict[str, Ask]:
         return {role: self.pools[name].ask for role, name in self.config.rewards.scorers.items() if name in self.pools}

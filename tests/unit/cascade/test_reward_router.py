@@ -86,6 +86,22 @@ async def test_a_reference_word_for_word_is_right_where_that_is_asked_for(verbat
     assert replay(record, rewards) == record.total
 
 
+@pytest.mark.parametrize(
+    ("text", "references", "value", "band"),
+    [
+        (CALL_TEXT, [LOOKUP], 1.0, "tool_match"),
+        ("Why?", [LOOKUP], 0.0, "type_mismatch"),
+        ("Why?", ["Why?"], 1.0, "verbatim"),
+        ("So?", ["Why?"], 0.0, "none"),
+    ],
+)
+async def test_in_exact_mode_no_pool_is_needed(text, references, value, band):
+    rewards = RewardsConfig(consistency=ConsistencyConfig(mode="exact"))
+    record = await build(rewards=rewards).score(sample(*references), rollout(text))
+    assert (record.total, record.band) == (Scored(value=value), band)
+    assert replay(record, rewards) == record.total
+
+
 async def test_a_malformed_response_is_a_genuine_zero():
     reranker, judge = pools({})
     rewards = RewardsConfig(format=FormatConfig(weight=0.5), rules=RulesConfig(weight=0.25))

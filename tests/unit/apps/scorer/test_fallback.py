@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from hamr.apps.scorer.fallback import EMBEDDING_MODEL, with_usable_scorers
+from hamr.apps.scorer.fallback import EMBEDDING_MODEL, check_scorable, with_usable_scorers
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.config.schema import ConsistencyConfig
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits
+from hamr.errors import DataError
+from hamr.types import Reference, Reply
 
 ENDPOINT = ["pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1", "pools.judge.model=judge-32b"]
 
@@ -38,11 +42,13 @@ def one_reference_each(folder, n=40, action="reply"):
     return Splits(train=samples[: n // 2], validation=samples[n // 2 :], test=())
 
 
-@pytest.mark.parametrize("action", ["reply", "call_tool"])
-def test_one_reference_per_sample_gives_an_embedding_reranker_and_no_judge(tmp_path, action):
-    config, line = with_usable_scorers(load_config([]), one_reference_each(tmp_path, action=action))
+@pytest.mark.parametrize("overrides", [[], ["experiment=own_data"]])
+def test_one_reference_per_sample_gives_an_embedding_reranker_and_no_judge(tmp_path, overrides):
+    given = load_config([*overrides, "rewards.consistency.call_credit=0.3"])
+    config, line = with_usable_scorers(given, one_reference_each(tmp_path))
     assert config.rewards.consistency.mode == "reranker"
     assert config.rewards.scorers == {"reranker": "reranker"}
+    assert config.rewards.consistency.call_credit == 0.3
     assert {name: (pool.type, pool.model) for name, pool in config.pools.items()} == {
         "reranker": ("embedding", EMBEDDING_MODEL)
     }
@@ -53,9 +59,55 @@ def test_one_reference_per_sample_gives_an_embedding_reranker_and_no_judge(tmp_p
     assert with_usable_scorers(config, one_reference_each(tmp_path)) == (config, "")
 
 
+def test_samples_of_tool_calls_alone_train_without_scorers(tmp_path):
+    calls = one_reference_each(tmp_path, action="call_tool")
+    check_scorable(load_config([]), calls)
+    config, line = with_usable_scorers(load_config(["rewards.consistency.call_credit=0.3"]), calls)
+    assert config.rewards.consistency == ConsistencyConfig(mode="exact", call_credit=0.3)
+    assert config.rewards.scorers == config.pools == {}
+    assert "no scorer is asked" in line and "\n" not in line
+    saved = tmp_path / "config.yaml"
+    saved.write_text(dump_config(config))
+    assert load_dumped(saved) == config
+
+
+def test_several_references_keep_the_cross_encoders_of_own_data(tmp_path):
+    samples = [
+        replace(s, references=(*s.references, Reference(action=Reply(content=f"There is a fee of ${40 + i}."))))
+        for i, s in enumerate(one_reference_each(tmp_path, n=160).train)
+    ]
+    splits = Splits(train=tuple(samples[:60]), validation=tuple(samples[60:]), test=())
+    given = load_config(["experiment=own_data"])
+    config, line = with_usable_scorers(given, splits)
+    assert config == given
+    assert "compact-encoder as reranker and all-minilm-l6-v2 as judge, fine-tuned" in line and "\n" not in line
+
+
+@pytest.mark.parametrize(("keep", "named"), [(9, "9 replies among the references"), (10, ""), (1, "1 replies")])
+def test_fewer_than_ten_replies_are_refused(tmp_path, keep, named):
+    splits = one_reference_each(tmp_path, n=20)
+    splits = replace(splits, train=splits.train[:keep], validation=())
+    if not named:
+        check_scorable(load_config([]), splits)
+        return
+    with pytest.raises(DataError, match=f"{named}.*accept_chance=true"):
+        check_scorable(load_config([]), splits)
+
+
+def test_replies_of_one_act_are_refused_unless_accepted(tmp_path):
+    samples = [replace(s, meta={"act": "fee"}) for s in one_reference_each(tmp_path).train]
+    splits = Splits(train=tuple(samples), validation=(), test=())
+    with pytest.raises(DataError, match="'one act': all replies.*meta.act.*accept_chance=true"):
+        check_scorable(load_config([]), splits)
+    check_scorable(load_config(["scorers.accept_chance=true"]), splits)
+    check_scorable(load_config(["rewards.consistency.weight=0", "rewards.format.weight=1"]), splits)
+
+
 def test_a_judge_that_needs_no_fine_tuning_stays_beside_the_embedding_model(tmp_path):
-    config, line = with_usable_scorers(load_config(ENDPOINT), one_reference_each(tmp_path))
-    assert config.rewards.consistency == load_config(ENDPOINT).rewards.consistency
+    given = load_config(["experiment=own_data", *ENDPOINT])
+    config, line = with_usable_scorers(given, one_reference_each(tmp_path))
+    assert config.rewards.consistency == given.rewards.consistency
+    assert given.pools["judge"].prompt == "judge.en", "the cross-encoder in its place has none"
     assert config.pools["reranker"].type == "embedding"
     assert config.pools["judge"].endpoint == "http://127.0.0.1:1/v1"
     assert f"{EMBEDDING_MODEL} as reranker and judge-32b as judge" in line
@@ -71,4 +123,5 @@ def test_a_reranker_that_needs_no_fine_tuning_stays(tmp_path):
 
 def test_generated_data_keep_the_scorers_that_are_fine_tuned():
     config = load_config(["experiment=quickstart"])
-    assert with_usable_scorers(config, load_splits(config.data, 0)) == (config, "")
+    kept, line = with_usable_scorers(config, load_splits(config.data, 0))
+    assert kept == config and "fine-tuned on labelled pairs" in line

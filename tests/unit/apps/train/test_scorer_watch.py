@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hamr.apps.train.scorer_watch import ScorerWatch
+from hamr.apps.scorer.prepare import TunedScorer
+from hamr.apps.train.scorer_watch import ScorerWatch, check_tuned
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
-from hamr.errors import UnreliableScorer
+from hamr.errors import BadInput, UnreliableScorer
 from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.truth import ExactAct
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
@@ -161,6 +164,27 @@ async def test_nothing_is_asked_where_nothing_can_be(overrides: list[str]) -> No
     scorer = Right()
     found, _ = watch(scorer, *overrides)
     assert await found.of_replies({GOODBYE: 3}) == {"watch/distinct_acts": 1.0} and scorer.asked == 0
+
+
+async def test_contexts_come_from_all_splits_where_the_test_split_has_one_act() -> None:
+    one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
+    found, notes = watch(Right(), splits=replace(SPLITS, test=one_act))
+    await found.at_start()
+    assert found.gates["cascade"].contexts == 24 and any("taken from all splits" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("auc", "accepted", "refused"), [(0.6, "false", True), (0.6, "true", False), (0.9, "false", False)]
+)
+def test_a_fine_tuned_scorer_at_chance_is_refused_before_its_pool_starts(
+    auc: float, accepted: str, refused: bool
+) -> None:
+    config = load_config(["experiment=quickstart", f"scorers.accept_chance={accepted}"])
+    tuned = TunedScorer(path=Path(), finetuned=True, tuned_auc=auc, tuned_error=0.06)
+    scorers = {"reranker": TunedScorer(path=Path(), finetuned=True), "judge": tuned}
+    expected = pytest.raises(BadInput, match=r"pools.judge.model.*AUC 0.60 ± 0.06.*accept_chance=true")
+    with expected if refused else contextlib.nullcontext():
+        check_tuned(config, scorers)
 
 
 async def test_data_of_one_act_have_no_contrasts() -> None:

@@ -19,7 +19,7 @@ from hamr.apps.train import stages
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
-from hamr.errors import Preempted, UnreliableScorer
+from hamr.errors import BadInput, Preempted
 from hamr.telemetry.console import Console
 from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
@@ -61,7 +61,7 @@ LANGUAGE_MODEL = ["pools.reranker.model=smollm2-135m"]
 def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: str) -> Run:
     config = load_config(["experiment=smoke", *overrides])
     splits = Splits(train=(), validation=(), test=tuple(test))
-    prepared: Any = SimpleNamespace(config=config, splits=splits, truth=None)
+    prepared: Any = SimpleNamespace(config=config, splits=splits, truth=None, clusters=None)
     nothing: Any = None
     return Run(
         prepared=prepared,
@@ -94,7 +94,7 @@ async def test_samples_with_one_reference_are_checked_on_easy_pairs(tmp_path: Pa
 
 async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) -> None:
     """The bundled model with random weights is exempt: it is for trying out the machinery."""
-    with pytest.raises(UnreliableScorer, match=r"'reranker' \(smollm2-135m\).*accept_chance=true"):
+    with pytest.raises(BadInput, match=r"pools.reranker.model: 'smollm2-135m'.*accept_chance=true"):
         await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).scorers.at_start()
     for accepted in ([*LANGUAGE_MODEL, "scorers.accept_chance=true"], []):
         run = a_run(ONE_REPLY, tmp_path, Constant(), *accepted)
