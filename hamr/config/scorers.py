@@ -1,4 +1,4 @@
-"""The section `scorers`: what a run checks of the scorers that its consistency reward asks."""
+"""The section `scorers`: checks of the scorers of the consistency reward."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hamr.config.section import Fraction, Section
 
 class ScorersConfig(Section):
     contexts: Annotated[int, Field(ge=0)] = 24
-    """References for which the start of a run, and every check during RL, tries whether a wrong reply beats the right
-    ones; 0: none. `hamr scorer check` does it with more."""
+    """Number of references for which the start of a run, and every check during RL, compares wrong replies with right
+    ones. 0 disables the check. `hamr scorer check` uses more."""
     check_every: Annotated[int, Field(ge=0)] = 0
-    """During RL: try the policy's most frequent replies every so many steps; 0: never."""
+    """Interval in RL steps between checks of the policy's most frequent replies. 0 disables them."""
     replies: Annotated[int, Field(ge=1)] = 20
-    """How many of them."""
+    """Number of most frequent replies in a check."""
     max_fooled: Fraction = 0.1
-    """Share of contexts in which a wrong reply may win before an alarm is raised (`alarm/scorers_fooled` in RL)."""
+    """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL)."""
     on_alarm: Literal["warn", "stop"] = "warn"
-    """What an alarm does: a line on the terminal and in the metrics, or the end of the run after a checkpoint."""
+    """Action of an alarm: a line on the terminal and in the metrics, or the end of the run after a checkpoint."""
     accept_chance: bool = False
-    """Train although the check at the start finds a scorer that is no better than chance. Default: stop."""
+    """Train even if the check at the start finds a scorer that is no better than chance. By default the run stops."""

@@ -92,7 +92,7 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
     ]
 
 
-def grouped(samples: Sequence[ServiceSample]) -> dict[str, list[ServiceSample]]:
+def group_by_cluster(samples: Sequence[ServiceSample]) -> dict[str, list[ServiceSample]]:
     """Return the samples that have a reply, by their acts or clusters."""
     return _source([sample for sample in samples if replies_of(sample)]).clusters()
 
@@ -255,7 +255,7 @@ def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
 
 
 def off_topic(split: Split, rng: Random, language: str) -> str:
-    """Return a sentence that has nothing to do with the request, at times repeated, as derailed models do."""
+    """Return a sentence that is unrelated to the request, sometimes repeated, as by a degenerate model."""
     return " ".join([rng.choice(STRAY[language][split])] * rng.choice((1, 1, 2, 4)))
 
 

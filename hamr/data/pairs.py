@@ -40,7 +40,7 @@ _VERBATIM = 1 / 8
 _SHARES: Mapping[Kind, int] = {
     "act": 4, "fact": 3, "negation": 2, "courtesy": 2, "fragment": 1, "shuffled": 1, "off_topic": 2,
 }  # fmt: skip
-"""How often each kind of wrong reply is drawn; other acts take the place of a kind that a contrast lacks."""
+"""Relative frequency of each kind of wrong reply. Other acts replace a kind that a contrast lacks."""
 _WHY: Mapping[Kind, str] = {
     "negation": "the opposite",
     "courtesy": "courtesy",
@@ -54,7 +54,7 @@ _PER_REFERENCE = 6
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyPair:
-    """Two replies to one history. `thought`: a judge's reasoning in at most 16 words, "" where nobody wrote any."""
+    """Two replies to one history. `thought`: a judge's reasoning in at most 16 words, "" if there is none."""
 
     history: str
     statement_a: str

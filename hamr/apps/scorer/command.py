@@ -91,7 +91,7 @@ def main(args: list[str]) -> int:
 
 
 def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[str, Exam]:
-    """What the pool is measured on, by the name of the set."""
+    """Return the sets that the pool is measured on, by name."""
     assert pool.finetune is not None, "only such pools are measured"
     if pool.role == "grader":
         _, rows = labelled_responses(name, pool.finetune)

@@ -1,4 +1,4 @@
-"""Which scorers the data allow, and what data allow none."""
+"""Choice of scorers that fit the data, and refusal of data that fit none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hamr.apps.scorer.lessons import PAIRS_SEED
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config, ConsistencyConfig
-from hamr.data.contrasts import grouped, replies_of
+from hamr.data.contrasts import group_by_cluster, replies_of
 from hamr.data.pairs import reply_pairs
 from hamr.data.splits import Splits
 from hamr.errors import DataError
@@ -26,7 +26,7 @@ _ACCEPT = "or train although no scorer can be checked, with scorers.accept_chanc
 
 
 def check_scorable(config: Config, splits: Splits) -> None:
-    """Refuse data by which nobody could see whether scorers tell right replies from wrong ones.
+    """Refuse data that cannot show whether scorers tell right replies from wrong ones.
 
     Data without replies pass: tool calls are matched exactly.
 
@@ -44,7 +44,7 @@ def check_scorable(config: Config, splits: Splits) -> None:
     if replies < MIN_REPLIES:
         remedy = f"fewer than the {MIN_REPLIES} by which scorers can be checked; add samples, {_ACCEPT}"
         raise DataError(where, f"{replies} replies among the references", remedy)
-    if len(grouped(with_replies)) < 2:
+    if len(group_by_cluster(with_replies)) < 2:
         remedy = (
             "all replies mean the same or share one act, so that no scorer can be shown to tell right from wrong; add "
             f"samples that ask for something else, name acts in meta.act, {_ACCEPT}"

@@ -1,4 +1,4 @@
-"""What a grader is taught: to write, about a labelled response, the answer that its reward can read."""
+"""Training examples of a grader: labelled responses with the answers that its reward can parse."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Grading:
         return WrittenPrompt.load(section.prompt or f"{self.reward}.{section.language}").id
 
     def question_ids(self, row: JudgedResponse) -> list[int]:
-        """What the router would ask about the response, up to where the grader speaks."""
+        """Return the tokens of the router's question about the response, up to the start of the answer."""
         ordered = self.formats.of(row.sample)
         action = parse_action(row.response, ordered)
         acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
@@ -70,8 +70,8 @@ class Grading:
         return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
 
     def answer_ids(self, labels: Sequence[str], reason: str) -> tuple[list[int], int]:
-        """(the whole answer, the place in it where the label begins): the first token in which the answers with this
-        reason differ."""
+        """Return the whole answer and the index of its label: the first token in which the answers with this reason
+        differ."""
         write = ANSWERS[self.reward]
         others = [self.tokenizer.encode(write(own, reason)) for own in ((), *((flaw,) for flaw in FLAWS[self.reward]))]
         ids = self.tokenizer.encode(write(labels, reason))
@@ -79,8 +79,8 @@ class Grading:
         return ids, at
 
     def verdict_ids(self) -> tuple[list[int], dict[int, float]]:
-        """What stands before the label where the grader is asked at once, without a reason; and what the label's first
-        token is worth: 1 if the response is clean, else 0."""
+        """Return the tokens before the label of an answer without a reason, and the value of each label's first token:
+        1 if the response is clean, else 0."""
         clean, at = self.answer_ids((), "")
         flawed = {self.answer_ids((flaw,), "")[0][at] for flaw in FLAWS[self.reward]}
         assert clean[at] not in flawed, "the first token in which answers differ tells clean from flawed"

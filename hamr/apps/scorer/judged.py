@@ -20,7 +20,7 @@ from hamr.types import ServiceSample
 
 CLEAN = "none"
 HELD_OUT = 5
-"""One dialogue in so many is held out where there is no file of its own."""
+"""One dialogue of this number is held out if there is no separate file."""
 
 
 @dataclass(frozen=True, kw_only=True)

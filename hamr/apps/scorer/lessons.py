@@ -1,4 +1,4 @@
-"""What scorers learn from and are tried with: labelled pairs of replies, or, a grader, labelled responses."""
+"""Training and test data of scorers: labelled pairs of replies, or labelled responses for a grader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEWEST_EACH = 5
 VERBATIM_SHARE = 0.3
 """Share of the contrasts in which one of the right replies is the reference itself."""
 GRADERS_OWN = {"reward", "labelled", "held_out"}
-"""What of a `finetune` section a scorer of pairs has no use for."""
+"""Keys of a `finetune` section that a scorer of pairs does not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ def contrast_examples(samples: Sequence[ServiceSample], n: int) -> list[PairExam
 
 
 def compared_exam(pairs: Sequence[ReplyPair]) -> PairExam:
-    """Whether a cross-encoder tells pairs apart that are consistent or inconsistent."""
+    """Return a test of consistent against inconsistent pairs for a cross-encoder."""
     return PairExam(
         pairs=[(pair.statement_a, pair.statement_b) for pair in pairs],
         labels=[pair.label == "consistent" for pair in pairs],
@@ -185,7 +185,7 @@ def compared_exam(pairs: Sequence[ReplyPair]) -> PairExam:
 
 
 def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> VerdictExam:
-    """Whether a language model tells pairs apart that are consistent or inconsistent."""
+    """Return a test of consistent against inconsistent pairs for a language model."""
     levels = prompt.template.labels.items()
     return VerdictExam(
         questions=[question_ids(prompt, pair, think=False) for pair in pairs],
@@ -196,7 +196,7 @@ def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> VerdictExam:
 
 
 def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> VerdictExam:
-    """Whether clean responses are told from flawed ones."""
+    """Return a test of clean against flawed responses."""
     opened, values = grading.verdict_ids()
     return VerdictExam(
         questions=[grading.question_ids(row) + opened for row in rows],

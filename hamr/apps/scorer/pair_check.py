@@ -79,7 +79,7 @@ def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
 
 
 def auc_standard_error(value: float, positives: int, negatives: int) -> float:
-    """Standard error of an AUC over so many pairs of each class (Hanley and McNeil 1982).
+    """Return the standard error of an AUC for these numbers of pairs (Hanley and McNeil 1982).
 
     >>> round(auc_standard_error(0.5, 30, 30), 3)
     0.075

@@ -211,8 +211,7 @@ def _try_lock(file: TextIO) -> bool:
 
 
 def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
-    """Whether a raw model's AUC is above that of word overlap by more than the luck of these few pairs: by two standard
-    errors."""
+    """Return True if the AUC of a raw model exceeds that of word overlap by more than two standard errors."""
     return raw - 2 * auc_standard_error(raw, sum(labels), len(labels) - sum(labels)) > overlap
 
 

@@ -1,5 +1,5 @@
-"""What `hamr scorer` leaves behind: accuracy, AUC and calibration of each scorer, before and after its training, and
-of word overlap."""
+"""Results of `hamr scorer`: accuracy, AUC and calibration of each scorer before and after training, and of word
+overlap."""
 
 from __future__ import annotations
 

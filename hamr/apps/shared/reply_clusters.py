@@ -44,17 +44,17 @@ def with_reply_clusters(splits: Splits, note: Callable[[str], None]) -> tuple[Sp
         return splits, None
     texts = tuple(dict.fromkeys(text for sample in every for text in replies_of(sample)))
     with environment(CHILD_ENV), child_process(KILLED) as call:
-        clusters: ReplyClusters = call(_clustered, texts, os.cpu_count() or 1)
+        clusters: ReplyClusters = call(_cluster_texts, texts, os.cpu_count() or 1)
     cluster = dict(zip(texts, clusters.names, strict=True))
     note(
         f"data: {unnamed} samples name no act; the meanings of {len(texts)} different replies ({EMBEDDING_MODEL}) make "
         f"{len(set(clusters.names))} clusters, which stand for acts"
     )
 
-    def marked(sample: ServiceSample) -> ServiceSample:
+    def with_clusters(sample: ServiceSample) -> ServiceSample:
         return replace(sample, meta={**sample.meta, "reply_clusters": [cluster[text] for text in replies_of(sample)]})
 
-    return replace(splits, **{name: tuple(map(marked, part)) for name, part in parts.items()}), clusters
+    return replace(splits, **{name: tuple(map(with_clusters, part)) for name, part in parts.items()}), clusters
 
 
 def scorer_splits(config: Config, note: Callable[[str], None]) -> Splits:
@@ -62,15 +62,15 @@ def scorer_splits(config: Config, note: Callable[[str], None]) -> Splits:
     return with_reply_clusters(load_splits(config.data, config.experiment.seed), note)[0]
 
 
-def embedded(texts: Sequence[str]) -> NDArray[np.float32]:
+def embed_in_child(texts: Sequence[str]) -> NDArray[np.float32]:
     """Return the texts' embeddings, computed by one thread of another process."""
     with environment(CHILD_ENV), child_process(KILLED) as call:
-        return call(_embedded, texts, 1)
+        return call(_embed_texts, texts, 1)
 
 
-def _clustered(texts: Sequence[str], threads: int) -> ReplyClusters:
-    return ReplyClusters.of(texts, _embedded(texts, threads))
+def _cluster_texts(texts: Sequence[str], threads: int) -> ReplyClusters:
+    return ReplyClusters.of(texts, _embed_texts(texts, threads))
 
 
-def _embedded(texts: Sequence[str], threads: int) -> NDArray[np.float32]:
+def _embed_texts(texts: Sequence[str], threads: int) -> NDArray[np.float32]:
     return embed(texts, threads=threads)

@@ -1,4 +1,4 @@
-"""What a run checks of its scorers: at the start on pairs and contrasts, during RL on what the policy says."""
+"""Scorer checks of a run: at the start on pairs and contrasts, during RL on the policy's replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hamr.apps.scorer.gate import GateResult, ask_all, gate, gates, mix_scores
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
-from hamr.apps.shared.reply_clusters import embedded
+from hamr.apps.shared.reply_clusters import embed_in_child
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, Wrong, contrasts
@@ -79,7 +79,7 @@ class ScorerWatch:
     clusters: ReplyClusters | None = None
     pools: Mapping[str, Pool]
     note: Callable[[str], None]
-    embed: Callable[[Sequence[str]], NDArray[np.float32]] = embedded
+    embed: Callable[[Sequence[str]], NDArray[np.float32]] = embed_in_child
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
     gates: dict[str, GateResult] = field(default_factory=dict)
 
@@ -157,9 +157,9 @@ class ScorerWatch:
         ordered = sorted(said, key=lambda text: -said[text])
         acts = await self._acts_of(ordered[: max(MOST_NAMED, self.config.scorers.replies)])
         found = {"watch/distinct_acts": float(len(set(acts.values()) - {None}))} if acts else {}
-        return found | await self._tried(ordered[: self.config.scorers.replies], acts)
+        return found | await self._check_replies(ordered[: self.config.scorers.replies], acts)
 
-    async def _tried(self, replies: Sequence[str], acts: Mapping[str, str | None]) -> dict[str, float]:
+    async def _check_replies(self, replies: Sequence[str], acts: Mapping[str, str | None]) -> dict[str, float]:
         drawn, asks = self._draw(self.splits.train), self._asks()
         if not replies or not drawn or not asks:
             return {}
