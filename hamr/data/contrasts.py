@@ -59,9 +59,10 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """`cluster`: the act that is due, or the name of a cluster of samples that ask for the same thing."""
+    """`cluster`: the act that is due, or the name of a cluster of replies. `accepted`: all that are right here."""
 
     cluster: str
+    accepted: frozenset[str]
     history: str
     reference: str
     right: tuple[str, ...]
@@ -87,7 +88,9 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
         remedy = "replies of one act or cluster cannot be told apart from others; give samples of at least two"
         raise DataError("contrasts", len(clusters), remedy)
     names = sorted(clusters)
-    return [source.contrast(rng.choice(clusters[names[i % len(names)]]), rng) for i in range(n)]
+    return [
+        source.contrast(rng.choice(clusters[name]), name, rng) for name in itertools.islice(itertools.cycle(names), n)
+    ]
 
 
 def replies_of(sample: ServiceSample) -> list[str]:
@@ -106,7 +109,7 @@ class _Generated:
             found.setdefault(act_of(sample), []).append(sample)
         return found
 
-    def contrast(self, sample: ServiceSample, rng: Random) -> Contrast:
+    def contrast(self, sample: ServiceSample, cluster: str, rng: Random) -> Contrast:
         return generated_contrast(sample, rng)
 
 
@@ -119,6 +122,7 @@ def generated_contrast(sample: ServiceSample, rng: Random) -> Contrast:
     right = acts.right(act, context)
     return Contrast(
         cluster=act,
+        accepted=frozenset({act}),
         history=dialogue_text(sample),
         reference=reference,
         right=tuple(text for text in right if text != reference),
@@ -169,28 +173,28 @@ def _wrong_facts(
 
 
 class _Logged:
-    """Samples of any origin."""
+    """Samples of any origin. Replies of two clusters are wrong for each other; replies of one cluster from two samples
+    may be right or wrong for each other, and count as neither."""
 
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
-        self.samples = samples
-        self._cluster = clusters_of(samples)
-        self._texts: dict[str, list[str]] = {}
+        self._accepted = clusters_of(samples)
+        self._groups: dict[str, list[ServiceSample]] = {}
         for sample in samples:
-            self._texts.setdefault(self._cluster[sample.id], []).extend(replies_of(sample))
+            for name in dict.fromkeys(sample.meta.get("reply_clusters") or self._accepted[sample.id]):
+                self._groups.setdefault(name, []).append(sample)
 
     def clusters(self) -> dict[str, list[ServiceSample]]:
-        found: dict[str, list[ServiceSample]] = {}
-        for sample in self.samples:
-            found.setdefault(self._cluster[sample.id], []).append(sample)
-        return found
+        return self._groups
 
-    def contrast(self, sample: ServiceSample, rng: Random) -> Contrast:
+    def contrast(self, sample: ServiceSample, cluster: str, rng: Random) -> Contrast:
         own = replies_of(sample)
-        reference = rng.choice(own)
+        names = sample.meta.get("reply_clusters") or [cluster] * len(own)
+        reference = rng.choice([text for text, name in zip(own, names, strict=True) if name == cluster])
         opening = OPENINGS[language_of(reference)]
         right = tuple(text for text in dict.fromkeys(own) if text != reference)
         return Contrast(
-            cluster=self._cluster[sample.id],
+            cluster=cluster,
+            accepted=self._accepted[sample.id],
             history=dialogue_text(sample),
             reference=reference,
             right=right or (opening + reference,),
@@ -198,15 +202,18 @@ class _Logged:
         )
 
     def _wrong(self, sample: ServiceSample, reference: str, rng: Random) -> Iterator[Wrong]:
-        cluster = self._cluster[sample.id]
-        others = [name for name in self._texts if name != cluster]
+        accepted = self._accepted[sample.id]
+        others = [name for name in self._groups if name not in accepted]
         for name in rng.sample(others, min(_ACTS_PER_CONTRAST, len(others))):
-            yield Wrong("act", rng.choice(self._texts[name]))
+            elsewhere = [other for other in self._groups[name] if accepted.isdisjoint(self._accepted[other.id])]
+            if elsewhere:
+                yield Wrong("act", rng.choice(replies_of(rng.choice(elsewhere))))
         if _NUMBER.search(reference):
             yield Wrong("fact", other_number(reference, rng))
         if (opposite := negated(reference)) is not None:
             yield Wrong("negation", opposite)
-        known = {plain(text) for text in self._texts[cluster]}
+        alike = {other.id: other for name in accepted for other in self._groups.get(name, ())}
+        known = {plain(text) for other in alike.values() for text in replies_of(other)}
         courtesies = [t for t in COMMON_COURTESIES[language_of(reference)] if plain(t) not in known]
         if courtesies:
             yield Wrong("courtesy", rng.choice(courtesies))
@@ -214,8 +221,13 @@ class _Logged:
         yield Wrong("shuffled", shuffled(reference, rng))
 
 
-def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, str]:
-    """Sample id -> name of its cluster: its act, or union-find over declared clusters and shared references."""
+def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
+    """Sample id -> names of what it asks for. Two samples without a common name ask for different things.
+
+    One name is the root of a union-find over declared acts or clusters and shared references; the others are the
+    clusters of the sample's replies by meaning, where `meta["reply_clusters"]` has them. These are not joined over
+    samples: a sample with references of two meanings would make one cluster of both.
+    """
     parent: dict[str, str] = {}
 
     def root(key: str) -> str:
@@ -230,7 +242,7 @@ def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, str]:
         keys += [f"{name} {sample.meta[name]}" for name in ("act", "cluster") if name in sample.meta]
         for key in keys:
             parent[root(key)] = root(f"sample {sample.id}")
-    return {sample.id: root(f"sample {sample.id}") for sample in samples}
+    return {s.id: frozenset((root(f"sample {s.id}"), *s.meta.get("reply_clusters", ()))) for s in samples}
 
 
 def off_topic(split: Split, rng: Random, language: str) -> str:

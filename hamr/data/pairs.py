@@ -107,7 +107,7 @@ def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> lis
         reference, other = rng.choice(replies_of(sample)), rng.choice(with_replies)
         language = language_of(reference)
         courtesies = [text for text in COMMON_COURTESIES[language] if plain(text) != plain(reference)]
-        wrong = replies_of(other) if cluster[other.id] != cluster[sample.id] else courtesies
+        wrong = replies_of(other) if cluster[other.id].isdisjoint(cluster[sample.id]) else courtesies
         for text, label in ((OPENINGS[language] + reference, "consistent"), (rng.choice(wrong), "inconsistent")):
             pair = ReplyPair(
                 history=dialogue_text(sample), statement_a=reference, statement_b=text, label=cast(Label, label)
@@ -178,8 +178,9 @@ def _gist(act: str, text: str) -> str:
 class _Logged:
     """Pairs from samples of any origin: only their own references are known to be acceptable.
 
-    Two samples ask for the same thing when their `meta["cluster"]` is the same or they share a reference, directly
-    or through others; only replies from elsewhere count as inconsistent.
+    Two samples ask for the same thing when their `meta["cluster"]` is the same, when they share a reference, directly
+    or through others, or when replies of both are in one cluster by meaning; only replies from elsewhere count as
+    inconsistent.
     """
 
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
@@ -200,7 +201,7 @@ class _Logged:
             thought = "B says the same as A."
         else:
             other = self.rng.choice(self.samples)
-            others = replies_of(other) if self.cluster[other.id] != self.cluster[sample.id] else []
+            others = replies_of(other) if self.cluster[other.id].isdisjoint(self.cluster[sample.id]) else []
             thought = "B says something else than A."
         if not others:
             return None

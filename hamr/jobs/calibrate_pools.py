@@ -67,12 +67,12 @@ def _ask(
     from hamr.actors.pools import PoolClient, start_pools, stop_pools
     from hamr.actors.session import ray_session
     from hamr.jobs.pool_room import check_pool_room
-    from hamr.jobs.preparation import load_splits
+    from hamr.jobs.reply_clusters import scorer_splits
     from hamr.jobs.scorer import prepare_scorers
 
     check_pool_room(config, pools, router=False)
     needs_training = any(pool.learns_pairs for pool in config.pools.values())
-    splits = load_splits(config.data, config.experiment.seed) if needs_training else None
+    splits = scorer_splits(config, tell) if needs_training else None
     scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), tell)
     paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 

@@ -24,6 +24,7 @@ from hamr.data.sage_samples import generated
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.errors import BadInput, DataError
+from hamr.evaluation.reply_clusters import ReplyClusters
 from hamr.evaluation.truth import ExactAct
 from hamr.jobs.dialogues import check_dialogues
 from hamr.rewards.judged import check_prompts
@@ -67,7 +68,8 @@ class Codec:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A job's inputs, checked. `dropped` counts the prompts that were too long, by split."""
+    """A job's inputs, checked. `dropped` counts the prompts that were too long, by split. `clusters`: of the references
+    by meaning, where the data name no acts."""
 
     config: Config
     model_path: Path
@@ -75,6 +77,7 @@ class Prepared:
     splits: Splits
     dropped: dict[str, int]
     seconds: dict[str, float]
+    clusters: ReplyClusters | None = None
 
     @cached_property
     def truth(self) -> ExactAct | None:

@@ -22,7 +22,7 @@ from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.jobs.job_options import number
 from hamr.jobs.pools_up import pools_of, with_pools, writing_pool
-from hamr.jobs.preparation import load_splits
+from hamr.jobs.reply_clusters import scorer_splits
 from hamr.protocols import Ask
 
 OPTIONS = ("input", "output", "overwrite", "teachers", "teacher", "judge", "at_once", "max_new_tokens", "language")
@@ -87,7 +87,7 @@ def make_items(
     if len(progress.done) < len(items):
         # A judge that is fine-tuned is the one that training has, made from the same samples (and cached).
         tuned = any(config.pools[name].finetune for name in team.names)
-        splits = load_splits(config.data, config.experiment.seed) if tuned else None
+        splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
         if all(made.passing for made in progress.done.values()):
             raise HamrError("no item got an answer of its pools; see their logs, and call again to go on")

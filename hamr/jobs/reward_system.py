@@ -32,7 +32,7 @@ from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, Scorable, as_group
 from hamr.jobs.background_loop import BackgroundLoop
 from hamr.jobs.pool_room import check_pool_room
-from hamr.jobs.preparation import load_splits
+from hamr.jobs.reply_clusters import scorer_splits
 from hamr.jobs.scorer import prepare_scorers
 from hamr.rewards.judged import check_prompts
 from hamr.types import Failure, RewardRecord
@@ -181,7 +181,7 @@ class RewardSystem:
         check_prompts(config.rewards)
         check_pool_room(config, config.pools, router=True)
         trained = any(pool.learns_pairs for pool in config.pools.values())
-        splits = load_splits(config.data, config.experiment.seed) if trained else None
+        splits = scorer_splits(config, self._note) if trained else None
         train, held_out = (splits.train, splits.validation) if splits else ((), ())
         scorers = prepare_scorers(config, train, held_out, self._note)
         if not ray.is_initialized():

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import random
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from hamr.backends.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.backends.models import cache_dir, resolve_model
 from hamr.backends.pair_training import PairExample
 from hamr.backends.scorer_pairs import check_installed, check_pair_model
@@ -36,7 +33,9 @@ from hamr.data.splits import Splits
 from hamr.errors import BadInput, HamrError
 from hamr.evaluation.reliability import Quality, quality
 from hamr.evaluation.scorer_check import auc, auc_standard_error
-from hamr.jobs.preparation import load_splits, run_path
+from hamr.jobs.child_process import CHILD_ENV, child_process, environment
+from hamr.jobs.preparation import run_path
+from hamr.jobs.reply_clusters import scorer_splits
 from hamr.jobs.scorer_grader import labelled_responses
 from hamr.jobs.scorer_lessons import (
     PAIRS_SEED,
@@ -79,7 +78,6 @@ options (`hamr --help` explains overrides):
   pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, warmup_frac: 0.05, lora: {}}
   pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
   experiment.run_dir=FOLDER"""
-PR_SET_PDEATHSIG = 1
 RECIPE_VERSION = 4
 """Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
 
@@ -91,15 +89,7 @@ _ONE_KIND = (
     "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
 )
 
-CHILD_ENV = {
-    **ALLOCATOR_ENV,
-    **WAITING_ENV,
-    "DS_ACCELERATOR": "cpu",
-    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
-}
-"""Of the training process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed
-training has nothing to warn of, since its resource tracker removes what it leaves."""
-
+KILLED = "scorer training was killed, probably for memory; lower finetune.batch_size"
 PROGRESS_S = 15.0
 """Longest silence of a training between two of its lines, if a step is no longer than that."""
 
@@ -129,7 +119,7 @@ def main(args: list[str]) -> int:
     path = run_path(config.experiment)
     RunFolder.refuse_if_used(path)
     pairs = any(pool.role != "grader" for pool in wanted.values())
-    splits = load_splits(config.data, config.experiment.seed) if pairs else Splits(train=(), validation=(), test=())
+    splits = scorer_splits(config, print) if pairs else Splits(train=(), validation=(), test=())
     exams = {name: _exams(name, pool, config, splits) for name, pool in wanted.items()}
     with RunFolder.create(path, dump_config(config)) as folder:
         config = config.model_copy(update={"pools": wanted})
@@ -175,7 +165,7 @@ def measured(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Qual
     base = resolve_model(pool.model)
     models = {"raw": base} if exam.suits(base) else {}
     models |= {"tuned": tuned.path} if tuned.finetuned else {}
-    with _environment(CHILD_ENV), _child() as call:
+    with environment(CHILD_ENV), child_process(KILLED) as call:
         scores = {model: call(_raw_scores, path, exam, pool.finetune) for model, path in models.items()}
     scores["overlap"] = exam.overlap
     return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}
@@ -203,7 +193,7 @@ def prepare_scorers(
     at_once = max(1, (os.cpu_count() or 1) // threads)
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
     stop = threading.Event()
-    with _environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
+    with environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
         # Those that wait come last: all that they may wait for is then done or under way.
         for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
             start = prepared.get(_start(pool) or "")
@@ -284,7 +274,7 @@ def _made(
     if len(set(exam.labels)) < 2:
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
     overlap = exam.overlap_auc
-    with _child() as call:
+    with child_process(KILLED) as call:
         raw = auc(call(_raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
         needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
         found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
@@ -348,34 +338,3 @@ def _finetune(
             print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
 
     train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)
-
-
-@contextlib.contextmanager
-def _child() -> Iterator[Callable[..., Any]]:
-    """A fresh process: what it is called with runs there, and its result (or what it raised) comes back."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
-        try:
-            yield lambda function, *args: pool.submit(function, *args).result()
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise HamrError(
-                f"scorer training was killed, probably for memory; lower finetune.batch_size ({error})"
-            ) from error
-
-
-def _die_with_parent() -> None:
-    """A killed hamr leaves no training behind: the kernel kills this process when its parent ends (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for processes that start inside, and puts the old ones back."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -13,7 +13,7 @@ from hamr.errors import BadInput
 from hamr.evaluation.scorer_gate import Gate, gates
 from hamr.jobs.job_options import number, output_folder
 from hamr.jobs.pools_up import pools_of, with_pools
-from hamr.jobs.preparation import load_splits
+from hamr.jobs.reply_clusters import scorer_splits
 from hamr.jobs.scorer_fallback import with_usable_scorers
 from hamr.observability.run_folder import write_atomic
 from hamr.protocols import Ask
@@ -32,7 +32,7 @@ def main(args: Sequence[str]) -> int:
     if contexts < 1:
         raise BadInput("contexts", contexts, "must be at least 1")
     config = load_config([arg for arg in args if arg.partition("=")[0] not in OPTIONS])
-    splits = load_splits(config.data, config.experiment.seed)
+    splits = scorer_splits(config, print)
     drawn = contrasts(splits.test, contexts, SEED)
     config, replaced = with_usable_scorers(config, splits)
     if replaced:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, Wrong, contrasts
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.splits import Splits
 from hamr.errors import DataError, UnreliableScorer
+from hamr.evaluation.reply_clusters import ReplyClusters
 from hamr.evaluation.scorer_check import ScorerCheck, check_scorer
 from hamr.evaluation.scorer_gate import Gate, ask_all, gate, gates, mixed
 from hamr.evaluation.truth import ExactAct
+from hamr.jobs.reply_clusters import embedded
 from hamr.protocols import Ask
 from hamr.routing.cascade import Cascade
 from hamr.types import Reply, ServiceSample
@@ -24,6 +30,8 @@ CHECK_SEED = 29
 RANDOM_MODEL = "tiny"
 """The bundled model with random weights, which tests use, may be at chance."""
 MOST_PAIRS = 120
+MOST_NAMED = 500
+"""Replies of the policy, the most frequent ones, whose act or cluster is looked for."""
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
 
 
@@ -34,13 +42,19 @@ class Pool(Protocol):
 
 @dataclass(kw_only=True)
 class ScorerWatch:
-    """`checks` (pool -> set -> AUC) and `gates` (role -> result) fill up at the start."""
+    """`checks` (pool -> set -> AUC) and `gates` (role -> result) fill up at the start.
+
+    `truth` or `clusters`, whichever the data have, says what a reply of the policy does; `embed` gives the embeddings
+    that clusters need.
+    """
 
     config: Config
     splits: Splits
     truth: ExactAct | None
+    clusters: ReplyClusters | None = None
     pools: Mapping[str, Pool]
     note: Callable[[str], None]
+    embed: Callable[[Sequence[str]], NDArray[np.float32]] = embedded
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
 
@@ -111,14 +125,19 @@ class ScorerWatch:
             )
 
     async def of_replies(self, said: Mapping[str, int]) -> dict[str, float]:
-        """Return `scorers/*` of the policy's most frequent replies: each is tried in the contexts of acts that it is
-        not. `said`: reply -> how often.
+        """Return `scorers/*` and `watch/distinct_acts` of the policy's most frequent replies, each of which is tried in
+        the contexts of acts that it is not. `said`: reply -> how often.
 
         Raises:
             UnreliableScorer: one of them wins in more than `scorers.max_fooled` of the contexts and `scorers.on_alarm`
                 is `stop`.
         """
-        replies = sorted(said, key=lambda text: -said[text])[: self.config.scorers.replies]
+        ordered = sorted(said, key=lambda text: -said[text])
+        acts = await self._acts_of(ordered[: max(MOST_NAMED, self.config.scorers.replies)])
+        found = {"watch/distinct_acts": float(len(set(acts.values()) - {None}))} if acts else {}
+        return found | await self._tried(ordered[: self.config.scorers.replies], acts)
+
+    async def _tried(self, replies: Sequence[str], acts: Mapping[str, str | None]) -> dict[str, float]:
         drawn, asks = self._drawn(self.splits.train), self._asks()
         if not replies or not drawn or not asks:
             return {}
@@ -129,8 +148,8 @@ class ScorerWatch:
             if len(scores) == 2
             else next(iter(scores.values()))
         )
-        own = {text: self._cluster_of(text, tried, decisive) for text in replies}
-        judged = [replace(c, wrong=tuple(wrong for wrong in c.wrong if own[wrong.text] != c.cluster)) for c in tried]
+        own = acts or {text: self._liked_by(text, tried, decisive) for text in replies}
+        judged = [replace(c, wrong=tuple(w for w in c.wrong if own[w.text] not in c.accepted)) for c in tried]
         found = gate(judged, decisive)
         fooled = found.share > self.config.scorers.max_fooled
         if fooled:
@@ -139,10 +158,17 @@ class ScorerWatch:
             self._alarm("the policy's own replies beat the right ones where they are wrong")
         return {"scorers/fooled_frac": found.share, "alarm/scorers_fooled": float(fooled)}
 
-    def _cluster_of(self, text: str, tried: Sequence[Contrast], scores: Mapping[tuple[int, str], float]) -> str | None:
-        """The act that the reply takes, by the rule for exact acts; without one, the cluster that likes it best."""
+    async def _acts_of(self, replies: Sequence[str]) -> dict[str, str | None]:
+        """Reply -> its act by the rule for exact acts, or the nearest reference's cluster; empty without either."""
         if self.truth is not None:
-            return self.truth.act_of(Reply(content=text))
+            return {text: self.truth.act_of(Reply(content=text)) for text in replies}
+        if self.clusters is None or not replies:
+            return {}
+        vectors = await asyncio.to_thread(self.embed, replies)
+        return dict(zip(replies, self.clusters.nearest(vectors), strict=True))
+
+    def _liked_by(self, text: str, tried: Sequence[Contrast], scores: Mapping[tuple[int, str], float]) -> str | None:
+        """The declared cluster whose references the scorers like best beside the reply."""
         by_cluster: dict[str, list[float]] = {}
         for number, contrast in enumerate(tried):
             if (number, text) in scores:

@@ -75,6 +75,7 @@ class Run:
             config=self.config,
             splits=self.prepared.splits,
             truth=self.prepared.truth,
+            clusters=self.prepared.clusters,
             pools=self.world.pools,
             note=self.console.note,
         )

@@ -27,6 +27,7 @@ from hamr.jobs.pool_room import local_node
 from hamr.jobs.pools_up import pools_of
 from hamr.jobs.preemption import Preemption, stopped
 from hamr.jobs.preparation import Prepared, check_room, prepare, run_path
+from hamr.jobs.reply_clusters import with_reply_clusters
 from hamr.jobs.scorer import TunedScorer, prepare_scorers
 from hamr.jobs.scorer_fallback import with_usable_scorers
 from hamr.jobs.sinks import check_sinks, open_sinks
@@ -100,11 +101,13 @@ def run_job(job: Job) -> int:
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
             prepared = prepare(job.used)
-            config, replaced = with_usable_scorers(job.config, prepared.splits)
+            splits, clusters = prepared.splits, None
+            if job.config.rewards.scorers:
+                splits, clusters = with_reply_clusters(splits, console.note)
+            config, replaced = with_usable_scorers(job.config, splits)
             job = dataclasses.replace(job, config=config)
-            prepared = dataclasses.replace(prepared, config=job.used)
+            prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
             check_room(job.config, prepared.model_path, job.path)
-        splits = prepared.splits
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if replaced:

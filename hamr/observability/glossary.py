@@ -151,6 +151,12 @@ METRICS: tuple[Metric, ...] = (
     _metric("watch/duplicate_frac", "Share of the responses that a sibling has said word for word", "share", "watch"),
     _metric("watch/top_reply_frac", "Share of the most frequent reply among all replies", "share", "watch"),
     _metric("watch/distinct_replies", "Different replies of a step", "count", "watch"),
+    _metric(
+        "watch/distinct_acts",
+        "Different acts, or clusters of references by meaning, among the replies since the last scorer check",
+        "count",
+        "watch",
+    ),
     _metric("watch/scorer_gap", "Mean distance between S_R and S_J where both are known", "score", "down"),
     _metric("scorers/fooled_frac", "Contexts in which a wrong reply of the policy wins", "share", "zero"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),

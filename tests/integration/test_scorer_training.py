@@ -254,9 +254,9 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
 def test_a_killed_job_leaves_no_training_behind() -> None:
     code = """
 import time
-from hamr.jobs.scorer import _child
+from hamr.jobs.child_process import child_process
 if __name__ == "__main__":
-    with _child() as call:
+    with child_process("killed") as call:
         call(time.sleep, 600)
 """
     job = subprocess.Popen([sys.executable, "-c", code])

@@ -127,6 +127,24 @@ def test_a_courtesy_that_is_a_reference_of_the_cluster_is_not_wrong_there():
         assert c.reference == "It costs $3." or all(wrong.kind != "courtesy" for wrong in c.wrong)
 
 
+def test_only_replies_of_other_clusters_by_meaning_are_wrong():
+    samples = [
+        logged("a", "Your name?", "Who are you?", reply_clusters=["cluster 1", "cluster 1"]),
+        logged("b", "What is your name?", reply_clusters=["cluster 1"]),
+        logged("c", "It costs $3.", "Your name, and it costs $3.", reply_clusters=["cluster 2", "cluster 1"]),
+        logged("d", "Goodbye!", reply_clusters=["cluster 3"]),
+    ]
+    drawn = contrasts(samples, 90, 1)
+    assert [c.cluster for c in drawn[:4]] == ["cluster 1", "cluster 2", "cluster 3", "cluster 1"]
+    acts = {c.reference: {w.text for w in c.wrong if w.kind == "act"} for c in drawn}
+    assert acts["Your name?"] == acts["What is your name?"] == {"Goodbye!"}, "c asks for a name too"
+    assert acts["It costs $3."] == {"Goodbye!"}
+    right = {c.reference: c.right for c in drawn}
+    assert right["Your name?"] == ("Who are you?",), "b's wording may be right for a or not"
+    assert {c.reference for c in drawn if c.cluster == "cluster 2"} == {"It costs $3."}
+    assert all(c.cluster in c.accepted for c in drawn)
+
+
 @pytest.mark.parametrize("samples", [[], [logged("a", "Yes."), logged("b", "Yes.")], [logged("a", "Yes.", act="x")]])
 def test_one_act_cannot_be_told_from_others(samples):
     with pytest.raises(DataError, match="at least two"):

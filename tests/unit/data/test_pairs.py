@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,19 @@ def test_logged_samples_pair_their_own_references_and_contrast_other_clusters():
         together = any({pair.statement_a, pair.statement_b} <= group for group in (farewell, naming))
         assert together == (pair.label == "consistent")
     assert ("Who are you?", "Your name?") not in {(p.statement_a, p.statement_b) for p in made}
+
+
+def test_replies_of_one_cluster_by_meaning_are_not_inconsistent():
+    names = {
+        "Your name?": "cluster 1",
+        "Who are you?": "cluster 1",
+        "Goodbye!": "cluster 2",
+        "It costs $3.": "cluster 3",
+    }
+    samples = [replace(_logged(text, text), meta={"reply_clusters": [name]}) for text, name in names.items()]
+    for pairs in (reply_pairs(samples, 60, 0), unlabelled_pairs(samples, 60, 0)):
+        wrong = [pair for pair in pairs if pair.label == "inconsistent" and pair.statement_b in names]
+        assert wrong and all(names[pair.statement_a] != names[pair.statement_b] for pair in wrong)
 
 
 def test_few_samples_give_fewer_pairs_than_asked():

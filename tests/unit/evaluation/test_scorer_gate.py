@@ -13,6 +13,7 @@ GOODBYE = "Have a nice day, goodbye!"
 def contrast(reference: str, *right: str, wrong: tuple[str, ...] = (GOODBYE, "no")) -> Contrast:
     return Contrast(
         cluster="offer",
+        accepted=frozenset({"offer"}),
         history="",
         reference=reference,
         right=right,

@@ -75,7 +75,7 @@ def test_a_stopped_job_ends_the_training_processes_and_the_wait_for_a_lock(
         if name == "judge":
             with scorer._alone(tmp_path / "judge", lambda: None, stop):
                 pytest.fail("the lock is held elsewhere")
-        with scorer._child() as call:
+        with scorer.child_process("killed") as call:
             child = call(os.getpid)
             started.set()
             call(time.sleep, 600)
