@@ -361,7 +361,7 @@ def test_bad_gradients_are_skipped_counted_and_end_the_run(
     assert train(two)["policy/skipped_steps"] == 4
     assert logprobs(two) != before
     assert train(two, make_batch(0, advantage=float("nan")))["policy/skipped_steps"] == 8
-    with pytest.raises(TrainingDiverged, match="5 optimiser steps in a row"):
+    with pytest.raises(TrainingDiverged, match="5 consecutive optimiser steps"):
         train(two, make_batch(0, advantage=float("nan")))
 
 
