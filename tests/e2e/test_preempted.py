@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def test_a_run_is_stopped_in_each_phase(tmp_path: Path, capsys: pytest.CaptureFi
     assert (code, err) == (130, f"hamr: stopped by Ctrl-C in the warm-up, step {kept.step} of 20 is kept; {resume}\n")
 
     with running(tmp_path, "rl step 2/", resume=run) as process:
-        seen = LiveStatus.read(run)
-        assert seen is not None and seen.alive() and seen.phase == "rl"
+        # The status file is written every few seconds.
+        while (seen := LiveStatus.read(run)) is None or seen.phase != "rl":
+            time.sleep(0.2)
+        assert seen.alive()
         assert len(seen.pools["judge"]["pids"]) == 1
         code, err = stop(process, signal.SIGTERM)
     newest = Checkpoints(run / "checkpoints").newest()
