@@ -38,7 +38,7 @@ from hamr.data.samples import read_rows, write_rows  # noqa: E402
 from hamr.errors import VerdictUnparsable  # noqa: E402
 from hamr.pools.scorers import build_scorer, scorer_env  # noqa: E402
 from hamr.rewards.judged import VETOES  # noqa: E402
-from hamr.rewards.questions import Said  # noqa: E402
+from hamr.rewards.questions import JudgedText  # noqa: E402
 
 ROWS = {"risk": risk_rows, "hallucination": hallucination_rows}
 
@@ -84,7 +84,7 @@ async def written(config: Config, model: Path, rows: Sequence[JudgedResponse], r
     os.environ.update(scorer_env(pool))
     scorer = build_scorer("grader", pool, model)
     try:
-        asked = [VETOES[reward].question(row.sample, [Said(words=row.response)], section) for row in rows]
+        asked = [VETOES[reward].question(row.sample, [JudgedText(words=row.response)], section) for row in rows]
         answers = await scorer.score(asked)
     finally:
         scorer.close()

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hamr.apps.data.recipes.runner import Desk, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
-from hamr.data.progress import Made, WorkItem, WorkProgress, item_key
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key
 from hamr.types import Answer, Question
 
 TEXT = "I look the order up with the tool, since its state decides what can still be changed. " * 12
@@ -35,11 +35,11 @@ async def measure(items: int, latency_s: float, at_once: int, teachers: int, ste
         await asyncio.sleep(latency_s)
         return Answer(text=TEXT)
 
-    async def make(item: WorkItem, desk: Desk) -> Made:
+    async def make(item: WorkItem, desk: Desk) -> ItemResult:
         text = await desk.teacher("write", Question(prompt="x.en", affinity=item.id))
         for _ in range(steps - 1):
             await desk.judge("judge", Question(prompt="x.en", affinity=item.id))
-        return Made(kept={"text": text})
+        return ItemResult(kept={"text": text})
 
     todo = [WorkItem(id=f"i{n}", key=item_key(n), content=n) for n in range(items)]
     share = {f"t{n}": Teacher(ask=ask, capacity=at_once // teachers) for n in range(teachers)}

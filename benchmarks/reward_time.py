@@ -33,7 +33,7 @@ from reward_model import MODELS, Replies, from_file, synthetic  # noqa: E402
 from hamr.calibration.cascade import Cascade  # noqa: E402
 from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import spearman  # noqa: E402
-from hamr.cascade.cascade_controller import Steered, Steering  # noqa: E402
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.schema import RewardsConfig  # noqa: E402
 from hamr.types import (  # noqa: E402
@@ -74,7 +74,7 @@ class Arm:
     name: str
     consistency: Mapping[str, Any]
     cached: bool = False
-    steering: Steering | None = None
+    steering: CascadeController | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tupl
         clock=asyncio.get_running_loop().time,
         cache_size=4096 if arm.cached else 0,
     )
-    rewarder = router if arm.steering is None else Steered(router, arm.steering)
+    rewarder = router if arm.steering is None else ControlledRewarder(router, arm.steering)
     groups, responses = replies.s_r.shape
     asked = []
     for g in range(groups):
@@ -118,7 +118,7 @@ async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tupl
     records = list(await asyncio.gather(*asked))
     seconds = loop.time() - started
     await router.close()
-    if isinstance(rewarder, Steered):
+    if isinstance(rewarder, ControlledRewarder):
         rewarder.step_ended()
     return records, seconds, judge.calls
 
@@ -162,8 +162,8 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
     ]
 
 
-def _steering(arm: Arm) -> Steering:
-    return Steering(RewardsConfig.model_validate({"consistency": arm.consistency}).consistency)
+def _steering(arm: Arm) -> CascadeController:
+    return CascadeController(RewardsConfig.model_validate({"consistency": arm.consistency}).consistency)
 
 
 async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args: argparse.Namespace) -> dict[str, Any]:

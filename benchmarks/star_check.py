@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from template_teacher import served  # noqa: E402
 
-from hamr.data.progress import Made, summary  # noqa: E402
+from hamr.data.progress import ItemResult, summary  # noqa: E402
 from hamr.data.samples import read_rows, read_samples  # noqa: E402
 from hamr.telemetry.ledger import Ledger  # noqa: E402
 from hamr.types import ToolCall  # noqa: E402
@@ -176,7 +176,7 @@ RECIPES = {
 
 def _became(records: Path) -> dict[str, int]:
     rows = [{k: v for k, v in row.items() if k != "id"} for _, row in read_rows(records)]
-    return {"items": len(rows), **dict(summary(Made(**{**row, "notes": tuple(row["notes"])}) for row in rows))}
+    return {"items": len(rows), **dict(summary(ItemResult(**{**row, "notes": tuple(row["notes"])}) for row in rows))}
 
 
 def _arm(work: Path, arm: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ Role = Literal["reranker", "judge"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class PoolAnswer:
     """An answer, and whether it was requested now (False: it was cached, or a sibling had already requested it)."""
 
     answer: Answer
@@ -46,7 +46,7 @@ class CachedPool:
         self._pending: dict[bytes, asyncio.Task[Answer]] = {}
         self._known: OrderedDict[bytes, Answer] = OrderedDict()
 
-    async def ask(self, question: Question, *, until: float) -> Heard:
+    async def ask(self, question: Question, *, until: float) -> PoolAnswer:
         """Return the answer of the pool, or one with a failure. Wait until the event loop time `until` at most.
 
         A shared answer names its scorer but has no time, tokens or cost. These are in the record of the response that
@@ -55,7 +55,7 @@ class CachedPool:
         key = _key(question)
         if key in self._known:
             self._known.move_to_end(key)
-            return Heard(answer=_free(self._known[key]), asked=False)
+            return PoolAnswer(answer=_free(self._known[key]), asked=False)
         task = self._pending.get(key)
         first = task is None
         if task is None:
@@ -65,8 +65,8 @@ class CachedPool:
                 # Shielded: a sibling that waits for the same answer may have a later deadline.
                 answer = await asyncio.shield(task)
         except TimeoutError:
-            return Heard(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
-        return Heard(answer=answer if first else _free(answer), asked=first)
+            return PoolAnswer(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
+        return PoolAnswer(answer=answer if first else _free(answer), asked=first)
 
     def drop(self, question: Question) -> None:
         """Drop a cached answer that could not be parsed."""

@@ -1,8 +1,8 @@
 """Controller of a moving cascade: the cascade in force, the window of replies, and the update between steps.
 
-It runs on the driver and sends the cascade with every response (`Steered`). The router keeps no copy: a restarted or
-replaced router uses the cascade of the request, never the starting values. All responses of a step are scored by the
-same cascade.
+It runs on the driver and sends the cascade with every response (`ControlledRewarder`). The router keeps no copy: a
+restarted or replaced router uses the cascade of the request, never the starting values. All responses of a step are
+scored by the same cascade.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
 from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
-from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
+from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 from hamr.config.schema import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
-class Steering:
+class CascadeController:
     """Adaptive interval, judge budget, or both, over a window of the replies of the run."""
 
     def __init__(self, config: ConsistencyConfig) -> None:
@@ -30,7 +30,7 @@ class Steering:
         self.cascade = Cascade.from_config(config.cascade)
         self._moves = bool(wanted)
         self._fewest = max((section.min_rows for section in wanted), default=0)
-        self._seen: deque[Seen] = deque(maxlen=max((section.window for section in wanted), default=1))
+        self._seen: deque[WindowReply] = deque(maxlen=max((section.window for section in wanted), default=1))
         self._bounds = Bounds(
             start=(self.cascade.tau_a, self.cascade.tau_b),
             reach=min((section.reach for section in wanted), default=0.0),
@@ -50,7 +50,7 @@ class Steering:
             return {}
         # Sort by key: the arrival order is random, and a resumed run must move in the same way.
         ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
-        found = (Seen.of(record, self._config.audit_frac) for record in ordered)
+        found = (WindowReply.of(record, self._config.audit_frac) for record in ordered)
         self._seen.extend(row for row in found if row is not None)
         now: Ends = (self.cascade.tau_a, self.cascade.tau_b)
         figures = {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
@@ -77,7 +77,7 @@ class Steering:
         self._limit, self._below = state["limit"], state["below"]
         self._seen.clear()
         for low, high, s_r, s_j, weight in state["seen"]:
-            self._seen.append(Seen(low=low, high=high, s_r=s_r, s_j=s_j, weight=weight))
+            self._seen.append(WindowReply(low=low, high=high, s_r=s_r, s_j=s_j, weight=weight))
 
     def _next(self, now: Ends) -> tuple[Ends, dict[str, float]]:
         if not self._seen:
@@ -124,7 +124,7 @@ class Steering:
         return balance_interval(evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance)
 
 
-class Asked(Protocol):
+class CascadeRouter(Protocol):
     """Router interface used by the driver."""
 
     async def score(
@@ -132,29 +132,29 @@ class Asked(Protocol):
     ) -> RewardRecord: ...
 
 
-class Steered:
+class ControlledRewarder:
     """protocols.Rewarder for training: scores each response with the cascade in force and collects the records."""
 
-    def __init__(self, router: Asked, steering: Steering) -> None:
-        self._router, self._steering = router, steering
+    def __init__(self, router: CascadeRouter, controller: CascadeController) -> None:
+        self._router, self._controller = router, controller
         self._records: dict[SampleKey, RewardRecord] = {}
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        record = await self._router.score(sample, rollout, cascade=self._steering.cascade)
+        record = await self._router.score(sample, rollout, cascade=self._controller.cascade)
         self._records[record.key] = record  # a rescored response counts once
         return record
 
     def step_ended(self) -> dict[str, float]:
-        """Pass the records of the finished step to `Steering.step_ended`. Call it when all its responses are scored."""
+        """Pass the records of the step to `CascadeController.step_ended`, once all its responses are scored."""
         records, self._records = list(self._records.values()), {}
-        return self._steering.step_ended(records)
+        return self._controller.step_ended(records)
 
 
-class Unsteered:
+class FixedRewarder:
     """protocols.Rewarder for evaluations: the configured cascade without group-aware skipping, so that metrics before,
     during and after training are comparable."""
 
-    def __init__(self, router: Asked) -> None:
+    def __init__(self, router: CascadeRouter) -> None:
         self._router = router
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hamr.cascade.cached_pool import unpaid
 from hamr.rewards.comparative import order
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.types import Failure, Judgement, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
 KEEP_S = 3600.0
@@ -37,7 +37,7 @@ class GroupAnswers:
 
 
 GroupKey = tuple[object, ...]
-Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[GroupAnswers]]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[JudgedText], float], Awaitable[GroupAnswers]]
 """(sample, group, distinct responses, deadline in event loop time) -> a result per response."""
 
 
@@ -45,7 +45,7 @@ Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[G
 class _Round:
     """Members that wait for one judgement. `until` is the latest of their deadlines."""
 
-    members: dict[int, Said] = field(default_factory=dict)
+    members: dict[int, JudgedText] = field(default_factory=dict)
     until: float = 0.0
     task: asyncio.Task[dict[int, GroupVerdict]] | None = None
 
@@ -55,12 +55,12 @@ class _Group:
     """`came`: response by sample, None for a sibling that does not participate."""
 
     size: int
-    came: dict[int, Said | None] = field(default_factory=dict)
+    came: dict[int, JudgedText | None] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     open: _Round | None = None
     end: asyncio.TimerHandle | None = None
 
-    def enter(self, member: int, said: Said | None) -> None:
+    def enter(self, member: int, said: JudgedText | None) -> None:
         self.came[member] = said
         if len(self.came) >= self.size:
             self.complete.set()
@@ -81,7 +81,7 @@ class GroupJudge:
         self._tasks: set[asyncio.Task[dict[int, GroupVerdict]]] = set()
 
     async def judge(
-        self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float
+        self, sample: ServiceSample, key: SampleKey, siblings: int, said: JudgedText, until: float
     ) -> GroupVerdict:
         """Return the verdict on one response of a group of `siblings`, compared with those that arrive in time."""
         group = self._group(key, siblings)
@@ -155,7 +155,7 @@ class GroupJudge:
         return verdicts
 
 
-def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
+def deal(responses: Sequence[JudgedText], most: int, name: GroupKey) -> list[list[JudgedText]]:
     """Split distinct responses into as few prompts of at most `most` as possible, with sizes that differ by at most
     one."""
     prompts = -(-len(responses) // most)
@@ -165,7 +165,9 @@ def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said
     return [shuffled[i::prompts] for i in range(prompts)]
 
 
-def _share_out(chunk: Sequence[Said], asked: GroupAnswers, members: dict[int, Said]) -> dict[int, GroupVerdict]:
+def _share_out(
+    chunk: Sequence[JudgedText], asked: GroupAnswers, members: dict[int, JudgedText]
+) -> dict[int, GroupVerdict]:
     """Return the verdict of each member. Time and cost of the shared calls are recorded once, for the first member."""
     results = dict(zip(chunk, asked.results, strict=True))
     verdicts: dict[int, GroupVerdict] = {}

@@ -16,7 +16,7 @@ from hamr.config.schema import RewardsConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.comparative import order
 from hamr.rewards.judged import JUDGED, VETOES
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.types import (
     Absent,
     Answer,
@@ -51,7 +51,7 @@ class JudgeRequest:
     sample: ServiceSample
     key: SampleKey
     siblings: int
-    said: Said
+    said: JudgedText
     until: float
 
 
@@ -131,7 +131,7 @@ class JudgedRewardScorer:
         )
 
     async def _ask(
-        self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[Said], until: float
+        self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[JudgedText], until: float
     ) -> GroupAnswers:
         """Ask one question about these responses. Retry while the answer is unparseable or omits one of them.
 

@@ -20,7 +20,7 @@ _CASCADED = ("below", "inside", "above", "skipped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class WindowReply:
     """One reply.
 
     `low` and `high`: the lowest and the highest S_R over its references; they determine for every interval whether the
@@ -35,7 +35,7 @@ class Seen:
     weight: float = 0.0
 
     @classmethod
-    def of(cls, record: RewardRecord, audit_frac: float) -> Seen | None:
+    def of(cls, record: RewardRecord, audit_frac: float) -> WindowReply | None:
         """Return None if the cascade was not used for the reward, or the reranker failed.
 
         With several references the decisive one represents the reply, although another interval could have another
@@ -64,7 +64,7 @@ class ReplyWindow:
     weight: Floats
 
     @classmethod
-    def of(cls, rows: Sequence[Seen]) -> ReplyWindow:
+    def of(cls, rows: Sequence[WindowReply]) -> ReplyWindow:
         def column(values: Sequence[float | None]) -> Floats:
             return np.array(values, dtype=np.float64)  # None becomes NaN
 

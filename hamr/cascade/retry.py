@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from hamr.cascade.cached_pool import CachedPool, Heard
+from hamr.cascade.cached_pool import CachedPool, PoolAnswer
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
 
@@ -20,7 +20,7 @@ async def ask_until(
     until: float,
     clock: Callable[[], float] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Heard:
+) -> PoolAnswer:
     """Return the answer of the pool. While the pool is unavailable, retry until the event loop time `until`.
 
     A refusal states its duration (`Answer.retry_in_s`), which is the wait. Other timeouts and unavailability are

@@ -9,7 +9,7 @@ from hamr.protocols import Metrics, Trainer
 from hamr.types import TrainBatch
 
 
-class Sleepers(Protocol):
+class SleepingEngines(Protocol):
     """Engines that can release their GPU memory temporarily."""
 
     async def sleep(self) -> None: ...
@@ -17,19 +17,19 @@ class Sleepers(Protocol):
     async def wake_up(self) -> None: ...
 
 
-class Lodger(Trainer, Protocol):
+class ColocatedTrainer(Trainer, Protocol):
     """Trainer that can release the GPU memory that it caches but does not use."""
 
     async def release_memory(self) -> None: ...
 
 
-class TakingTurns:
+class TimeSharedTrainer:
     """Wrapper of a trainer whose `train` puts the engines on its GPUs to sleep and wakes them up afterwards.
 
     Engines are woken up after an error too.
     """
 
-    def __init__(self, trainer: Lodger, engines: Sleepers) -> None:
+    def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines) -> None:
         self._trainer, self._engines = trainer, engines
 
     async def train(self, batch: TrainBatch) -> Metrics:

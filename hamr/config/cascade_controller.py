@@ -69,7 +69,7 @@ class GroupAwareConfig(Section):
     """Tolerance of dynamic sampling: `algorithm.dynamic_sampling.tolerance`."""
 
 
-def check_steering(c: Config) -> None:
+def check_cascade_controller(c: Config) -> None:
     """Raise ValueError for contradictions of these sections with each other and with the rest of the job."""
     wanted = c.rewards.consistency
     adaptive, budget, aware = wanted.adaptive, wanted.budget, wanted.group_aware

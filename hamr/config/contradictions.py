@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hamr.config.cascade_controller import check_steering
+from hamr.config.cascade_controller import check_cascade_controller
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -43,7 +43,7 @@ def check_consistent(c: Config) -> None:
     _check_formats(c)
     _check_judges(c)
     _check_dialogues(c)
-    check_steering(c)
+    check_cascade_controller(c)
     _check_some_weight(c)
     _check_places(c)
     if c.rollout.max_new_tokens >= c.model.max_context:

@@ -29,7 +29,7 @@ class WorkItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class ItemResult:
     """Result of an item.
 
     `kept` is JSON-like; None: dropped by the check `reason`. `passing`: a temporary failure. `notes` are counted in the
@@ -58,7 +58,7 @@ class WorkProgress:
     """
 
     path: Path
-    done: dict[str, Made] = field(default_factory=dict)
+    done: dict[str, ItemResult] = field(default_factory=dict)
     _places: dict[str, int] = field(default_factory=dict, repr=False)
     _file: BinaryIO | None = field(default=None, repr=False)
 
@@ -73,7 +73,7 @@ class WorkProgress:
                 found._places[row["id"]] = at
         return found
 
-    def finish(self, item: WorkItem, made: Made) -> None:
+    def finish(self, item: WorkItem, made: ItemResult) -> None:
         """Store a result. Temporary failures are not written to the file, so that the next call retries them."""
         if made.passing:
             self.done[item.id] = made
@@ -87,7 +87,7 @@ class WorkProgress:
         self._file.flush()
         self.done[item.id], self._places[item.id] = dataclasses.replace(made, texts=()), at
 
-    def whole(self, name: str) -> Made:
+    def whole(self, name: str) -> ItemResult:
         """Return the result of an item with every text."""
         if name not in self._places:
             return self.done[name]
@@ -128,12 +128,12 @@ def _cut(path: Path) -> None:
             file.truncate(end)
 
 
-def _parse_row(row: Mapping[str, Any]) -> Made:
+def _parse_row(row: Mapping[str, Any]) -> ItemResult:
     made = row["made"]
-    return Made(**{**made, **{name: tuple(made[name]) for name in ("notes", "texts")}})
+    return ItemResult(**{**made, **{name: tuple(made[name]) for name in ("notes", "texts")}})
 
 
-def summary(made: Iterable[Made]) -> list[tuple[str, int]]:
+def summary(made: Iterable[ItemResult]) -> list[tuple[str, int]]:
     """Return (label, count): kept, dropped by each check (most common first), temporary failures, then the notes."""
     results = list(made)
     dropped = Counter(m.reason for m in results if m.kept is None and not m.passing)

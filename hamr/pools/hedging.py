@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raced(Generic[T]):
+class HedgedAnswer(Generic[T]):
     """First answer of a request. `hedged`: two tries were made. `second`: the answer is that of the second try."""
 
     answer: T
@@ -76,7 +76,7 @@ class Hedger:
 
     async def first(
         self, send: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]], questions: int
-    ) -> Raced[T]:
+    ) -> HedgedAnswer[T]:
         """Return the answer of `send`, or that of `again` if `send` is late, the budget suffices and `again` is faster.
 
         The slower try is cancelled. A try that raises is dropped; if both raise, the first try's error is raised. An
@@ -94,7 +94,7 @@ class Hedger:
             # Record the winner's own latency. The loser's is unknown, and a latency counted from the first try's start
             # would shift the limit that it was compared with.
             self.record_served(seconds)
-            return Raced(answer=answer, hedged=len(tries) > 1, second=winner is not tries[0])
+            return HedgedAnswer(answer=answer, hedged=len(tries) > 1, second=winner is not tries[0])
         finally:
             for task in tries:
                 task.cancel()

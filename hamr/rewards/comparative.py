@@ -10,7 +10,7 @@ from hamr.config.judged import ComparedConfig
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.reading import GRADE, TEXT, final_object, grade, object_schema, reason
 from hamr.rewards.grades import SCHEMA, read_grade
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Judgement, Question, ServiceSample
 
 
@@ -33,7 +33,7 @@ def order(count: int, *key: object) -> list[int]:
 
 
 def compared_question(
-    component: str, sample: ServiceSample, responses: Sequence[Said], config: ComparedConfig, attempt: int
+    component: str, sample: ServiceSample, responses: Sequence[JudgedText], config: ComparedConfig, attempt: int
 ) -> Question:
     """Return the question: the pointwise template for one response, the comparative one for several."""
     if len(responses) == 1:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hamr.prompting.reading import GRADE, choice, final_object, grade, object_schema
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Question, ServiceSample
 
 _YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
@@ -28,7 +28,9 @@ def cot_question(
     sample: ServiceSample, reasoning: str, response: str, *, prompt: str = "cot_quality.en", attempt: int = 0
 ) -> Question:
     """Return the question that grades `reasoning` together with the resulting response."""
-    return judge_question(sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=Said(words=response))
+    return judge_question(
+        sample, prompt, SCHEMA, attempt=attempt, reasoning=reasoning, response=JudgedText(words=response)
+    )
 
 
 def read_cot_quality(text: str) -> CotQuality:

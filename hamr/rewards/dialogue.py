@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hamr.config.judged import GradedConfig
 from hamr.rewards.grades import SCHEMA, graded_value, read_grade
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "dialogue"
@@ -20,7 +20,9 @@ def absent(sample: ServiceSample, config: GradedConfig) -> str | None:
     return None
 
 
-def question(sample: ServiceSample, responses: Sequence[Said], config: GradedConfig, attempt: int = 0) -> Question:
+def question(
+    sample: ServiceSample, responses: Sequence[JudgedText], config: GradedConfig, attempt: int = 0
+) -> Question:
     (response,) = responses
     return judge_question(
         sample, config.prompt or f"dialogue.{config.language}", SCHEMA, attempt=attempt, response=response

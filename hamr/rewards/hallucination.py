@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hamr.config.judged import HallucinationConfig
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "hallucination"
@@ -34,7 +34,7 @@ def absent(sample: ServiceSample, config: HallucinationConfig) -> str | None:
 
 
 def question(
-    sample: ServiceSample, responses: Sequence[Said], config: HallucinationConfig, attempt: int = 0
+    sample: ServiceSample, responses: Sequence[JudgedText], config: HallucinationConfig, attempt: int = 0
 ) -> Question:
     (response,) = responses
     return judge_question(

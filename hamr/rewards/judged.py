@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hamr.config.judged import ComparedConfig, JudgedRewards
 from hamr.errors import ConfigError, DataError
 from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -30,7 +30,9 @@ class JudgedReward(Protocol):
         """Return the reason if the sample has nothing to judge, else None."""
         ...
 
-    def question(self, sample: ServiceSample, responses: Sequence[Said], config: Any, attempt: int = 0) -> Question:
+    def question(
+        self, sample: ServiceSample, responses: Sequence[JudgedText], config: Any, attempt: int = 0
+    ) -> Question:
         """Return one question about these responses: one response, or several if the reward compares."""
         ...
 
@@ -68,7 +70,7 @@ def check_prompts(rewards: JudgedRewards) -> None:
     for name, section in rewards.judged.items():
         compares = isinstance(section, ComparedConfig) and section.judging == "comparative"
         for count in (1, 2) if compares else (1,):
-            responses = [Said(words=f"response {i} on trial", call=f"call {i} on trial") for i in range(count)]
+            responses = [JudgedText(words=f"response {i} on trial", call=f"call {i} on trial") for i in range(count)]
             question = JUDGED[name].question(_TRIAL, responses, section)
             try:
                 messages = WrittenPrompt.load(question.prompt).render(question.variables, question.each)

@@ -30,23 +30,23 @@ def consistency_question(sample: ServiceSample, reference: Reply, reply: Reply) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class JudgedText:
     """A response as shown to judges. The call is a separate field, so words cannot imitate one."""
 
     words: str
     call: str = ""
 
 
-def words_of(text: str, action: Action, response_format: ResponseFormat) -> Said:
+def words_of(text: str, action: Action, response_format: ResponseFormat) -> JudgedText:
     """Return the words to the customer, and the tool call if there is one.
 
     The rationale is omitted, so text after an answer (post-CoT, where it may be truncated) cannot change its score.
     """
     words = customer_text(text, response_format)
     if isinstance(action, Reply):
-        return Said(words=words)
+        return JudgedText(words=words)
     arguments = json.dumps(dict(action.parameters), ensure_ascii=False, sort_keys=True)
-    return Said(words=words, call=f"{action.name} {arguments}")
+    return JudgedText(words=words, call=f"{action.name} {arguments}")
 
 
 def case_variables(sample: ServiceSample) -> dict[str, str]:
@@ -69,7 +69,7 @@ def judge_question(
     schema: Mapping[str, Any],
     *,
     attempt: int,
-    response: Said | None = None,
+    response: JudgedText | None = None,
     each: Sequence[Mapping[str, str]] = (),
     **variables: str,
 ) -> Question:

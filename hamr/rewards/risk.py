@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hamr.config.judged import RiskConfig
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "risk"
@@ -38,7 +38,7 @@ def absent(sample: ServiceSample, config: RiskConfig) -> str | None:
     return None
 
 
-def question(sample: ServiceSample, responses: Sequence[Said], config: RiskConfig, attempt: int = 0) -> Question:
+def question(sample: ServiceSample, responses: Sequence[JudgedText], config: RiskConfig, attempt: int = 0) -> Question:
     (response,) = responses
     return judge_question(
         sample, config.prompt or f"risk.{config.language}", SCHEMA, attempt=attempt, response=response

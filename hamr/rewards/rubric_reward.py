@@ -19,7 +19,7 @@ from hamr.config.judged import RubricConfig
 from hamr.errors import MissingScore, VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.grades import SCHEMA, graded_value, read_grade
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.rewards.rubric import RubricItem, sample_rubric
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -34,7 +34,9 @@ def absent(sample: ServiceSample, config: RubricConfig) -> str | None:
     return None if _items(sample, config) else "the sample has no rubric"
 
 
-def question(sample: ServiceSample, responses: Sequence[Said], config: RubricConfig, attempt: int = 0) -> Question:
+def question(
+    sample: ServiceSample, responses: Sequence[JudgedText], config: RubricConfig, attempt: int = 0
+) -> Question:
     (response,) = responses
     items = _items(sample, config)
     schema, shipped = SCHEMA, "rubric"

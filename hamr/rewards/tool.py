@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hamr.config.judged import ComparedConfig
 from hamr.rewards.comparative import compared_question, read_compared
 from hamr.rewards.grades import graded_value
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "tool"
@@ -22,7 +22,9 @@ def absent(sample: ServiceSample, config: ComparedConfig) -> str | None:
     return None
 
 
-def question(sample: ServiceSample, responses: Sequence[Said], config: ComparedConfig, attempt: int = 0) -> Question:
+def question(
+    sample: ServiceSample, responses: Sequence[JudgedText], config: ComparedConfig, attempt: int = 0
+) -> Question:
     return compared_question(name, sample, responses, config, attempt)
 
 

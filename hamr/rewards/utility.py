@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
-from hamr.rewards.questions import Said, judge_question
+from hamr.rewards.questions import JudgedText, judge_question
 from hamr.types import Question, ServiceSample
 
 VETOES = (
@@ -53,7 +53,13 @@ def utility_question(
     """Return the question. `summary` and `reference` are the standard: the ticket summary and the reply that solved
     it."""
     return judge_question(
-        sample, prompt, SCHEMA, attempt=attempt, summary=summary, reference=reference, response=Said(words=response)
+        sample,
+        prompt,
+        SCHEMA,
+        attempt=attempt,
+        summary=summary,
+        reference=reference,
+        response=JudgedText(words=response),
     )
 
 

@@ -34,7 +34,7 @@ class ControlRequest:
     body: Mapping[str, Any]
 
 
-class Mailbox:
+class ControlRequests:
     """Both ends of the exchange: `ask` from any process, `take` and `answer` in the run."""
 
     def __init__(self, run_folder: Path) -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from star_check import ARMS, figures, steps, tables  # noqa: E402
 
 from hamr.config.load import load_config  # noqa: E402
-from hamr.data.progress import Made  # noqa: E402
+from hamr.data.progress import ItemResult  # noqa: E402
 from hamr.data.samples import write_rows, write_samples  # noqa: E402
 from hamr.telemetry.ledger import Ledger  # noqa: E402
 from hamr.types import Reference, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall  # noqa: E402
@@ -38,7 +38,7 @@ def sample(name: str, action: Reply | ToolCall) -> ServiceSample:
     )
 
 
-def records(path: Path, *made: Made) -> None:
+def records(path: Path, *made: ItemResult) -> None:
     write_rows(path, ({"id": str(i), **vars(one)} for i, one in enumerate(made)))
 
 
@@ -50,10 +50,10 @@ def work(tmp_path: Path) -> Path:
     write_samples(star / "test.jsonl", [sample("r", Reply(content="Hi.")), sample("c", ToolCall(name="look"))])
     told = {"tickets": 2, "decision points": 3, "planning windows": {"complete": 1, "the ticket ends": 2}}
     write_rows(star / "report.json", [{**told, "private values hidden": {"account": 1}}])
-    kept, dropped = Made(kept={}), Made(reason="tags")
+    kept, dropped = ItemResult(kept={}), ItemResult(reason="tags")
     records(tmp_path / "plans_small.jsonl.records.jsonl", dropped)
     records(tmp_path / "reasons.jsonl.records.jsonl", kept, dropped)
-    added = Made(kept={"added": []}, notes=("candidates: added", "candidates: cut off"))
+    added = ItemResult(kept={"added": []}, notes=("candidates: added", "candidates: cut off"))
     records(tmp_path / "points_multi.jsonl.records.jsonl", added)
     records(tmp_path / "plans.jsonl.records.jsonl", kept, kept)
     write_rows(tmp_path / "points_multi.jsonl.table3.jsonl", [{"set": "points", "added": 1}])

@@ -14,7 +14,7 @@ import pytest
 import ray.cloudpickle
 
 from hamr.apps.status.scale import main as scale
-from hamr.apps.train.live_control import Attendant
+from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.config.schema import Config
 from hamr.errors import BadInput
@@ -118,7 +118,7 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
     (folder / "config.yaml").write_text("{}")
     router, noted = NoRouter(), {}
     fleet = LivePoolScaler(CONFIG, {}, RUN, router, scorer_factory=Slow)
-    attendant = Attendant(folder, RUN, note=noted.update, phase=lambda: "rl")
+    control = LiveControl(folder, RUN, note=noted.update, phase=lambda: "rl")
     client = PoolClient("reranker", CONFIG.pools["reranker"], RUN)
     before = pids()
     assert (len(before["reranker"]), len(before["judge"])) == (1, 1)
@@ -126,8 +126,8 @@ async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_
     async def ask(seconds: float) -> Answer:
         return await client.ask(Question(variables={"seconds": str(seconds)}))
 
-    async with attendant.attending():
-        attendant.fleet = fleet
+    async with control.serving():
+        control.scaler = fleet
         load = [asyncio.create_task(ask(0.3)) for _ in range(20)]
         assert await finished(command(folder, "reranker=3")) == 0
         grown = pids()

@@ -13,7 +13,7 @@ from hamr.config.judged import ComparedConfig, GradedConfig, HallucinationConfig
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.pools.scorers import build_scorer, scorer_env
 from hamr.rewards.judged import JUDGED
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.rewards.rubric import parse_rubric, rubric_question
 from hamr.types import Answer, Question, ServiceSample, Turn
 
@@ -69,7 +69,7 @@ def test_answers_of_every_judged_reward_are_whole_and_can_be_read(ask: Callable[
     asked = []
     for attempt in range(3):
         for name, (config, count) in REWARDS.items():
-            responses = [Said(words=f"The fee is {12 + i} euros.") for i in range(count)]
+            responses = [JudgedText(words=f"The fee is {12 + i} euros.") for i in range(count)]
             asked.append((name, config, count, JUDGED[name].question(SAMPLE, responses, config, attempt)))
     answers = ask([question for *_, question in asked])
     for (name, config, count, question), answer in zip(asked, answers, strict=True):

@@ -16,7 +16,7 @@ from hamr.cascade.cached_pool import failure_of
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair
-from hamr.data.progress import Made, WorkItem, WorkProgress, item_key
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError
 from hamr.prompting.labels import LABEL_VALUES
@@ -148,7 +148,7 @@ async def score_pairs(
         y = fmean(scores[name] for name in teachers) if teachers else label_value(pair)
         verdict = answers[judge].verdict
         hard = hard_score(verdict) if verdict is not None else None
-        found.finish(item, Made(kept={"row": [scores[reranker], scores[judge], y, hard]}))
+        found.finish(item, ItemResult(kept={"row": [scores[reranker], scores[judge], y, hard]}))
 
     await asyncio.gather(*map(of, left))
     if failures:

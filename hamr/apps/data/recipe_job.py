@@ -20,7 +20,7 @@ from hamr.apps.shared.job_options import number
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.config.schema import Config
-from hamr.data.progress import Made, WorkItem, WorkProgress, summary
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress, summary
 from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
@@ -64,7 +64,7 @@ def sibling_path(output: Path, what: str) -> Path:
 
 def make_items(
     config: Config, team: Team, items: Sequence[WorkItem], make: Make, own: Mapping[str, str], output: Path, *, run: str
-) -> dict[str, Made]:
+) -> dict[str, ItemResult]:
     """Return the result of every item, by id. Starts the pools only if items remain; writes the records.
 
     Raises HamrError where no item got an answer. Nothing is written then, and the same command tries again.
@@ -102,7 +102,7 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def show(title: str, done: Mapping[str, Made], more: Sequence[tuple[str, str]] = ()) -> None:
+def show(title: str, done: Mapping[str, ItemResult], more: Sequence[tuple[str, str]] = ()) -> None:
     """Print the table of items kept, and dropped by each check."""
     table = Table("what became of them", "items", title=f"{title}: {len(done)} items")
     for what, count in summary(done.values()):

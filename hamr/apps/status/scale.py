@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamr.errors import BadInput, HamrError
-from hamr.telemetry.control_requests import Mailbox
+from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.live import LiveStatus, find_run
 
 HELP = "resizes the pools of a running job without stopping it"
@@ -31,7 +31,7 @@ def main(args: list[str]) -> int:
     folder = find_run(run)
     _check_alive(folder, run)
     print(f"requesting from {folder}: {', '.join(f'{name}={count}' for name, count in wanted.items())}", flush=True)
-    answer = Mailbox(folder).ask({"scale": wanted}, timeout_s=ANSWER_S, alive=lambda: _alive(folder))
+    answer = ControlRequests(folder).ask({"scale": wanted}, timeout_s=ANSWER_S, alive=lambda: _alive(folder))
     if "bad_input" in answer:
         raise BadInput(*answer["bad_input"])
     if "failed" in answer:

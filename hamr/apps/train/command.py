@@ -24,7 +24,7 @@ from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
 from hamr.apps.shared.reply_clusters import with_reply_clusters
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
-from hamr.apps.train.live_control import Attendant
+from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.scorer_watch import check_tuned
@@ -176,20 +176,20 @@ async def _train(
         truth=prepared.truth,
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
-        attendant = Attendant(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        control = LiveControl(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
         world: RunActors | None = None
         try:
-            async with attendant.attending():
+            async with control.serving():
                 with console.phase("start"):
-                    world = await start_run_actors(prepared, paths, pools_of(attendant.run, folder.path))
-                attendant.fleet = LivePoolScaler(config, paths, world.run, world.router)
+                    world = await start_run_actors(prepared, paths, pools_of(control.run, folder.path))
+                control.scaler = LivePoolScaler(config, paths, world.run, world.router)
                 run = Run(
                     prepared=prepared,
                     world=world,
                     recorder=recorder,
                     checkpoints=checkpoints,
                     console=console,
-                    run_id=attendant.run,
+                    run_id=control.run,
                     preemption=preemption,
                 )
                 with console.phase("scorer check"):
@@ -198,12 +198,12 @@ async def _train(
         except BaseException as e:
             asked = preemption.asked.is_set()
             error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
-            attendant.say("preempted" if asked else "failed", str(error) or type(error).__name__)
+            control.publish("preempted" if asked else "failed", str(error) or type(error).__name__)
             if error is e:
                 raise
             raise error from None
         else:
-            attendant.say("finished")
+            control.publish("finished")
             return run
         finally:
             if world is not None:

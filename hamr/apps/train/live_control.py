@@ -1,6 +1,6 @@
 """Live control of a run: publishes its status and resizes its pools on request while it runs.
 
-The attendant runs in the run's own process and event loop, so it needs no address and no token. Clients send requests
+It runs in the run's own process and event loop, so it needs no address and no token. Clients send requests
 through the run folder (`hamr.telemetry.control_requests`).
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hamr.errors import BadInput, HamrError
-from hamr.telemetry.control_requests import Mailbox
+from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.live import LiveStatus, State
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ PERIOD_S = 1.0
 
 
 class PoolScaler(Protocol):
-    """The interface to a run's pools that the attendant uses."""
+    """The interface to a run's pools that live control uses."""
 
     async def status(self) -> Mapping[str, Mapping[str, Any]]:
         """Return per pool `replicas` (target), `running`, `pids`, `leaving`, and the metrics of its client."""
@@ -43,26 +43,26 @@ Note = Callable[[Mapping[str, float]], None]
 """Callback that adds figures to the metrics of every later step."""
 
 
-class Attendant:
+class LiveControl:
     """Writes `status.json` about once a second and executes control requests in sequence."""
 
     def __init__(
         self, folder: Path, run: str, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
     ) -> None:
         self.folder, self.run = folder, run
-        self.fleet: PoolScaler | None = None
+        self.scaler: PoolScaler | None = None
         """None until the pools are running; requests wait until then."""
         self._note, self._phase, self._period_s = note, phase, period_s
-        self._mailbox = Mailbox(folder)
+        self._requests = ControlRequests(folder)
         self._started = time.time()
         self._pools: Mapping[str, Mapping[str, Any]] = {}
         self._scaled: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def attending(self) -> AsyncIterator[None]:
-        """Serve requests while the body runs. The last status says that the run was running; `say` writes its final
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve requests while the body runs. The last status says that the run was running; `publish` writes its final
         state."""
-        self._mailbox.clear()
+        self._requests.clear()
         tasks = [asyncio.create_task(self._repeat(act)) for act in (self._look, self._serve)]
         try:
             yield
@@ -71,7 +71,7 @@ class Attendant:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def say(self, state: State, detail: str = "") -> None:
+    def publish(self, state: State, detail: str = "") -> None:
         """Write the status immediately."""
         LiveStatus(
             run=self.run,
@@ -92,28 +92,28 @@ class Attendant:
             await asyncio.sleep(self._period_s)
 
     async def _look(self) -> None:
-        self.say(
-            "running" if self.fleet else "starting"
+        self.publish(
+            "running" if self.scaler else "starting"
         )  # Also update when the pools are slow to answer: the run is alive.
-        if self.fleet is None:
+        if self.scaler is None:
             return
-        self._pools = await self.fleet.status()
-        self.say("running")
+        self._pools = await self.scaler.status()
+        self.publish("running")
         for name, pool in self._pools.items():
             figures = {"replicas": pool["replicas"], "running": pool["running"], "scaled": self._scaled[name]}
             figures |= {what: pool[what] for what in ("waiting", "p50_s", "p99_s") if pool.get(what) is not None}
             self._note({f"pool/{name}/{what}": float(value) for what, value in figures.items()})
 
     async def _serve(self) -> None:
-        while self.fleet is not None and (request := self._mailbox.take()):
-            self._mailbox.answer(request, await self._act(self.fleet, request.body))
+        while self.scaler is not None and (request := self._requests.take()):
+            self._requests.answer(request, await self._act(self.scaler, request.body))
 
-    async def _act(self, fleet: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _act(self, scaler: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")
         if not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
             return {"bad_input": ["request", str(body), "unknown request; the run may use another version of hamr"]}
         try:
-            done = await fleet.resize(wanted)
+            done = await scaler.resize(wanted)
         except BadInput as e:
             return {"bad_input": [e.where, e.value, e.remedy]}
         except HamrError as e:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.shared.preparation import Prepared, shared_bytes
-from hamr.cluster.colocated import TakingTurns
+from hamr.cluster.colocated import TimeSharedTrainer
 from hamr.cluster.nodes import Reservation, release, reserve_learners
 from hamr.cluster.session import ends_at_once
 from hamr.pools.client import PoolClient
@@ -35,7 +35,7 @@ class RunActors:
     @property
     def learner(self) -> Trainer:
         """The trainers as the controller uses them; engines on the same GPUs sleep during training."""
-        return TakingTurns(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
+        return TimeSharedTrainer(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
 
     async def stop(self) -> None:
         """Stop every actor and pool. Actors that are already dead are ignored.

@@ -17,7 +17,7 @@ from hamr.apps.train.dialogues import simulate
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_watch import ScorerWatch
-from hamr.cascade.cascade_controller import Steered, Steering, Unsteered
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder, FixedRewarder
 from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
@@ -66,11 +66,11 @@ class Run:
     """The current activity, for the message after a signal; empty when idle."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
-    steering: Steering = field(init=False)
+    cascade_controller: CascadeController = field(init=False)
     scorers: ScorerWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.steering = Steering(self.config.rewards.consistency)
+        self.cascade_controller = CascadeController(self.config.rewards.consistency)
         self.scorers = ScorerWatch(
             config=self.config,
             splits=self.prepared.splits,
@@ -97,7 +97,7 @@ class Run:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
         state["dialogues"] = self.dialogues
-        return {**state, "cascade": self.steering.state()}
+        return {**state, "cascade": self.cascade_controller.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
         """Evaluate the engines' current weights on the test split, and in whole dialogues where configured."""
@@ -111,7 +111,7 @@ class Run:
                 step=step,
                 encode=self.prepared.codec.prompt,
                 engine=self.world.workers,
-                rewarder=Counted(Unsteered(self.world.router), self.console, len(samples) * how.samples),
+                rewarder=Counted(FixedRewarder(self.world.router), self.console, len(samples) * how.samples),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 top_p=self.config.rollout.top_p,
@@ -211,7 +211,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """Run the RL loop from the start or from a checkpoint, with periodic checkpoints and one at the end."""
     experiment, run.doing = run.config.experiment, "the start of RL"
     stream, done = await enter_rl(run, newest)
-    rewarder = Steered(run.world.router, run.steering)
+    rewarder = ControlledRewarder(run.world.router, run.cascade_controller)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
     controller = Controller(
         run=run.run_id,
@@ -311,7 +311,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.version = newest.state["version"]
         run.evaluations.update(newest.state["evaluations"])
         run.dialogues.update(newest.state.get("dialogues", {}))
-        run.steering.restore(newest.state.get("cascade"))
+        run.cascade_controller.restore(newest.state.get("cascade"))
         await publish(run)
         run.recorder.rewind(run.run_id, newest.step)
         run.console.note(f"resume after step {newest.step}")

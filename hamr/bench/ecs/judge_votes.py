@@ -76,7 +76,7 @@ class EcsJudge:
     longest_wait_s: float = 60.0
 
 
-class Ballot:
+class JudgeVotes:
     """The votes of a folder. A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path, judges: Sequence[EcsJudge]) -> None:
@@ -90,7 +90,7 @@ class Ballot:
             self._lock.close()
             raise
 
-    def __enter__(self) -> Ballot:
+    def __enter__(self) -> JudgeVotes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.data.actions import ResponseFormat, parse_action
 from hamr.data.rendering import policy_messages
-from hamr.rewards.questions import Said, words_of
+from hamr.rewards.questions import JudgedText, words_of
 from hamr.types import Answer, MalformedResponse, Question, Reply
 
 Cot = Literal["none", "pre", "post"]
@@ -51,7 +51,7 @@ class ResponseReading:
     is not an action is judged as the customer would receive it. `cot_share`: share of the characters that are thinking.
     """
 
-    said: Said
+    said: JudgedText
     malformed: str = ""
     cot_share: float = 0.0
 
@@ -93,7 +93,7 @@ def read_response(text: str, cot: Cot) -> ResponseReading:
     if cot == "post":
         before, opened, rest = text.partition("<answer>")
         if before.strip() or not opened:
-            return ResponseReading(said=Said(words=text.strip()), malformed="does not begin with its answer")
+            return ResponseReading(said=JudgedText(words=text.strip()), malformed="does not begin with its answer")
         return _read(rest.partition(ANSWER_END)[0], "plain")
     reading = _read(text, _FORMAT[cot])
     thought = text.partition("<think>")[2].partition("</think>")[0] if cot == "pre" else ""

@@ -25,7 +25,7 @@ from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.data.progress import item_key
 from hamr.protocols import Ask
 from hamr.rewards.judged import JUDGED
-from hamr.rewards.questions import Said, case_variables
+from hamr.rewards.questions import JudgedText, case_variables
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Failure, Question, SampleKey, ServiceSample
 
@@ -76,7 +76,7 @@ class Trial:
     id: str
     sample: ServiceSample
     component: str
-    said: Mapping[str, Said]
+    said: Mapping[str, JudgedText]
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def components(item: BenchItem, options: OlabenchConfig) -> tuple[str, ...]:
 def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
     """Return a key of the judge's input: the case, the response, and those that it is compared with."""
     mine = trial.said[name]
-    others: list[Said] = []
+    others: list[JudgedText] = []
     if _compares(judge):
         others = sorted(set(trial.said.values()) - {mine}, key=lambda said: (said.words, said.call))
     read = [[said.words, said.call] for said in (mine, *others)]
@@ -199,7 +199,7 @@ def judge_settings(section: JudgedConfig, component: str, pools: Mapping[str, An
     """Return the settings that determine a judge's answers: its pools, its templates, and its options."""
     trial = ServiceSample(id="", ticket={}, policy="", tools=(), history=(), references=())
     counts = (1, 2) if isinstance(section, ComparedConfig) and section.judging == "comparative" else (1,)
-    asked = (JUDGED[component].question(trial, [Said(words=str(i)) for i in range(n)], section) for n in counts)
+    asked = (JUDGED[component].question(trial, [JudgedText(words=str(i)) for i in range(n)], section) for n in counts)
     return {
         "pools": dict(pools),
         "prompts": [WrittenPrompt.load(question.prompt).id for question in asked],
@@ -255,7 +255,7 @@ def _bench(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRe
 async def _opinions(bench: JudgedRewardScorer, trial: Trial) -> dict[str, JudgedComponent]:
     until = asyncio.get_running_loop().time() + _PATIENCE_S
 
-    async def opinion(number: int, said: Said) -> JudgedComponent:
+    async def opinion(number: int, said: JudgedText) -> JudgedComponent:
         key = SampleKey(run="olabench", step=0, prompt=trial.id, sample=number)
         (found,) = await bench.judge(
             JudgeRequest(sample=trial.sample, key=key, siblings=len(trial.said), said=said, until=until)

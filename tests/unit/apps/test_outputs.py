@@ -11,7 +11,7 @@ from hamr.apps.data.command import main as data
 from hamr.apps.data.recipe_job import show
 from hamr.apps.plan.command import main as plan
 from hamr.apps.shared.job_options import output_file, output_folder
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.errors import HamrError
 
 
@@ -42,7 +42,7 @@ def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
 
 def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is there by then, and the same command alone would be refused."""
-    show("items", {"a": Made(kept={}), "b": Made(reason="teacher: timeout", passing=True)})
+    show("items", {"a": ItemResult(kept={}), "b": ItemResult(reason="teacher: timeout", passing=True)})
     assert "1 transient failures; the same command with overwrite=true retries only these" in capsys.readouterr().out
-    show("items", {"a": Made(kept={})})
+    show("items", {"a": ItemResult(kept={})})
     assert "overwrite" not in capsys.readouterr().out

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import spearman
 from hamr.cascade.adaptive_interval import FEWEST, loss, most_trusted, weighted_spearman
-from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
+from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)
 
 
 def heard(s_r, s_j, weight=1.0):
-    return Seen(low=s_r, high=s_r, s_r=s_r, s_j=s_j, weight=weight)
+    return WindowReply(low=s_r, high=s_r, s_r=s_r, s_j=s_j, weight=weight)
 
 
 def one(evidence, ends, measure="gap", cascade=PAPER):
@@ -25,7 +25,7 @@ def one(evidence, ends, measure="gap", cascade=PAPER):
 
 def test_the_gap_is_a_weighted_mean_inside_the_interval():
     rows = [heard(0.7, 0.6, weight=20.0)] * FEWEST + [heard(0.8, 0.4)] * 20 + [heard(0.2, 1.0)] * 7
-    rows.append(Seen(low=0.75, high=0.75, s_r=0.75))  # not heard: no part of it
+    rows.append(WindowReply(low=0.75, high=0.75, s_r=0.75))  # not heard: no part of it
     evidence = ReplyWindow.of(rows)
     assert one(evidence, (0.7, 0.8)) == pytest.approx((20 * 20 * 0.1 + 20 * 0.4) / 420)
     assert one(evidence, (0.7, 0.79)) == pytest.approx(0.1)
@@ -119,7 +119,7 @@ def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(row
     start = (min(x, y), max(x, y))
     bounds = Bounds(start=start, reach=reach, max_move=move)
     evidence = ReplyWindow.of(
-        [Seen(low=r, high=r, s_r=r, s_j=j, weight=0.0 if j is None else w) for r, j, w in rows]
+        [WindowReply(low=r, high=r, s_r=r, s_j=j, weight=0.0 if j is None else w) for r, j, w in rows]
     )  # fmt: skip
     now = start
     for _ in range(3):
@@ -131,6 +131,6 @@ def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(row
 
 
 def test_where_nobody_was_heard_nothing_moves():
-    evidence = ReplyWindow.of([Seen(low=0.5, high=0.5, s_r=0.5)] * 50)
+    evidence = ReplyWindow.of([WindowReply(low=0.5, high=0.5, s_r=0.5)] * 50)
     bounds = Bounds(start=(0.4, 0.9), reach=1.0, max_move=0.1)
     assert most_trusted(evidence, (0.4, 0.9), bounds, cascade=PAPER, measure="gap", limit=0.5) == (0.4, 0.9)

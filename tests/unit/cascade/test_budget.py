@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
-from hamr.cascade.reply_window import Bounds, ReplyWindow, Seen
+from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 
 START = (0.68, 0.98)
 TOLERANCE = 0.02
 
 
 def replies(scores):
-    return ReplyWindow.of([Seen(low=low, high=high, s_r=high) for low, high in scores])
+    return ReplyWindow.of([WindowReply(low=low, high=high, s_r=high) for low, high in scores])
 
 
 def share_of(evidence, ends):
@@ -126,7 +126,7 @@ def test_with_trust_the_interval_goes_where_the_loss_is_least():
     s_r = rng.random(2000)
     s_j = np.where(s_r < 0.5, s_r, (s_r + 0.5) % 1.0)
     evidence = ReplyWindow.of(
-        [Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
+        [WindowReply(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
     )  # fmt: skip
     now, bounds = (0.5, 1.0), Bounds(start=(0.5, 1.0), reach=1.0, max_move=0.05)
     for _ in range(25):
@@ -141,7 +141,9 @@ def test_a_place_that_is_hardly_better_is_not_worth_a_move():
     def replies_with(gap_above):
         s_r = np.linspace(0.1, 0.9, 1000)
         s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
-        return ReplyWindow.of([Seen(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)])
+        return ReplyWindow.of(
+            [WindowReply(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
+        )
 
     def next_of(evidence):
         bounds = Bounds(start=(0.1, 0.5), reach=1.0, max_move=1.0)

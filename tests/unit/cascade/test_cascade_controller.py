@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
-from hamr.cascade.cascade_controller import Steered, Steering, Unsteered
-from hamr.cascade.reply_window import Seen
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder, FixedRewarder
+from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.telemetry.glossary import check_names
@@ -49,29 +49,29 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
 @pytest.mark.parametrize(
     ("given", "seen"),
     [
-        (record(0, 0.7), Seen(low=0.7, high=0.7, s_r=0.7)),
-        (record(0, 0.2, band="below", s_j=0.4), Seen(low=0.2, high=0.2, s_r=0.2, s_j=0.4, weight=1.0)),
-        (record(0, 0.7, audit=Audit(s_r=0.7, s_j=0.1)), Seen(low=0.7, high=0.7, s_r=0.7, s_j=0.1, weight=5.0)),
-        (record(0, 0.7, audit=Audit(s_r=0.7)), Seen(low=0.7, high=0.7, s_r=0.7)),
+        (record(0, 0.7), WindowReply(low=0.7, high=0.7, s_r=0.7)),
+        (record(0, 0.2, band="below", s_j=0.4), WindowReply(low=0.2, high=0.2, s_r=0.2, s_j=0.4, weight=1.0)),
+        (record(0, 0.7, audit=Audit(s_r=0.7, s_j=0.1)), WindowReply(low=0.7, high=0.7, s_r=0.7, s_j=0.1, weight=5.0)),
+        (record(0, 0.7, audit=Audit(s_r=0.7)), WindowReply(low=0.7, high=0.7, s_r=0.7)),
         # Judged, and audited about its other reference: certain to be heard, it stands for itself.
         (
             record(0, 0.2, 0.7, band="below", s_j=0.4, audit=Audit(s_r=0.2, s_j=0.4, best=0.9)),
-            Seen(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
+            WindowReply(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
         ),
-        (record(0, 0.7, 0.1, 0.99), Seen(low=0.1, high=0.99, s_r=0.7)),
-        (record(0, 0.99, band="skipped"), Seen(low=0.99, high=0.99, s_r=0.99)),
-        (record(0, 0.2, band="below"), Seen(low=0.2, high=0.2, s_r=0.2)),
+        (record(0, 0.7, 0.1, 0.99), WindowReply(low=0.1, high=0.99, s_r=0.7)),
+        (record(0, 0.99, band="skipped"), WindowReply(low=0.99, high=0.99, s_r=0.99)),
+        (record(0, 0.2, band="below"), WindowReply(low=0.2, high=0.2, s_r=0.2)),
         (record(0, 0.7, None), None),
         (record(0, band="type_mismatch"), None),
         (record(0, 0.5, band="reranker_only"), None),
     ],
 )
 def test_what_a_record_says(given, seen):
-    assert Seen.of(given, audit_frac=0.2) == seen
+    assert WindowReply.of(given, audit_frac=0.2) == seen
 
 
 def test_a_budget_is_reached_step_by_step():
-    steering, rng = Steering(config(BUDGET)), random.Random(0)
+    steering, rng = CascadeController(config(BUDGET)), random.Random(0)
     shares = []
     for number in range(1, 30):
         before = steering.cascade
@@ -86,14 +86,14 @@ def test_a_budget_is_reached_step_by_step():
 
 
 def test_audits_count_towards_the_budget():
-    steering, rng = Steering(config(BUDGET, {"audit_frac": 0.1})), random.Random(0)
+    steering, rng = CascadeController(config(BUDGET, {"audit_frac": 0.1})), random.Random(0)
     for number in range(1, 30):
         figures = steering.step_ended(step(steering, rng, number))
     assert figures["cascade/judge_frac"] == pytest.approx(0.3, abs=0.03)
 
 
 def test_adaptive_grows_where_the_scorers_agree_and_shrinks_where_they_stop_to():
-    steering, rng = Steering(config(ADAPTIVE)), random.Random(1)
+    steering, rng = CascadeController(config(ADAPTIVE)), random.Random(1)
     for number in range(1, 25):
         steering.step_ended(step(steering, rng, number, judge=lambda s_r: min(1.0, s_r + 0.02), audit_frac=0.2))
     grown = steering.cascade
@@ -107,7 +107,7 @@ def test_adaptive_grows_where_the_scorers_agree_and_shrinks_where_they_stop_to()
 
 def test_with_a_budget_adaptive_says_where():
     far = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "max_move": 0.1}}
-    steering, rng = Steering(config(ADAPTIVE, far, BUDGET)), random.Random(2)
+    steering, rng = CascadeController(config(ADAPTIVE, far, BUDGET)), random.Random(2)
     for number in range(1, 25):
         figures = steering.step_ended(
             step(steering, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 1.0 - s_r, audit_frac=0.2)
@@ -117,21 +117,21 @@ def test_with_a_budget_adaptive_says_where():
 
 
 def test_too_few_rows_move_nothing_and_nothing_on_says_nothing():
-    steering = Steering(config(BUDGET))
+    steering = CascadeController(config(BUDGET))
     start = steering.cascade
     assert steering.step_ended([record(i, 0.1, band="below", s_j=0.5) for i in range(49)])["cascade/moved"] == 0.0
     assert steering.cascade == start
     assert steering.step_ended([record(49, 0.1, band="below", s_j=0.5)])["cascade/moved"] > 0.0
-    assert Steering(ConsistencyConfig()).step_ended([record(0, 0.1)]) == {}
+    assert CascadeController(ConsistencyConfig()).step_ended([record(0, 0.1)]) == {}
 
 
 @pytest.mark.parametrize("parts", [(BUDGET,), (ADAPTIVE,), (ADAPTIVE, BUDGET)])
 def test_a_resumed_run_goes_on_alike_whatever_order_its_records_come_in(parts):
     rng = random.Random(3)
-    first, audit_frac = Steering(config(*parts)), config(*parts).audit_frac
+    first, audit_frac = CascadeController(config(*parts)), config(*parts).audit_frac
     for number in range(1, 6):
         first.step_ended(step(first, rng, number, audit_frac=audit_frac))
-    resumed = Steering(config(*parts))
+    resumed = CascadeController(config(*parts))
     resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
     assert resumed.cascade == first.cascade
     records = step(first, rng, 6, audit_frac=audit_frac)
@@ -145,7 +145,7 @@ def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
     made = [replace(r, key=replace(r.key, attempt=attempt)) for attempt, r in enumerate(made)]
     ways = []
     for records in (made, made[::-1]):
-        steering = Steering(config(BUDGET))
+        steering = CascadeController(config(BUDGET))
         steering.step_ended(records)
         ways.append(steering.state()["seen"])
     assert ways[0] == ways[1]
@@ -154,7 +154,7 @@ def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
 def test_a_limit_on_rank_is_a_rho_and_holds():
     """The judge ranks as the reranker does above one half, and at random below."""
     wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
-    steering, rng = Steering(config(ADAPTIVE, wanted)), random.Random(5)
+    steering, rng = CascadeController(config(ADAPTIVE, wanted)), random.Random(5)
     for number in range(1, 30):
         made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.5 else rng.random(), audit_frac=0.2)
         figures = steering.step_ended(made)
@@ -162,7 +162,7 @@ def test_a_limit_on_rank_is_a_rho_and_holds():
 
 
 def test_a_checkpoint_replaces_what_was_seen_since():
-    steering, rng = Steering(config(BUDGET)), random.Random(0)
+    steering, rng = CascadeController(config(BUDGET)), random.Random(0)
     steering.step_ended(step(steering, rng, 1))
     state = steering.state()
     steering.step_ended(step(steering, rng, 2))
@@ -171,7 +171,7 @@ def test_a_checkpoint_replaces_what_was_seen_since():
 
 
 def test_a_checkpoint_from_before_leaves_the_start():
-    steering = Steering(config(BUDGET))
+    steering = CascadeController(config(BUDGET))
     steering.restore(None)
     assert steering.cascade.tau_a == 0.68
 
@@ -184,14 +184,14 @@ def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one
         "judge": ScriptedPool("judge", lambda q: judged(0.5)),
     }
     router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
-    steering = Steering(consistency)
-    steered = Steered(router, steering)
+    steering = CascadeController(consistency)
+    steered = ControlledRewarder(router, steering)
 
     async def run():
         first = [await steered.score(sample("Why?"), rollout(f"a{i}", i)) for i in range(100)]
         assert steered.step_ended()["cascade/window"] == 100
         second = await steered.score(sample("Why?"), rollout("b"))
-        return first, second, await Unsteered(router).score(sample("Why?"), rollout("c"))
+        return first, second, await FixedRewarder(router).score(sample("Why?"), rollout("c"))
 
     first, second, evaluated = asyncio.run(run())
     assert {r.cascade for r in first} == {(0.68, 0.98, 0.05, 0.72)}
@@ -207,8 +207,8 @@ def test_a_response_that_is_scored_again_counts_once_and_as_it_ended():
         "judge": ScriptedPool("judge", lambda q: next(answers)),
     }
     router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
-    steering = Steering(consistency)
-    steered = Steered(router, steering)
+    steering = CascadeController(consistency)
+    steered = ControlledRewarder(router, steering)
 
     async def run():
         first = await steered.score(sample("Why?"), rollout("So?"))

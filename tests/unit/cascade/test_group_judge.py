@@ -13,7 +13,7 @@ from hamr.cascade.group_judge import KEEP_S, GroupAnswers, GroupJudge, deal
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import RewardsConfig
-from hamr.rewards.questions import Said
+from hamr.rewards.questions import JudgedText
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, Scored
 
@@ -76,7 +76,7 @@ async def test_a_round_has_as_long_as_the_last_of_its_members_waits(order):
         return GroupAnswers(results=tuple(JudgeUnavailable(detail="") for _ in said))
 
     panel = GroupJudge(compare, wait_s=LONG, most=16)
-    said = [Said(words=text, call="") for text in ("alpha", "beta")]
+    said = [JudgedText(words=text, call="") for text in ("alpha", "beta")]
     members = zip(responses("alpha", "beta"), said, order, strict=True)
     await asyncio.gather(*(panel.judge(sample("ref"), r.key, 2, one, now + left) for r, one, left in members))
     assert seen == [now + 60.0]
@@ -199,7 +199,7 @@ async def test_a_large_group_is_dealt_out():
 
 @given(st.integers(0, 40), st.integers(2, 16))
 def test_dealing_keeps_everybody_and_evens_out(count, most):
-    responses = [Said(words=str(i)) for i in range(count)]
+    responses = [JudgedText(words=str(i)) for i in range(count)]
     chunks = deal(responses, most, ("r", 1, "p", 0))
     assert sorted(int(said.words) for chunk in chunks for said in chunk) == list(range(count))
     sizes = [len(chunk) for chunk in chunks]

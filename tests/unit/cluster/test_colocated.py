@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hamr.cluster.colocated import TakingTurns
+from hamr.cluster.colocated import TimeSharedTrainer
 from hamr.errors import EngineDied
 from hamr.types import TrainBatch
 
@@ -44,7 +44,7 @@ class Both:
 
 async def test_the_engines_sleep_for_the_length_of_a_training_step() -> None:
     both = Both()
-    turns = TakingTurns(both, both)
+    turns = TimeSharedTrainer(both, both)
     assert await turns.train(BATCH) == {"policy/loss": 1.0}
     await turns.save(Path("a"))
     await turns.load(Path("b"))
@@ -54,5 +54,5 @@ async def test_the_engines_sleep_for_the_length_of_a_training_step() -> None:
 async def test_they_wake_up_whatever_came_of_it() -> None:
     both = Both(fails=True)
     with pytest.raises(EngineDied):
-        await TakingTurns(both, both).train(BATCH)
+        await TimeSharedTrainer(both, both).train(BATCH)
     assert both.log == ["sleep", "train", "wake up"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hamr.errors import HamrError
-from hamr.telemetry.control_requests import Mailbox
+from hamr.telemetry.control_requests import ControlRequests
 
 
 def test_a_request_gets_its_own_answer_and_leaves_nothing(tmp_path: Path) -> None:
-    run, asks = Mailbox(tmp_path), Mailbox(tmp_path)
+    run, asks = ControlRequests(tmp_path), ControlRequests(tmp_path)
     answers: dict[int, dict] = {}
     threads = [
         threading.Thread(target=lambda n=n: answers.update({n: asks.ask({"n": n}, timeout_s=30)})) for n in range(3)
@@ -34,12 +34,12 @@ def test_a_request_gets_its_own_answer_and_leaves_nothing(tmp_path: Path) -> Non
 
 def test_what_nobody_takes_is_withdrawn(tmp_path: Path) -> None:
     with pytest.raises(HamrError, match=r"did not answer within 0\.2 s; nothing was changed"):
-        Mailbox(tmp_path).ask({"n": 1}, timeout_s=0.2)
-    assert Mailbox(tmp_path).take() is None
+        ControlRequests(tmp_path).ask({"n": 1}, timeout_s=0.2)
+    assert ControlRequests(tmp_path).take() is None
 
 
 def test_what_was_taken_may_still_happen(tmp_path: Path) -> None:
-    box = Mailbox(tmp_path)
+    box = ControlRequests(tmp_path)
 
     def alive() -> bool:
         box.take()
@@ -50,7 +50,7 @@ def test_what_was_taken_may_still_happen(tmp_path: Path) -> None:
 
 
 def test_oldest_first_and_rubbish_is_dropped(tmp_path: Path) -> None:
-    box = Mailbox(tmp_path)
+    box = ControlRequests(tmp_path)
     box.folder.mkdir()
     for name, text in (("2", '{"n": 2}'), ("1", '{"n": 1}'), ("0", "no JSON")):
         (box.folder / f"{name}.ask.json").write_text(text)
@@ -60,7 +60,7 @@ def test_oldest_first_and_rubbish_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_new_life_of_the_run_answers_nothing_of_the_old_one(tmp_path: Path) -> None:
-    box = Mailbox(tmp_path)
+    box = ControlRequests(tmp_path)
     box.folder.mkdir()
     (box.folder / "1.ask.json").write_text("{}")
     box.clear()

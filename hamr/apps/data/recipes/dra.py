@@ -23,7 +23,7 @@ from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language
 from hamr.data.pii import private_in
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
 from hamr.data.trajectories import action_turn
@@ -105,7 +105,7 @@ class Dra:
     def __init__(self, recipe: DraRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         one: Decided = item.content
 
         async def check(text: str) -> str | CheckFailure:
@@ -114,7 +114,7 @@ class Dra:
             return fault or await self._disagreement(one, rationale, desk) or rationale
 
         question = partial(self.question, one)
-        return Made(kept={"rationale": await ask_until_valid(desk, "reason", question, check)})
+        return ItemResult(kept={"rationale": await ask_until_valid(desk, "reason", question, check)})
 
     async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> CheckFailure | None:
         def ask(attempt: int) -> Question:

@@ -20,7 +20,7 @@ from hamr.config.judged import HallucinationConfig
 from hamr.data.actions import acting_text, parse_action
 from hamr.data.formats import PLAIN, Formats
 from hamr.data.language import Language
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import to_json
 from hamr.errors import DataError
@@ -56,14 +56,14 @@ class HallucinationLoop:
     def __init__(self, language: Language, formats: Formats = PLAIN) -> None:
         self.config, self.formats = HallucinationConfig(weight=1.0, language=language), formats
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         first = await self._label(item.content, desk, "judge")
         if hallucination.vetoes(first):
-            return Made(kept={"set": "review", "label": first.labels[0], "reason": first.reason})
+            return ItemResult(kept={"set": "review", "label": first.labels[0], "reason": first.reason})
         second = await self._label(item.content, desk, "second")
         if hallucination.vetoes(second):
             raise Dropped("the second model does not confirm", f"{second.labels[0]}: {second.reason}")
-        return Made(kept={"set": "simple", "label": "none", "reason": first.reason})
+        return ItemResult(kept={"set": "simple", "label": "none", "reason": first.reason})
 
     async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
         asked = self.formats.of(one.sample)
@@ -106,7 +106,7 @@ def read_labels(rows: Sequence[tuple[str, Any]]) -> dict[str, tuple[str, str]]:
 
 
 def sets_of(
-    items: Sequence[WorkItem], done: Mapping[str, Made], labels: Mapping[str, tuple[str, str]]
+    items: Sequence[WorkItem], done: Mapping[str, ItemResult], labels: Mapping[str, tuple[str, str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of every set: a sample's line with `response`, `label` and `reason`.
 

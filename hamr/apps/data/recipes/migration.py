@@ -29,7 +29,7 @@ from hamr.apps.data.recipes.thought_checks import (
 )
 from hamr.config.judged import GradedConfig
 from hamr.data.actions import render_action
-from hamr.data.progress import Made, WorkItem
+from hamr.data.progress import ItemResult, WorkItem
 from hamr.data.rendering import policy_messages
 from hamr.rewards import dialogue
 from hamr.rewards.grades import read_grade
@@ -71,7 +71,7 @@ class Migration:
     def __init__(self, recipe: MigrationRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample: ServiceSample = item.content
         graded = await self._candidates(sample, desk)
         faults: list[CheckFailure] = []
@@ -189,8 +189,8 @@ class Migration:
         return await cot_checked(sample, one.draft.chain, one.draft.action, self.recipe, desk)
 
 
-def _as_item(one: Graded, cot: int) -> Made:
-    return Made(kept=to_record(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
+def _as_item(one: Graded, cot: int) -> ItemResult:
+    return ItemResult(kept=to_record(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
 
 
 def zero_think_chain(answer: Answer) -> str | CheckFailure:

@@ -26,7 +26,7 @@ from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.language import Language, language_of
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.rewards.questions import consistency_question
@@ -72,11 +72,11 @@ class MultiGt:
     def __init__(self, recipe: MultiGtRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         one: Expanding = item.content
         logged = [r.action for r in one.sample.references if isinstance(r.action, Reply)]
         if not logged or isinstance(one.sample.references[0].action, ToolCall):
-            return Made(kept={"added": []}, notes=("samples left alone: a tool call",))
+            return ItemResult(kept={"added": []}, notes=("samples left alone: a tool call",))
         known = [reply.content for reply in logged]
         added = []
         for stream, text in [*(("online", text) for text in one.online), *await self._offline(one.sample, desk)]:
@@ -87,7 +87,7 @@ class MultiGt:
                 if source:
                     added.append({"content": content, "source": source})
             desk.notes.append(f"candidates: {why or 'added'}")
-        return Made(kept={"added": added})
+        return ItemResult(kept={"added": added})
 
     async def _offline(self, sample: ServiceSample, desk: Desk) -> list[tuple[str, str]]:
         found = []
@@ -166,7 +166,7 @@ def _alike(one: str, other: str) -> bool:
 # --- what it becomes ---------------------------------------------------------------------------
 
 
-def with_references(sample: ServiceSample, made: Made) -> ServiceSample:
+def with_references(sample: ServiceSample, made: ItemResult) -> ServiceSample:
     """Return the sample with the added references after its own."""
     added = tuple(
         Reference(action=Reply(content=row["content"]), source=row["source"])

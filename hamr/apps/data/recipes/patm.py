@@ -37,7 +37,7 @@ from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import teacher_problem
 from hamr.data.language import Language
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json, turn_json
 from hamr.data.sft_items import SftItem, TargetPart
@@ -70,14 +70,14 @@ class Patm:
     def __init__(self, recipe: PatmRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         window: Window = item.content
 
         async def check(text: str) -> RewritePlan | CheckFailure:
             return await self._check(window, text, desk)
 
         plan = await ask_until_valid(desk, "rewrite", partial(self.rewrite_question, window), check)
-        return Made(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
+        return ItemResult(kept=dataclasses.asdict(dataclasses.replace(plan, actions=calls_text(calls_of(window)))))
 
     async def _check(self, window: Window, text: str, desk: Desk) -> RewritePlan | CheckFailure:
         language = self.recipe.language
@@ -154,7 +154,7 @@ def plan_item(sample: ServiceSample, plan: RewritePlan, language: Language) -> S
     return SftItem(kind="patm", sample=sample, target=plan_target(plan, language))
 
 
-def kept_plans(items: Sequence[WorkItem], done: dict[str, Made], language: Language) -> list[SftItem]:
+def kept_plans(items: Sequence[WorkItem], done: dict[str, ItemResult], language: Language) -> list[SftItem]:
     """Return the SFT items of the kept plans, in the order of the items."""
     return [
         plan_item(item.content.sample, RewritePlan(**made.kept), language)

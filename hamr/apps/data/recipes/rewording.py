@@ -25,7 +25,7 @@ from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
 from hamr.bench.sage.simulation import out_of_role
 from hamr.data.language import Language
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.splits import Splits
 from hamr.procedures import Scenario
 from hamr.procedures.contract import words as count_words
@@ -86,7 +86,7 @@ class Reword:
     def __init__(self, recipe: RewordRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         message: Message = item.content
         language = self.recipe.language
         question = Question(
@@ -108,7 +108,7 @@ class Reword:
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))
-        return Made(kept={"text": text})
+        return ItemResult(kept={"text": text})
 
 
 # --- checks ------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
 
 
 def apply_rewordings(
-    splits: Splits, scenarios: Mapping[str, Scenario], done: Mapping[str, Made], language: str
+    splits: Splits, scenarios: Mapping[str, Scenario], done: Mapping[str, ItemResult], language: str
 ) -> tuple[Splits, Counter[str]]:
     """Return the samples with every kept message inserted, and counts of the outcomes.
 

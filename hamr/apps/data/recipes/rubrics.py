@@ -24,12 +24,12 @@ from statistics import fmean
 from hamr.apps.data.recipes.runner import Desk
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.samples import to_json
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
 from hamr.rewards import rubric_reward
-from hamr.rewards.questions import Said, words_of
+from hamr.rewards.questions import JudgedText, words_of
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
 from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
 
@@ -111,7 +111,7 @@ class Rubrics:
     def __init__(self, recipe: RubricRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample, responses = item.content
 
         async def teacher(question: Question) -> Answer:
@@ -123,12 +123,12 @@ class Rubrics:
         result = await make_rubric(sample, responses, self.recipe, teacher, judge)
         rejected = tuple(f"candidates rejected: {why}" for why in result.rejected)
         if not result.items:
-            return Made(reason=result.reason, notes=rejected, passing=result.passing)
+            return ItemResult(reason=result.reason, notes=rejected, passing=result.passing)
         rubric = [dataclasses.asdict(item) for item in result.items]
-        return Made(kept={"items": rubric, "separation": result.separation}, notes=rejected)
+        return ItemResult(kept={"items": rubric, "separation": result.separation}, notes=rejected)
 
 
-def with_made(sample: ServiceSample, made: Made) -> ServiceSample:
+def with_made(sample: ServiceSample, made: ItemResult) -> ServiceSample:
     """Return the sample with its rubric; unchanged where none was kept."""
     return with_rubric(sample, [RubricItem(**item) for item in made.kept["items"]]) if made.kept else sample
 
@@ -203,7 +203,7 @@ async def _separation(
     return fmean(values[True]) - fmean(values[False]), ""
 
 
-def _as_said(text: str) -> Said:
+def _as_said(text: str) -> JudgedText:
     """Return a response; text that does not parse to an action is judged by its words alone."""
     action = parse_action(text)
     return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")

@@ -1,8 +1,8 @@
 """Runner of all recipes: processes items concurrently and stores each finished item immediately.
 
-A recipe is a coroutine `make(item, desk) -> Made`. It queries its pools through the desk, which stores every returned
-text. The runner keeps `at_once` items in progress, appends each finished one to a progress file and reports progress.
-The same call resumes an interrupted one.
+A recipe is a coroutine `make(item, desk) -> ItemResult`. It queries its pools through the desk, which stores every
+returned text. The runner keeps `at_once` items in progress, appends each finished one to a progress file and reports
+progress. The same call resumes an interrupted one.
 
 A transient failure (unavailable, timeout) is independent of the item, which is retried once at the end of the run and
 again by the next call. Every other result is final, kept or dropped.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from hamr.apps.data.recipes.teachers import PASSING, Teachers
-from hamr.data.progress import Made, WorkItem, WorkProgress
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
 from hamr.types import Answer, Question
@@ -118,7 +118,7 @@ def _in_time(answer: Answer, who: str) -> Answer:
     return answer
 
 
-Make = Callable[[WorkItem, Desk], Awaitable[Made]]
+Make = Callable[[WorkItem, Desk], Awaitable[ItemResult]]
 
 
 # --- running -----------------------------------------------------------------------------------
@@ -171,13 +171,13 @@ async def _round(
             worker.cancel()
 
 
-async def make_one(item: WorkItem, make: Make, pools: Pools) -> Made:
+async def make_one(item: WorkItem, make: Make, pools: Pools) -> ItemResult:
     """Process one item to its end, with every requested text."""
     desk = Desk(pools)
     try:
         made = await make(item, desk)
     except Dropped as end:
-        made = Made(reason=end.reason, detail=end.detail, passing=end.passing)
+        made = ItemResult(reason=end.reason, detail=end.detail, passing=end.passing)
     return dataclasses.replace(made, notes=(*desk.notes, *made.notes), texts=tuple(desk.texts))
 
 

@@ -20,7 +20,7 @@ from hamr.apps.data.recipes.teachers import without_thought
 from hamr.apps.data.recipes.thought_checks import chain_of
 from hamr.data.actions import parse_action, render_action
 from hamr.data.language import Language
-from hamr.data.progress import Made, WorkItem, item_key
+from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json
 from hamr.data.sft_items import SftItem, decision_item
@@ -62,21 +62,23 @@ class Extraction:
     def __init__(self, recipe: ThoughtRecipe) -> None:
         self.recipe = recipe
 
-    async def __call__(self, item: WorkItem, desk: Desk) -> Made:
+    async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample: ServiceSample = item.content
 
-        async def check(text: str) -> Made | CheckFailure:
+        async def check(text: str) -> ItemResult | CheckFailure:
             return await self._check(sample, text, desk)
 
         return await ask_until_valid(desk, "extract", partial(self.question, sample), check)
 
-    async def _check(self, sample: ServiceSample, text: str, desk: Desk) -> Made | CheckFailure:
+    async def _check(self, sample: ServiceSample, text: str, desk: Desk) -> ItemResult | CheckFailure:
         action = sample.references[0].action
         chain = chain_of(text, sample, self.recipe.language, action)
         if isinstance(chain, CheckFailure):
             return chain
         grade = await cot_checked(sample, chain, action, self.recipe, desk)
-        return grade if isinstance(grade, CheckFailure) else Made(kept=to_record(chain, action, cot_quality=grade))
+        return (
+            grade if isinstance(grade, CheckFailure) else ItemResult(kept=to_record(chain, action, cot_quality=grade))
+        )
 
     def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
         return Question(

@@ -18,7 +18,7 @@ from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
-from hamr.bench.ecs.judge_votes import PASSING, Ballot, EcsJudge, VoteQuestion
+from hamr.bench.ecs.judge_votes import PASSING, EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
@@ -51,9 +51,9 @@ def main(args: list[str]) -> int:
     plans = {name: plans_of(policy) for name, policy in _name_policies(policies, request).items()}
     asked = questions(plans, pairs)
     console = Console()
-    with Ballot(request.output, judges) as ballot:
-        _ask(config, ballot, asked, console)
-        found = compute_results(ballot, plans, pairs, asked, request.ecs)
+    with JudgeVotes(request.output, judges) as votes:
+        _ask(config, votes, asked, console)
+        found = compute_results(votes, plans, pairs, asked, request.ecs)
         _write(request, found)
     for table in tables(found["metrics"]):
         console.print(table)
@@ -136,8 +136,8 @@ def question_of(plan: EcsPlan, reference: int) -> Question:
     return consistency_question(plan.sample, acceptable, plan.action)
 
 
-def _ask(config: Config, ballot: Ballot, asked: Sequence[VoteQuestion], console: Console) -> None:
-    left = {judge.name: len(ballot.open(judge, asked)) for judge in ballot.judges}
+def _ask(config: Config, votes: JudgeVotes, asked: Sequence[VoteQuestion], console: Console) -> None:
+    left = {judge.name: len(votes.open(judge, asked)) for judge in votes.judges}
     distinct = len({json.dumps(dict(one.question.variables)) for one in asked})
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(f"ecs: {distinct} questions to {len(left)} judges; to be asked: {counts}", highlight=False)
@@ -147,21 +147,21 @@ def _ask(config: Config, ballot: Ballot, asked: Sequence[VoteQuestion], console:
 
     async def work(asks: Mapping[str, Ask]) -> None:
         with progress({name: left[name] for name in wanted}, console) as report:
-            await ballot.collect(asked, asks, report)
+            await votes.collect(asked, asks, report)
 
     splits = None
     if any(config.pools[name].finetune for name in wanted):
         from hamr.apps.shared.preparation import load_splits
 
         splits = load_splits(config.data, config.experiment.seed)
-    with_pools(config, wanted, work, run=pools_of(RUN, ballot.folder), splits=splits)
+    with_pools(config, wanted, work, run=pools_of(RUN, votes.folder), splits=splits)
 
 
 # --- what follows ------------------------------------------------------------------------------
 
 
 def compute_results(
-    ballot: Ballot,
+    votes: JudgeVotes,
     plans: Mapping[str, Sequence[EcsPlan]],
     pairs: Sequence[ReplyPair],
     asked: Sequence[VoteQuestion],
@@ -169,14 +169,14 @@ def compute_results(
 ) -> dict[str, Any]:
     """Return `metrics`, JSON-serialisable, and `items`: one row per response."""
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
-    scores = {name: [compute_scores(ballot, plan, ecs) for plan in some] for name, some in plans.items()}
+    scores = {name: [compute_scores(votes, plan, ecs) for plan in some] for name, some in plans.items()}
     metrics: dict[str, Any] = {
         "options": ecs.model_dump(mode="json"),
         "policies": {name: asdict(figures(some, **luck)) for name, some in scores.items()},
         "comparison": None,
-        "judges": {judge.name: _judge_metrics(ballot, judge, asked, ecs) for judge in ballot.judges},
-        "between_judges": _between(ballot, asked),
-        "people": _people(ballot, pairs, ecs) if pairs else None,
+        "judges": {judge.name: _judge_metrics(votes, judge, asked, ecs) for judge in votes.judges},
+        "between_judges": _between(votes, asked),
+        "people": _people(votes, pairs, ecs) if pairs else None,
     }
     if len(scores) == 2:
         (a, ours), (b, theirs) = scores.items()
@@ -193,45 +193,45 @@ def compute_results(
     return {"metrics": metrics, "items": rows}
 
 
-def compute_scores(ballot: Ballot, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:
+def compute_scores(votes: JudgeVotes, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:
     hard = ecs.scores == "hard"
-    votes = {
+    scores = {
         reference: [
             rating[0] if rating is not None else None
-            for rating in ballot.ratings(question_of(plan, reference), hard=hard)
+            for rating in votes.ratings(question_of(plan, reference), hard=hard)
         ]
         for reference in plan.ask
     }
-    return score_response(plan, votes)
+    return score_response(plan, scores)
 
 
-def _judge_metrics(ballot: Ballot, judge: EcsJudge, asked: Sequence[VoteQuestion], ecs: EcsConfig) -> dict[str, Any]:
+def _judge_metrics(votes: JudgeVotes, judge: EcsJudge, asked: Sequence[VoteQuestion], ecs: EcsConfig) -> dict[str, Any]:
     """Return the number of a judge's answers by level, and of missing votes by reason."""
-    votes = [ballot.vote(judge, question) for question in _distinct(asked)]
-    ratings = [r for vote in votes if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
+    given = [votes.vote(judge, question) for question in _distinct(asked)]
+    ratings = [r for vote in given if (r := vote.rating(hard=ecs.scores == "hard")) is not None]
     return {
         "model": judge.settings["pools"][judge.name]["model"],
         "prompt": judge.settings["prompt"],
-        "asked": len(votes),
-        "missing": dict(Counter(vote.failure for vote in votes if vote.failure is not None)),
+        "asked": len(given),
+        "missing": dict(Counter(vote.failure for vote in given if vote.failure is not None)),
         "mean": fmean(value for value, _ in ratings) if ratings else None,
         "levels": dict(Counter(said for _, said in ratings)),
     }
 
 
-def _between(ballot: Ballot, asked: Sequence[VoteQuestion]) -> list[dict[str, Any]]:
+def _between(votes: JudgeVotes, asked: Sequence[VoteQuestion]) -> list[dict[str, Any]]:
     distinct = _distinct(asked)
     levels = {
-        judge.name: [r[1] if (r := ballot.vote(judge, q).rating(hard=True)) is not None else None for q in distinct]
-        for judge in ballot.judges
+        judge.name: [r[1] if (r := votes.vote(judge, q).rating(hard=True)) is not None else None for q in distinct]
+        for judge in votes.judges
     }
     return [{"judges": [a, b], **asdict(between(levels[a], levels[b]))} for a, b in combinations(levels, 2)]
 
 
-def _people(ballot: Ballot, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> dict[str, Any]:
+def _people(votes: JudgeVotes, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> dict[str, Any]:
     """Compare the ensemble and every single judge with human labels."""
     people = [PEOPLE[pair.label] for pair in pairs]
-    by_pair = [ballot.ratings(pair_question(pair), hard=ecs.scores == "hard") for pair in pairs]
+    by_pair = [votes.ratings(pair_question(pair), hard=ecs.scores == "hard") for pair in pairs]
 
     def agreement(ratings: Sequence[Rating | None]) -> dict[str, Any]:
         return asdict(with_people(ratings, people, resamples=ecs.resamples, seed=ecs.seed))
@@ -239,7 +239,7 @@ def _people(ballot: Ballot, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> dict[
     return {
         "pairs": len(pairs),
         "ensemble": agreement([_together(ratings) for ratings in by_pair]),
-        "judges": {judge.name: agreement([r[i] for r in by_pair]) for i, judge in enumerate(ballot.judges)},
+        "judges": {judge.name: agreement([r[i] for r in by_pair]) for i, judge in enumerate(votes.judges)},
     }
 
 

@@ -22,7 +22,7 @@ from hamr.cli import main as hamr
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
-from hamr.data.progress import Made, WorkItem, WorkProgress
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import write_samples
 from hamr.data.triples import Triples, read_triples
@@ -200,7 +200,7 @@ def asked(asks: dict, teachers: tuple[str, ...], said: list[str] | None = None, 
 def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) -> None:
     items = [WorkItem(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
     found = WorkProgress.of(tmp_path / "p.jsonl", items)
-    found.finish(items[1], Made(kept={"row": [0.5, 0.5, 1.0, None]}))
+    found.finish(items[1], ItemResult(kept={"row": [0.5, 0.5, 1.0, None]}))
     found.close()
     found = WorkProgress.of(tmp_path / "p.jsonl", items)
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Who stands beside a run, with a scripted fleet: what it says, and what it answers."""
+"""Live control of a run with scripted pools: its status file and its answers to requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hamr.apps.status.scale import main as scale
-from hamr.apps.train.live_control import Attendant
+from hamr.apps.train.live_control import LiveControl
 from hamr.errors import BadInput, HamrError, RunFolderError, ScorerUnavailable
 from hamr.telemetry.glossary import lookup
 from hamr.telemetry.live import LiveStatus
@@ -48,17 +48,17 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.slow
 async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noted: dict[str, float] = {}
-    attendant = Attendant(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)
+    control = LiveControl(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)
 
     async def command(*args: str) -> int:
         return await asyncio.to_thread(scale, [str(folder), *args])
 
-    async with attendant.attending():
+    async with control.serving():
         early = asyncio.create_task(command("judge=2", "reranker=2"))
         await asyncio.sleep(0.1)
         seen = LiveStatus.read(folder)
         assert seen is not None and seen.state == "starting", "its pools are not there yet, and the request waits"
-        attendant.fleet = Fleet()
+        control.scaler = Fleet()
         assert await early == 0
         out = capsys.readouterr().out
         assert "judge: 1 -> 2 replicas\nreranker: 2 replicas, unchanged\n" in out
@@ -74,7 +74,7 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
         assert (seen.run, seen.phase, seen.pools["judge"]["running"]) == ("mine", "rl", 2)
     assert noted["pool/judge/scaled"] == 1.0
     assert all(lookup(name) for name in noted)
-    attendant.say("finished")
+    control.publish("finished")
     with pytest.raises(BadInput, match=r"is not running \(finished\)"):
         await command("judge=2")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hamr.bench.ecs.judge_votes import FILE, GIVE_UP, Ballot, EcsJudge, EcsVote, VoteQuestion, read_vote
+from hamr.bench.ecs.judge_votes import FILE, GIVE_UP, EcsJudge, EcsVote, JudgeVotes, VoteQuestion, read_vote
 from hamr.errors import BadInput
 from hamr.types import Answer, Question
 
@@ -39,10 +39,10 @@ AWAY = Answer(failure="unavailable", detail="connection refused")
 async def test_every_question_is_put_once_and_kept(tmp_path):
     ask = Scripted(lambda q, n: YES)
     told = []
-    with Ballot(tmp_path, [judge()]) as ballot:
+    with JudgeVotes(tmp_path, [judge()]) as ballot:
         await ballot.collect([*asked(3), *asked(2)], {"j": ask}, lambda name, done: told.append((name, done)))
     assert ask.count == 3 and told == [("j", 1), ("j", 2), ("j", 3)]
-    with Ballot(tmp_path, [judge()]) as ballot:
+    with JudgeVotes(tmp_path, [judge()]) as ballot:
         assert ballot.open(judge(), asked(4)) == asked(4)[3:]
         assert ballot.vote(judge(), asked(1)[0].question) == EcsVote(score=0.9, verdict="yes")
         # Another model's word is another vote.
@@ -51,18 +51,18 @@ async def test_every_question_is_put_once_and_kept(tmp_path):
 
 async def test_an_endpoint_that_goes_away_is_left_alone_and_asked_by_the_next_call(tmp_path):
     ask = Scripted(lambda q, n: YES if n <= 5 else AWAY)
-    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+    with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(asked(100), {"j": ask}, nothing)
     assert ask.count == 5 + GIVE_UP
     back = Scripted(lambda q, n: YES)
-    with Ballot(tmp_path, [judge()]) as ballot:
+    with JudgeVotes(tmp_path, [judge()]) as ballot:
         await ballot.collect(asked(100), {"j": back}, nothing)
         assert back.count == 95 and not ballot.open(judge(), asked(100))
 
 
 async def test_an_endpoint_that_answers_now_and_then_is_not_given_up(tmp_path):
     ask = Scripted(lambda q, n: YES if n % 2 else AWAY)
-    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+    with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(asked(3 * GIVE_UP), {"j": ask}, nothing)
     assert ask.count == 3 * GIVE_UP
 
@@ -70,7 +70,7 @@ async def test_an_endpoint_that_answers_now_and_then_is_not_given_up(tmp_path):
 async def test_an_answer_that_cannot_be_read_is_final(tmp_path):
     mumble = Scripted(lambda q, n: Answer(failure="unparsable", detail="hm"))
     for _ in range(2):
-        with Ballot(tmp_path, [judge()]) as ballot:
+        with JudgeVotes(tmp_path, [judge()]) as ballot:
             await ballot.collect(asked(3), {"j": mumble}, nothing)
     assert mumble.count == 3
 
@@ -78,7 +78,7 @@ async def test_an_answer_that_cannot_be_read_is_final(tmp_path):
 async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
     """Whoever is killed then has it."""
     rows = []
-    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+    with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(
             asked(2),
             {"j": Scripted(lambda q, n: YES)},
@@ -90,14 +90,14 @@ async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
 async def test_a_pool_that_takes_no_questions_for_a_while_is_asked_again(tmp_path):
     shut = Answer(failure="unavailable", detail="breaker", retry_in_s=30.0)
     ask = Scripted(lambda q, n: shut if n <= 2 else YES)
-    with Ballot(tmp_path, [judge(at_once=1)]) as ballot:
+    with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(asked(1), {"j": ask}, nothing)
         assert ask.count == 3 and ballot.vote(judge(), asked(1)[0].question).score == 0.9
 
 
 async def test_one_judge_away_does_not_hold_up_the_other(tmp_path):
     judges = [judge("a"), judge("b", other=True)]
-    with Ballot(tmp_path, judges) as ballot:
+    with JudgeVotes(tmp_path, judges) as ballot:
         await ballot.collect(asked(2), {"a": Scripted(lambda q, n: AWAY), "b": Scripted(lambda q, n: YES)}, nothing)
         assert ballot.ratings(asked(1)[0].question, hard=True) == (None, (1.0, "yes"))
         assert ballot.ratings(asked(1)[0].question, hard=False) == (None, (0.9, "yes"))
@@ -117,8 +117,8 @@ def test_a_score_outside_the_scale_is_a_missing_vote():
 def test_a_damaged_row_is_named(tmp_path, row):
     (tmp_path / FILE).write_text(json.dumps(row) + "\n")
     with pytest.raises(BadInput, match="judgements.jsonl:1.*is not a judgement"):
-        Ballot(tmp_path, [judge()])
+        JudgeVotes(tmp_path, [judge()])
     # What was refused is not held.
     (tmp_path / FILE).unlink()
-    with Ballot(tmp_path, [judge()]), pytest.raises(BadInput, match="another evaluation is writing to it"):
-        Ballot(tmp_path, [judge()])
+    with JudgeVotes(tmp_path, [judge()]), pytest.raises(BadInput, match="another evaluation is writing to it"):
+        JudgeVotes(tmp_path, [judge()])

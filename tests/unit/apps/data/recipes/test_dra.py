@@ -22,7 +22,7 @@ from hamr.apps.data.recipes.dra import (
 from hamr.apps.data.recipes.patm import plan_item
 from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
 from hamr.apps.data.recipes.runner import make_one
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.samples import to_json, write_samples
 from hamr.data.sft_items import TargetPart, decision_item, item_from_json, item_to_json, write_items
 from hamr.data.trajectories import decision_points, trajectory_from_json
@@ -98,7 +98,7 @@ def test_rules_in_chinese() -> None:
         assert (found and found.check) == check
 
 
-async def made_of(teacher: Any, judge: Any = None, one: Decided | None = None, language: Any = "en") -> Made:
+async def made_of(teacher: Any, judge: Any = None, one: Decided | None = None, language: Any = "en") -> ItemResult:
     recipe = DraRecipe(language=language)
     (item,) = dra_items([one or of_action()], recipe, "m")
     return await make_one(item, Dra(recipe), pools(teacher, judge))

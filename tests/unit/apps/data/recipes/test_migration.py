@@ -8,7 +8,7 @@ import pytest
 
 from hamr.apps.data.recipes.migration import Migration, MigrationRecipe, zero_think_chain
 from hamr.apps.data.recipes.patm_checks import CheckFailure
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.rendering import policy_messages
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question
@@ -30,7 +30,7 @@ BETTER = "I hear how long you have waited. The parcel is on its way since yester
 REFINED = f"{chain()}<response>{BETTER}</response>"
 
 
-async def migrated(crew: Crew, **recipe: Any) -> Made:
+async def migrated(crew: Crew, **recipe: Any) -> ItemResult:
     made = MigrationRecipe(**recipe)
     return await made_of(Migration(made), made, crew)
 

@@ -24,7 +24,7 @@ from hamr.apps.data.recipes.multigt import (
 from hamr.apps.data.recipes.runner import Pools, make_one
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.cli import main as hamr
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import DataError
 from hamr.telemetry.ledger import Ledger
@@ -94,7 +94,9 @@ class Utility:
         return Answer(text=json.dumps({"reason": "r", "stage": "diagnostic", **result}))
 
 
-async def made_of(one: Expanding, *said: str | Answer, **settings: Any) -> tuple[Made, Light, Consistency, Utility]:
+async def made_of(
+    one: Expanding, *said: str | Answer, **settings: Any
+) -> tuple[ItemResult, Light, Consistency, Utility]:
     light, consistency, utility = Light(*said), Consistency(), Utility()
     recipe = MultiGtRecipe(candidates=len(said), **settings)
     (item,) = multigt_items([one], recipe, "m")
@@ -202,7 +204,7 @@ def test_table_3_by_the_paper_s_row() -> None:
     sources = ["online-consistency"] * 543 + ["offline-consistency"] * 34 + ["utility"] * 398
     after = [
         with_references(
-            s, Made(kept={"added": [{"content": f"r{i}", "source": sources[i]}] if i < len(sources) else []})
+            s, ItemResult(kept={"added": [{"content": f"r{i}", "source": sources[i]}] if i < len(sources) else []})
         )
         for i, s in enumerate(before)
     ]

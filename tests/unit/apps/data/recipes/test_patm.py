@@ -11,7 +11,7 @@ from hamr.apps.data.recipes.judged_checks import read_planning_check, read_rewri
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, kept_plans, patm_items, plan_item
 from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, calls_text, plan_fault, read_plan
 from hamr.apps.data.recipes.runner import make_one
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.written import WrittenPrompt
@@ -135,7 +135,7 @@ def test_verdicts_are_read_strictly() -> None:
 # --- the recipe --------------------------------------------------------------------------------
 
 
-async def made_of(teacher: Any, judge: Any = None, language: Any = "en") -> Made:
+async def made_of(teacher: Any, judge: Any = None, language: Any = "en") -> ItemResult:
     recipe = PatmRecipe(language=language)
     (item,) = patm_items([window()], recipe, "m")
     return await make_one(item, Patm(recipe), pools(teacher, judge))
@@ -220,7 +220,7 @@ def test_the_target_is_cut_where_the_paper_s_formula_cuts_it(language: Any) -> N
 def test_only_what_was_kept_is_written() -> None:
     items = patm_items([window("a"), window("b")], PatmRecipe(), "m")
     plan = {"plan_1": EN_1, "plan_2": EN_2, "actions": "[]"}
-    (item,) = kept_plans(items, {items[0].id: Made(reason="tags"), items[1].id: Made(kept=plan)}, "en")
+    (item,) = kept_plans(items, {items[0].id: ItemResult(reason="tags"), items[1].id: ItemResult(kept=plan)}, "en")
     assert item.sample.id == "b-1"
     assert items[0].key != patm_items([window("a")], PatmRecipe(language="zh"), "m")[0].key
     assert items[0].key != patm_items([window("a")], PatmRecipe(), "another model")[0].key

@@ -19,7 +19,7 @@ from hamr.apps.data.recipes.rewording import (
     reword_items,
 )
 from hamr.apps.data.recipes.runner import make_one
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.sage_samples import generate
 from hamr.procedures import load_scenario
 from hamr.types import Answer, Question
@@ -135,10 +135,10 @@ def _one_message() -> Any:
 def test_kept_words_reach_every_sample_and_no_other_split() -> None:
     made = generate([TELECOM], {"train": 8, "validation": 2, "test": 2}, seed=0)
     items = reword_items(made, SCENARIOS, RECIPE, "by")
-    done = {item.id: Made(kept={"text": f"Said anew number {n}."}) for n, item in enumerate(items)}
+    done = {item.id: ItemResult(kept={"text": f"Said anew number {n}."}) for n, item in enumerate(items)}
     taken = next(item for item in items if item.content.split == "train")
     from_test = next(item for item in items if item.content.split == "test")
-    done[taken.id] = Made(kept={"text": from_test.content.text})
+    done[taken.id] = ItemResult(kept={"text": from_test.content.text})
     after, counts = apply_rewordings(made, SCENARIOS, done, "en")
     assert counts == {"stands in another split": 1, "in a teacher's words": len(items) - 1}
     customers = [t.content for s in after.train for t in s.history if t.role == "customer"]
@@ -151,7 +151,7 @@ def test_kept_words_reach_every_sample_and_no_other_split() -> None:
 def test_the_same_words_kept_for_two_splits_stay_in_the_first() -> None:
     made = generate([TELECOM], {"train": 2, "validation": 0, "test": 2}, seed=0)
     items = reword_items(made, SCENARIOS, RECIPE, "by")
-    done = {item.id: Made(kept={"text": "One and the same."}) for item in items}
+    done = {item.id: ItemResult(kept={"text": "One and the same."}) for item in items}
     after, counts = apply_rewordings(made, SCENARIOS, done, "en")
     assert {t.content for s in after.train for t in s.history if t.role == "customer"} == {"One and the same."}
     assert all(t.content != "One and the same." for s in after.test for t in s.history)

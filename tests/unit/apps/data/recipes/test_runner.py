@@ -10,7 +10,7 @@ import pytest
 
 from hamr.apps.data.recipes.runner import Desk, Dropped, Pools, duration, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers, teacher_problem, without_thought
-from hamr.data.progress import Made, WorkItem, WorkProgress, item_key, read_progress, summary
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key, read_progress, summary
 from hamr.errors import VerdictUnparsable
 from hamr.types import Answer, Question
 
@@ -23,11 +23,11 @@ def one_teacher(ask, judge=None) -> Pools:
     return Pools(teachers=Teachers({"t": Teacher(ask=ask)}), judge=judge)
 
 
-async def make(item: WorkItem, desk: Desk) -> Made:
+async def make(item: WorkItem, desk: Desk) -> ItemResult:
     text = await desk.teacher("write", Question(prompt="x.en", affinity=item.id))
     if text == "bad":
         raise Dropped("tags", "none of them")
-    return Made(kept={"text": text}, notes=("written",))
+    return ItemResult(kept={"text": text}, notes=("written",))
 
 
 def says(**texts: str | Answer):
@@ -155,7 +155,7 @@ async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path:
 
 
 async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path) -> None:
-    async def breaks(item: WorkItem, desk: Desk) -> Made:
+    async def breaks(item: WorkItem, desk: Desk) -> ItemResult:
         if item.id == "b":
             raise KeyError("a mistake in the recipe")
         return await make(item, desk)

@@ -9,7 +9,7 @@ import pytest
 from hamr.apps.data.recipes.patm_checks import CheckFailure
 from hamr.apps.data.recipes.thought import Extraction, ThoughtRecipe, renderings, to_record
 from hamr.apps.data.recipes.thought_checks import ThoughtDraft, chain_fault, chain_of, quote_fault, response_of
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Reply, ServiceSample
@@ -109,7 +109,7 @@ def test_half_a_surrogate_pair_does_not_end_the_run() -> None:
 # --- the recipe --------------------------------------------------------------------------------
 
 
-async def extracted(crew: Crew, one: ServiceSample | None = None, **recipe: Any) -> Made:
+async def extracted(crew: Crew, one: ServiceSample | None = None, **recipe: Any) -> ItemResult:
     made = ThoughtRecipe(**recipe)
     return await made_of(Extraction(made), made, crew, one)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hamr.apps.data.recipes.runner import Make, Pools, make_one
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.apps.data.recipes.thought import ThoughtRecipe, thought_items
-from hamr.data.progress import Made
+from hamr.data.progress import ItemResult
 from hamr.protocols import Ask
 from hamr.types import Action, Answer, Question, Reference, Reply, ServiceSample, ToolCall, Turn
 
@@ -98,6 +98,6 @@ class Crew:
         return Pools(teachers=Teachers({"t": Teacher(ask=ask)}), judge=ask, second=ask)
 
 
-async def made_of(make: Make, recipe: ThoughtRecipe, crew: Crew, one: ServiceSample | None = None) -> Made:
+async def made_of(make: Make, recipe: ThoughtRecipe, crew: Crew, one: ServiceSample | None = None) -> ItemResult:
     [item] = thought_items([one or sample()], recipe, "m")
     return await make_one(item, make, crew.pools)
