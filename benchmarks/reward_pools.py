@@ -86,18 +86,16 @@ def batch(samples: Sequence[ServiceSample], groups: int, responses: int, repeats
     return Batch(samples=tuple(chosen), texts=tuple(texts), y=np.array(y))
 
 
-def arms(rewards: RewardsConfig, fitted: Mapping[str, float], tolerance: float) -> list[Arm]:
+def arms(rewards: RewardsConfig, fitted: Mapping[str, float]) -> list[Arm]:
     """From the judge for everybody to all that helps within one batch."""
     keep = rewards.consistency.model_dump(include={"reranker", "judge", "judge_best_k"})
     fit = {**keep, "cascade": dict(fitted)}
-    aware = {"group_aware": {"enabled": True, "tolerance": tolerance}}
     return [
         Arm("judge only", {**keep, "mode": "soft_judge"}, shared=False),
         Arm("reranker only", {**keep, "mode": "reranker"}, shared=False),
         Arm("the paper's cascade", keep, shared=False),
         Arm("calibrated", fit, shared=False),
         Arm("calibrated, cache", fit),
-        Arm(f"calibrated, cache, group-aware {tolerance:g}", {**fit, **aware}),
     ]
 
 
@@ -153,7 +151,6 @@ def figures(arm: Arm, parts: Sequence[Mapping[str, Any]], batches: Sequence[Batc
         "seconds": sum(part["seconds"] for part in parts),
         "responses": len(records),
         "failed": int((~known).sum()),
-        "skipped": sum(r.band == "skipped" for r in records),
         "spearman": spearman(values[known], y[known]) if known.any() else float("nan"),
     }
     for role, pool in names.items():
@@ -202,7 +199,7 @@ async def measure(config: Config, paths: Mapping[str, Path], splits: Any, args: 
         batches = [
             batch(splits.test, args.groups, args.responses, args.repeats, args.seed + r) for r in range(args.rounds)
         ]
-        ways = arms(config.rewards, cascade, args.tolerance)
+        ways = arms(config.rewards, cascade)
         await score(ways[2], asks, batch(splits.test, 2, 2, 0.0, -1), "warm", args.at_once)
         parts: dict[str, list[dict[str, Any]]] = {arm.name: [] for arm in ways}
         for number, work in enumerate(batches):
@@ -238,16 +235,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=float, default=0.15, help="share that says what a sibling says")
     parser.add_argument("--fitting", type=int, default=240, help="labelled pairs that the cascade is fitted to")
     parser.add_argument("--frac", type=float, default=0.4, help="most judge calls of the fit")
-    parser.add_argument("--tolerance", type=float, default=0.1, help="of the group-aware arm")
     parser.add_argument("--at-once", type=int, default=64, help="responses on their way")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "reward_pools.json")
     parser.add_argument("overrides", nargs="*", help="of the configuration, whose pools are asked")
     args = parser.parse_args(argv)
-    if args.at_once < args.responses:
-        parser.error(
-            f"--at-once {args.at_once}: group-aware responses wait for their {args.responses} siblings; raise it"
-        )
     from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.preparation import load_splits
     from hamr.cluster.session import ray_session

@@ -2,7 +2,7 @@
 
     python benchmarks/reward_time.py                               # three synthetic models, under a minute
     python benchmarks/reward_time.py --models fooled --frac 0.3
-    python benchmarks/reward_time.py --seeds 12 --tolerances       # is a difference more than the luck of one draw?
+    python benchmarks/reward_time.py --seeds 12               # is a difference more than the luck of one draw?
     python benchmarks/reward_time.py --triples triples.jsonl       # real scores: s_r, s_j, y
 
 README.md beside this file says what is simulated and how to read the table.
@@ -154,9 +154,6 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
         Arm("budget + adaptive, cache", {**fit, **budget, **adaptive}, cached=True),
         Arm("adaptive, cache", {**fit, **adaptive}, cached=True),
     ]
-    for tolerance in args.tolerances:
-        aware = {"group_aware": {"enabled": True, "tolerance": tolerance}}
-        found.append(Arm(f"calibrated, group-aware {tolerance:g}, cache", {**fit, **aware}, cached=True))
     return [
         replace(arm, steering=_steering(arm)) if {"budget", "adaptive"} & set(arm.consistency) else arm for arm in found
     ]
@@ -179,13 +176,13 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
                 await score(arm, batch, quick, step)
         cascade = arm.steering.cascade if arm.steering else None
         _, seconds, calls = await score(arm, timed, slow, args.warm_up)
-        rewards, skipped, asked = [], 0, 0
+        rewards: list[np.ndarray] = []
+        asked = 0
         # The interval stays where the warm-up has brought it, so that all of it is one and the same cascade.
         frozen = replace(arm, steering=None, consistency=_with(arm.consistency, cascade))
         for step, batch in enumerate(rest):
             records, _, questions = await score(frozen, batch, quick, 1000 + step)
             rewards.append(np.array([r.total.value for r in records]).reshape(batch.s_r.shape))
-            skipped += sum(r.band == "skipped" for r in records)
             asked += questions
         given, y = np.concatenate(rewards), np.concatenate([b.y for b in rest])
         within = [spearman(a, b) for a, b in zip(given, y, strict=True)]
@@ -196,7 +193,6 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
                 "seconds": seconds,
                 "judge_calls": calls,
                 "judge_frac": asked / y.size,
-                "skipped_frac": skipped / y.size,
                 "spearman": spearman(given.ravel(), y.ravel()),
                 "spearman_in_groups": float(np.nanmean(within)),
             }
@@ -304,7 +300,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=float, default=0.15, help="share that says what a sibling says")
     parser.add_argument("--frac", type=float, default=0.4, help="most judge calls of the fit, and the budget")
     parser.add_argument("--audit-frac", type=float, default=0.05)
-    parser.add_argument("--tolerances", type=float, nargs="*", default=[0.0, 0.1])
     parser.add_argument("--judge-s", type=float, default=2.0, help="of one question; the reranker's is a tenth")
     parser.add_argument("--judge-places", type=int, default=16)
     parser.add_argument("--reranker-places", type=int, default=64)

@@ -125,8 +125,8 @@ class InstantRouter:
         async for done in in_batches(self._score, unpack(calls)):
             yield packed_done(done)
 
-    async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any, group_aware: bool) -> RewardRecord:
-        return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
+    async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any) -> RewardRecord:
+        return await self.router.score(sample, rollout, cascade=cascade)
 
     async def ready(self) -> int:
         return os.getpid()

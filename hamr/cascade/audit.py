@@ -20,13 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from hamr.types import RewardRecord, SampleKey
+from hamr.types import CASCADE_BANDS, RewardRecord, SampleKey
 
 REPLIES, AUDITS = 2000, 400
 """Number of latest replies and audits in the running metrics."""
 FEWEST = 20
 """Minimum number of audits on each side of a comparison."""
-_CASCADED = ("below", "inside", "above", "skipped")
 
 
 def is_audited(key: SampleKey, frac: float) -> bool:
@@ -54,7 +53,7 @@ class _Reply:
     def of(cls, record: RewardRecord) -> _Reply | None:
         """Return None if Eq. 4 was not used for the reward, gave no reward, or ran without an available judge."""
         reward = next((c.value for c in record.components if c.name == "consistency"), None)
-        if record.band not in _CASCADED or not record.reference_scores or record.fallback is not None or reward is None:
+        if reward is None or record.band not in CASCADE_BANDS or not record.reference_scores or record.fallback:
             return None
         judged = [score.s_j for score in record.reference_scores]
         known = [s_j for s_j in judged if s_j is not None]

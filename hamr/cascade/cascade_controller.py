@@ -128,7 +128,7 @@ class CascadeRouter(Protocol):
     """Router interface used by the driver."""
 
     async def score(
-        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None
     ) -> RewardRecord: ...
 
 
@@ -148,14 +148,3 @@ class ControlledRewarder:
         """Pass the records of the step to `CascadeController.step_ended`, once all its responses are scored."""
         records, self._records = list(self._records.values()), {}
         return self._controller.step_ended(records)
-
-
-class FixedRewarder:
-    """protocols.Rewarder for evaluations: the configured cascade without group-aware skipping, so that metrics before,
-    during and after training are comparable."""
-
-    def __init__(self, router: CascadeRouter) -> None:
-        self._router = router
-
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        return await self._router.score(sample, rollout, group_aware=False)

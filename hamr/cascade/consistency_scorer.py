@@ -9,8 +9,6 @@ from typing import Any
 
 from hamr.cascade.cached_pool import CachedPool, Role, failure_of
 from hamr.cascade.consistency import combine, to_judge
-from hamr.cascade.group_aware import score_without_judge
-from hamr.cascade.group_barrier import GroupBarrier
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.schema import ConsistencyConfig
@@ -67,26 +65,20 @@ class ConsistencyScorer:
         self._questions: dict[int, Question] = {}
         self._escalated = False
 
-    async def run(
-        self, references: Sequence[int], *, audited: bool = False, gate: GroupBarrier | None = None
-    ) -> ConsistencyResult:
+    async def run(self, references: Sequence[int], *, audited: bool = False) -> ConsistencyResult:
         """Score the reply against the references with these indices (at least one) and take the maximum.
 
         Args:
             references: Indices of the references.
             audited: If the judge did not score all references, also score the others for the record.
-            gate: Barrier at which the group decides whether the judge is called.
         """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
-        if self._config.mode == "hybrid" and self._config.judge_best_k is None and gate is None:
+        if self._config.mode == "hybrid" and self._config.judge_best_k is None:
             await _together([self._rerank_then_judge(index) for index in references])
         else:
             if self._config.mode in ("hybrid", "reranker"):
                 await _together([self._rerank(index) for index in references])
-            reranked = tuple(self._scores.values())
-            if gate is not None and await gate.can_skip_judge(reranked, self._config):
-                return await self._skip_judge(reranked, audited=audited)
-            judged = to_judge(reranked, self._config)
+            judged = to_judge(tuple(self._scores.values()), self._config)
             await _together([self._judge(index) for index in judged])
         scores = tuple(self._scores.values())
         result = combine(scores, self._config, self._failures)
@@ -96,27 +88,12 @@ class ConsistencyScorer:
             outcome=result.outcome,
             band=result.band,
             scores=scores,
-            calls=self._ordered_calls(),
+            calls=tuple(call for _, _, call in sorted(self._calls, key=_order)),
             decisive=result.decisive,
             escalated=self._escalated,
             audit=audit,
             fallback=result.fallback,
         )
-
-    async def _skip_judge(self, reranked: tuple[ReferenceScore, ...], *, audited: bool) -> ConsistencyResult:
-        best = max(reranked, key=lambda score: score.s_r if score.s_r is not None else -1.0)
-        audit = await self._audit(reranked, best) if audited else None
-        return ConsistencyResult(
-            outcome=score_without_judge(reranked, self._config),
-            band="skipped",
-            scores=reranked,
-            calls=self._ordered_calls(),
-            decisive=best,
-            audit=audit,
-        )
-
-    def _ordered_calls(self) -> tuple[ScorerCall, ...]:
-        return tuple(call for _, _, call in sorted(self._calls, key=_order))
 
     async def _rerank_then_judge(self, index: int) -> None:
         await self._rerank(index)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hamr.types import Band, Failure, RewardRecord, ScorerCall, Vetoed
-
-_CASCADE_BANDS = ("below", "inside", "above")
-_CASCADED = (*_CASCADE_BANDS, "skipped")
+from hamr.types import CASCADE_BANDS, Band, Failure, RewardRecord, ScorerCall, Vetoed
 
 
 @dataclass
@@ -62,8 +59,8 @@ class RouterMetrics:
         self.requests += 1
         self.malformed += malformed
         self.bands[record.band] += 1
-        self.cascaded += record.band in _CASCADED
-        self.escalated += escalated and record.band in _CASCADED
+        self.cascaded += record.band in CASCADE_BANDS
+        self.escalated += escalated and record.band in CASCADE_BANDS
         self.fallbacks += record.fallback is not None
         self.vetoed += any(isinstance(component.outcome, Vetoed) for component in record.components)
         for component in record.components:
@@ -80,7 +77,6 @@ class RouterMetrics:
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)
         - router/band/{below,inside,above}_frac: band of the decisive reference, as shares of the replies in the cascade
-        - router/band/skipped_frac: replies whose judge call was skipped because it could not change the group, if any
         - router/cache_hit_frac: share of the questions answered without a call
         - router/failures/<kind>: failed components
         - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question sent
@@ -104,11 +100,7 @@ class RouterMetrics:
             values["router/malformed_frac"] = self.malformed / self.requests
         if self.cascaded:
             values["router/escalated_frac"] = self.escalated / self.cascaded
-            values |= {
-                f"router/band/{band}_frac": self.bands[band] / self.cascaded
-                for band in _CASCADED
-                if self.bands[band] or band != "skipped"
-            }
+            values |= {f"router/band/{band}_frac": self.bands[band] / self.cascaded for band in CASCADE_BANDS}
         if self.questions:
             values["router/cache_hit_frac"] = self.cache_hits / self.questions
         values |= {f"router/failures/{kind}": float(count) for kind, count in self.failures.items()}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
-from hamr.cascade.group_aware import score_without_judge
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import JUDGED
@@ -49,10 +48,7 @@ def _again(
         failures = (
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
-        if record.band == "skipped" and consistency.mode == "hybrid":
-            outcome = score_without_judge(record.reference_scores, consistency)
-        else:
-            outcome = combine(record.reference_scores, consistency, failures).outcome
+        outcome = combine(record.reference_scores, consistency, failures).outcome
     if component.name in JUDGED and section.weight:
         outcome = _judged_value(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamr.calibration.ranks import Floats
-from hamr.types import RewardRecord
-
-_CASCADED = ("below", "inside", "above", "skipped")
+from hamr.types import CASCADE_BANDS, RewardRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class WindowReply:
         """
         scores = [s.s_r for s in record.reference_scores]
         known = [s_r for s_r in scores if s_r is not None]
-        if record.band not in _CASCADED or record.s_r is None or len(known) < len(scores):
+        if record.band not in CASCADE_BANDS or record.s_r is None or len(known) < len(scores):
             return None
         low, high, s_r = min([record.s_r, *known]), max([record.s_r, *known]), record.s_r
         if record.band in ("below", "above") and record.s_j is not None:

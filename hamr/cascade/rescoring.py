@@ -92,7 +92,7 @@ async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:
     """Return the group with its failed responses scored again. Comparative judges wait only for these, not for the
     siblings that have a reward."""
     failed = [i for i, record in enumerate(group.records) if isinstance(record.total, Failure)]
-    rollouts = {i: replace(group.rollouts[i], siblings=len(failed), rescored=True) for i in failed}
+    rollouts = {i: replace(group.rollouts[i], siblings=len(failed)) for i in failed}
     fresh = await asyncio.gather(*(rewarder.score(group.sample, rollout) for rollout in rollouts.values()))
     records = dict(zip(failed, fresh, strict=True))
     return replace(group, records=tuple(records.get(i, record) for i, record in enumerate(group.records)))

@@ -9,16 +9,14 @@ Format, length and rules need no model and are computed in process. The judged s
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import is_audited
 from hamr.cascade.cached_pool import Ask, CachedPool
 from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
-from hamr.cascade.group_barrier import GroupBarrier, GroupBarriers
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -87,18 +85,13 @@ class RewardRouter:
         self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
-        aware = rewards.consistency.group_aware
-        self._gathering = GroupBarriers(aware, wait_s=wait_s) if aware.enabled and self._hybrid else None
         self._bench = JudgedRewardScorer(rewards, self._askers, self._metrics, group_wait_s=wait_s)
 
-    async def score(
-        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
-    ) -> RewardRecord:
+    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
         """Return the record of one response. A scorer failure is a typed outcome in it, never an exception.
 
         `cascade` replaces the configured one for this response. It comes with every call and is not kept, so a
-        restarted router cannot fall back to the starting values. `group_aware=False` judges all responses that Eq. 4
-        sends to the judge, regardless of the configuration; for evaluations.
+        restarted router cannot fall back to the starting values.
         """
         started = self._clock()
         asked = self._formats.of(sample)
@@ -108,8 +101,7 @@ class RewardRouter:
         until = asyncio.get_running_loop().time() + self._deadline_s
         components = self._side_rewards(sample, text, action, asked)
         consistency = self._in_force(cascade)
-        gate = self._gate(rollout, components, until) if group_aware else None
-        comparing = self._consistency(sample, rollout.key, action, consistency, until, gate)
+        comparing = self._consistency(sample, rollout.key, action, consistency, until)
         opinions: tuple[JudgedComponent, ...] = ()
         if self._rewards.judged:
             finding, opinions = await asyncio.gather(
@@ -161,15 +153,9 @@ class RewardRouter:
 
     async def close(self) -> None:
         """Cancel pending questions."""
-        if self._gathering is not None:
-            self._gathering.close()
         await self._bench.close()
         for asker in self._askers.values():
             await asker.close()
-
-    @property
-    def _hybrid(self) -> bool:
-        return self._rewards.consistency.weight > 0.0 and self._rewards.consistency.mode == "hybrid"
 
     def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
         if cascade is None:
@@ -177,18 +163,6 @@ class RewardRouter:
         if self._moved is None or self._moved[0] != cascade:
             self._moved = cascade, cascade.put_into(self._rewards.consistency)
         return self._moved[1]
-
-    def _gate(self, rollout: Rollout, side: Sequence[Component], until: float) -> GroupBarrier | None:
-        """Return None if a response is scored independently of its siblings."""
-        if self._gathering is None or rollout.siblings < 2 or rollout.rescored:
-            return None
-        return GroupBarrier(
-            gathering=self._gathering,
-            key=rollout.key,
-            siblings=rollout.siblings,
-            offset=math.fsum(c.contribution for c in side if c.contribution is not None),
-            until=until,
-        )
 
     def _side_rewards(
         self, sample: ServiceSample, text: str, action: Action | MalformedResponse, asked: ResponseFormat
@@ -238,26 +212,21 @@ class RewardRouter:
         action: Action | MalformedResponse,
         config: ConsistencyConfig,
         until: float,
-        gate: GroupBarrier | None,
     ) -> ConsistencyResult:
         """Match type and parameters, then call the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
-            if gate is not None:
-                gate.settle(action.value, config)
             return ConsistencyResult(outcome=action)
         exact = config.mode == "exact"
         rules = MatchRules(verbatim=config.verbatim or exact, call_credit=config.call_credit)
         match = match_action(action, sample.references, rules)
         if match.score is not None:
-            if gate is not None:
-                gate.settle(match.score, config)
             return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
         if not config.weight or exact:
             # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
         inquiry = ConsistencyScorer(config, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=is_audited(key, config.audit_frac), gate=gate)
+        return await inquiry.run(match.ask, audited=is_audited(key, config.audit_frac))
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:

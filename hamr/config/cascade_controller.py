@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import Fraction, Section
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -59,23 +59,11 @@ class BudgetConfig(MovingConfig):
     """Deviation of the share from the target that causes no move."""
 
 
-class GroupAwareConfig(Section):
-    """Skips judge calls that cannot change a relevant result in a group (`hamr.cascade.group_aware`)."""
-
-    enabled: bool = False
-    tolerance: NonNegative = 0.0
-    """Two responses whose total rewards differ by no more than this may swap order."""
-    equal_within: NonNegative = 1e-6
-    """Tolerance of dynamic sampling: `algorithm.dynamic_sampling.tolerance`."""
-
-
 def check_cascade_controller(c: Config) -> None:
     """Raise ValueError for contradictions of these sections with each other and with the rest of the job."""
     wanted = c.rewards.consistency
-    adaptive, budget, aware = wanted.adaptive, wanted.budget, wanted.group_aware
-    share = budget.judge_frac
-    on = {"adaptive.enabled": adaptive.enabled, "budget.judge_frac": share, "group_aware.enabled": aware.enabled}
-    for key, value in on.items():
+    adaptive, share = wanted.adaptive, wanted.budget.judge_frac
+    for key, value in {"adaptive.enabled": adaptive.enabled, "budget.judge_frac": share}.items():
         if value not in (False, None) and wanted.mode != "hybrid":
             raise ValueError(
                 f"rewards.consistency.{key}={value} but mode={wanted.mode!r}, which has no trust interval; "
@@ -91,36 +79,8 @@ def check_cascade_controller(c: Config) -> None:
             f"rewards.consistency.adaptive.limit={adaptive.limit} and budget.judge_frac={share} both set the size of "
             "the interval; with a budget, adaptive sets only its position: set limit to null"
         )
-    if adaptive.enabled and aware.enabled:
-        raise ValueError(
-            "rewards.consistency.adaptive and group_aware are both enabled, but group_aware skips judge calls in a "
-            "biased way, and adaptive needs a fair sample; turn one of them off"
-        )
     if share is not None and share < wanted.audit_frac:
         raise ValueError(
             f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone calls "
             "the judge more often; lower audit_frac or raise the budget"
-        )
-    if aware.enabled:
-        _check_group_aware(c)
-
-
-def _check_group_aware(c: Config) -> None:
-    """Check that total rewards depend only on the consistency judge. The method needs all other components in
-    advance."""
-    aware, sampling = c.rewards.consistency.group_aware, c.algorithm.dynamic_sampling
-    if c.rewards.judged:
-        raise ValueError(
-            f"rewards.consistency.group_aware.enabled=true but {sorted(c.rewards.judged)} have a weight: the judge "
-            "calls to skip would depend on the scores of other judges; turn one of the two off"
-        )
-    if c.algorithm.overlong.enabled:
-        raise ValueError(
-            "rewards.consistency.group_aware.enabled=true and algorithm.overlong.enabled=true: the penalty changes "
-            "rewards after scoring; turn one of the two off"
-        )
-    if sampling.enabled and sampling.tolerance != aware.equal_within:
-        raise ValueError(
-            f"rewards.consistency.group_aware.equal_within={aware.equal_within} but "
-            f"algorithm.dynamic_sampling.tolerance={sampling.tolerance}; set both to the same"
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig, GroupAwareConfig
+from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
@@ -238,7 +238,6 @@ class ConsistencyConfig(Section):
     unchanged. The audit shows what the fast pass hides (`audit/*`)."""
     adaptive: AdaptiveConfig = AdaptiveConfig()
     budget: BudgetConfig = BudgetConfig()
-    group_aware: GroupAwareConfig = GroupAwareConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
     """Behaviour if a scorer is unavailable (timeout, unavailable, circuit breaker of its pool open). `exclude`: the
     response has a typed failure and no reward. `wait`: retry until the response's deadline (`router.deadline_s`).

@@ -69,10 +69,8 @@ class RouterActor:
         async for done in in_batches(self._score, unpack(calls)):
             yield packed_done(done)
 
-    async def _score(
-        self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None, group_aware: bool
-    ) -> RewardRecord:
-        return await self.router.score(sample, rollout, cascade=cascade, group_aware=group_aware)
+    async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None) -> RewardRecord:
+        return await self.router.score(sample, rollout, cascade=cascade)
 
     async def metrics(self) -> dict[str, float]:
         """Return the router's counts since the last call, and per pool those of its client since the start."""
@@ -157,9 +155,7 @@ class RouterClient:
             raise HamrError(f"the router did not start: {why}") from e
         return cls(actor, router)
 
-    async def score(
-        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None, group_aware: bool = True
-    ) -> RewardRecord:
+    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
         """Return the response's record. Waits while the router restarts; after the deadline the record is a failure.
 
         The current settings travel with the call, so that a restarted router uses them too: see `RewardRouter`.
@@ -169,7 +165,7 @@ class RouterClient:
         try:
             async with asyncio.timeout(self._wait_s):
                 record: RewardRecord = await self._again_after_deaths(
-                    lambda: self._calls.score(sample, lean, cascade, group_aware), rescoring=True
+                    lambda: self._calls.score(sample, lean, cascade), rescoring=True
                 )
         except TimeoutError:
             self._failed += 1

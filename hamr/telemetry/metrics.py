@@ -16,11 +16,7 @@ from hamr.errors import RunFolderError
 from hamr.security.redaction import blot
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
-from hamr.types import Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
-
-CASCADE_BANDS = ("below", "inside", "above")
-CASCADED = (*CASCADE_BANDS, "skipped")
-
+from hamr.types import CASCADE_BANDS, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
 
 # --- reducing ----------------------------------------------------------------------------------
 
@@ -141,10 +137,10 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     metrics = {
         f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match", "verbatim")
     }
-    cascaded = sum(bands[b] for b in CASCADED)
+    cascaded = sum(bands[b] for b in CASCADE_BANDS)
     if cascaded:
         metrics["router/escalated_frac"] = sum(is_escalated(r) for r in records) / cascaded
-        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADED if bands[b] or b != "skipped"}
+        metrics |= {f"router/band/{b}_frac": bands[b] / cascaded for b in CASCADE_BANDS}
     metrics["router/fallback_frac"] = sum(r.fallback is not None for r in records) / len(records)
     metrics |= reduce_stats("router/seconds", [r.seconds for r in records], ("mean", "p90", "max"))
     calls: dict[str, list[ScorerCall]] = {}
@@ -163,7 +159,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 def is_escalated(record: RewardRecord) -> bool:
     """Return whether the cascade sent this reply to the judge, for any of its references."""
     asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)
-    return record.band in CASCADED and asked
+    return record.band in CASCADE_BANDS and asked
 
 
 # --- the file ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from hamr.types.outcomes import (
     Vetoed,
 )
 from hamr.types.rewards import (
+    CASCADE_BANDS,
     Answer,
     Audit,
     Band,
@@ -47,6 +48,7 @@ from hamr.types.rollouts import Rollout, SampleKey, VersionSpan
 from hamr.types.samples import Action, Reference, Reply, Role, ServiceSample, ToolCall, Turn
 
 __all__ = [
+    "CASCADE_BANDS",
     "Absent",
     "Action",
     "Aggregation",

@@ -13,11 +13,10 @@ from hamr.types.samples import Action, ServiceSample
 Fallback = Literal["reranker"]
 """Scorer that replaced an unavailable one."""
 Band = Literal[
-    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "skipped", "judge_only",
-    "reranker_only"
+    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
 ]  # fmt: skip
-"""`skipped`: the cascade selected the judge, but its score could not have changed the group
-(`hamr.cascade.group_aware`)."""
+CASCADE_BANDS: tuple[Band, ...] = ("below", "inside", "above")
+"""Bands of the replies that Eq. 4 scores."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,9 +46,6 @@ class Rollout:
     seconds: float = 0.0
     siblings: int = 1
     """Number of responses requested for this group, including this one. Judges that compare wait for this number."""
-    rescored: bool = False
-    """Scored again, alone or together with failed responses of its group. The other responses already have rewards, so
-    group-level decisions do not apply."""
     answer_tokens: int | None = None
     answer_s: float | None = None
     """Tokens and seconds up to the end of the answer if text may follow it (post-CoT). None if the answer did not end,

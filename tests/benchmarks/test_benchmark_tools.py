@@ -35,7 +35,7 @@ TINY = ("--groups", "4", "--responses", "8", "--batches", "1", "--warm-up", "1",
 @pytest.fixture(scope="module")
 def reward_time(tmp_path_factory: pytest.TempPathFactory) -> dict:
     out = tmp_path_factory.mktemp("bench") / "result.json"
-    printed = run("reward_time.py", *TINY, "--models", "fooled", "--tolerances", "0", "--out", str(out))
+    printed = run("reward_time.py", *TINY, "--models", "fooled", "--out", str(out))
     assert "judge only" in printed
     return json.loads(out.read_text())
 
@@ -63,7 +63,7 @@ def test_reward_time_takes_real_triples(tmp_path: Path) -> None:
     triples, out = tmp_path / "triples.jsonl", tmp_path / "result.json"
     rows = [{"s_r": i / 80, "s_j": (i * 7 % 80) / 80, "y": i % 80 / 80} for i in range(80)]
     triples.write_text("\n".join(map(json.dumps, rows)))
-    run("reward_time.py", *TINY, "--triples", str(triples), "--tolerances", "0", "--out", str(out))
+    run("reward_time.py", *TINY, "--triples", str(triples), "--out", str(out))
     [found] = json.loads(out.read_text())["found"]
     # Half of the rows in whole groups of eight.
     assert (found["scores"], found["replies"]) == ("triples.jsonl", 40)
@@ -120,7 +120,7 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
     names = {"reranker": "reranker", "judge": "judge"}
     asks = {name: pool(name) for name in names}
     rows = {}
-    for arm in arms(RewardsConfig(), {"tau_a": 0.4, "tau_b": 0.6, "w1": 0.1, "w2": 0.5}, 0.1):
+    for arm in arms(RewardsConfig(), {"tau_a": 0.4, "tau_b": 0.6, "w1": 0.1, "w2": 0.5}):
         found = await score(arm, asks, work, "m", at_once=6)
         rows[arm.name] = figures(arm, [found], [work], names)
     calls = {name: (row["reranker"]["calls"], row["judge"]["calls"]) for name, row in rows.items()}

@@ -13,9 +13,9 @@ from hamr.config.load import load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import CASCADED, read_metrics
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.run_folder import RunFolder
-from hamr.types import Failure, RewardRecord
+from hamr.types import CASCADE_BANDS, Failure, RewardRecord
 
 Group = Sequence[RewardRecord]
 
@@ -72,4 +72,4 @@ def _totals(group: Group) -> list[float | None]:
 def _response(record: RewardRecord) -> MeasuredResponse:
     # A shared answer counts only for the response that requested it.
     calls = tuple((c.pool, c.queue_s, c.service_s) for c in record.calls if c.attempts)
-    return MeasuredResponse(tokens=record.response_tokens, cascaded=record.band in CASCADED, calls=calls)
+    return MeasuredResponse(tokens=record.response_tokens, cascaded=record.band in CASCADE_BANDS, calls=calls)

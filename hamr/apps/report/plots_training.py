@@ -39,10 +39,8 @@ def router_bands(data: ReportData) -> Figure | None:
         "below": (RED, "below: judge"),
         "inside": (GREEN, "inside: reranker alone"),
         "above": (ORANGE, "above: judge"),
-        "skipped": (GREY, "skipped: judge not needed"),
     }
     series = {b: dict(zip(*data.series(f"router/band/{b}_frac"), strict=True)) for b in bands}
-    bands = {b: drawn for b, drawn in bands.items() if b != "skipped" or series[b]}
     steps = sorted(set().union(*series.values()))
     if not steps:
         return None

@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hamr.telemetry.metrics import CASCADE_BANDS, is_escalated
-from hamr.types import Failure, RewardRecord
+from hamr.telemetry.metrics import is_escalated
+from hamr.types import CASCADE_BANDS, Failure, RewardRecord
 
 BIN = 0.05
 """Width of the counted bins; the shown width is a multiple of it."""

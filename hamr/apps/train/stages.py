@@ -17,7 +17,7 @@ from hamr.apps.train.dialogues import simulate
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_watch import ScorerWatch
-from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder, FixedRewarder
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
@@ -111,7 +111,8 @@ class Run:
                 step=step,
                 encode=self.prepared.codec.prompt,
                 engine=self.world.workers,
-                rewarder=Counted(FixedRewarder(self.world.router), self.console, len(samples) * how.samples),
+                # The configured cascade, so that figures before, during and after training are comparable.
+                rewarder=Counted(self.world.router, self.console, len(samples) * how.samples),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 top_p=self.config.rollout.top_p,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
-from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder, FixedRewarder
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -59,7 +59,6 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
             WindowReply(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
         ),
         (record(0, 0.7, 0.1, 0.99), WindowReply(low=0.1, high=0.99, s_r=0.7)),
-        (record(0, 0.99, band="skipped"), WindowReply(low=0.99, high=0.99, s_r=0.99)),
         (record(0, 0.2, band="below"), WindowReply(low=0.2, high=0.2, s_r=0.2)),
         (record(0, 0.7, None), None),
         (record(0, band="type_mismatch"), None),
@@ -191,7 +190,7 @@ def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one
         first = [await steered.score(sample("Why?"), rollout(f"a{i}", i)) for i in range(100)]
         assert steered.step_ended()["cascade/window"] == 100
         second = await steered.score(sample("Why?"), rollout("b"))
-        return first, second, await FixedRewarder(router).score(sample("Why?"), rollout("c"))
+        return first, second, await router.score(sample("Why?"), rollout("c"))
 
     first, second, evaluated = asyncio.run(run())
     assert {r.cascade for r in first} == {(0.68, 0.98, 0.05, 0.72)}

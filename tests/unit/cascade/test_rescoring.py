@@ -66,7 +66,6 @@ async def test_the_failed_are_scored_again_and_only_they():
     assert [(r.key.sample, r.siblings, r.text) for r in rewarder.asked] == [
         (0, 2, "text 0"), (2, 2, "text 2"), (1, 1, "text 1")
     ]  # fmt: skip
-    assert all(r.rescored for r in rewarder.asked)
     new = Scored(value=0.25)
     assert [g.rewards for g in result.groups] == [(0.25, 1.0, 0.25), (1.0, 0.25)]
     assert [r.total for r in result.groups[0].records] == [new, kept, new]
