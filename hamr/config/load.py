@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ import yaml
 from pydantic import ValidationError
 
 from hamr.config.explain import Contradiction, Origin, explain, yaml_error
-from hamr.config.overrides import config_folder, group_options, no_such_choice, split_flags, to_hydra
+from hamr.config.overrides import config_folder, group_options, no_such_choice, quote, split_flags, to_hydra
 from hamr.config.resources import resource
 from hamr.config.schema import Config
-from hamr.errors import ConfigError
+from hamr.errors import BadInput, ConfigError
 
+UNUSED = tuple(
+    f"~hydra/{group}" for group in ("launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging")
+)
+"""Removes Hydra's own settings, which are not used here and take half of the time."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIALS = re.compile(r"//[^/@]+@|[?&][^=&]*(key|token|secret|password)[^=&]*=", re.IGNORECASE)
 
@@ -33,12 +38,33 @@ def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -
     """
     values, flagged = split_flags(overrides)
     own = config_folder(config_dir) if config_dir is not None else flagged
-    roots = [root for root in (own, resource("conf", "config.yaml").parent) if root is not None]
+    roots = [root for root in (own, resource("conf")) if root is not None]
     composed = to_hydra(values, group_options(roots, tuple(Config.model_fields)))
     raw, choices = _compose(composed, roots)
     origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed])
+    if place := origin(["hydra"]):
+        raise Contradiction("hydra", None, f"Hydra's own settings are not used; remove them ({place})")
     _refuse_magic(raw, origin)
     return _validate(raw, origin)
+
+
+def sweep_values(arg: str) -> list[str]:
+    """Return one override for every value of an override such as `key=1,2` or `key=range(1,4)`; any other as it is."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, equals, value = arg.partition("=")
+    if not equals or arg.startswith("-"):
+        return [arg]
+    try:
+        (parsed,) = OverridesParser.create().parse_overrides([arg])
+    except HydraException:
+        return [arg]  # not valid in Hydra's grammar; the check of the run reports it
+    if not parsed.is_sweep_override():
+        return [arg]
+    if not parsed.is_discrete_sweep():
+        raise BadInput(key, value, "has infinitely many values; write a list or range(...)")
+    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
 
 
 def dump_config(config: Config) -> str:
@@ -97,28 +123,17 @@ def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
 
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Return (composed values, chosen option of each group). A file is taken from the first of `roots` that has it."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.defaults_list import create_defaults_list
-    from hydra._internal.utils import create_config_search_path
+    from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-    from hydra.types import RunMode
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    *own, shipped = roots
-    search = create_config_search_path(str(shipped))
-    for root in reversed(own):
-        search.prepend("own", str(root))
+    # The primary configuration has a folder of its own, because Hydra searches that one before the others.
+    primary = str(resource("conf", "base"))
+    search = f"hydra.searchpath=[{','.join(quote(str(root)) for root in roots)}]"
     try:
-        # The steps of hydra.compose() without Hydra's own settings (logging, help, launcher), which take half of its
-        # time and are not used here. They also need no global instance, which an embedding program may hold.
-        loader = ConfigLoaderImpl(search)
-        parsed, files = loader._parse_overrides_and_create_caching_repo("config", overrides)
-        loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
-        defaults = create_defaults_list(files, "config", parsed, prepend_hydra=False, skip_missing=False)
-        composed = loader._compose_config_from_defaults_list(defaults.defaults, files)
-        OmegaConf.set_struct(composed, True)
-        loader._apply_overrides_to_config(defaults.config_overrides, composed)
+        with _no_global_hydra(), initialize_config_dir(config_dir=primary, version_base="1.3"):
+            composed = compose("config", overrides=[search, *UNUSED, *overrides], return_hydra_config=True)
         raw = OmegaConf.to_container(composed, resolve=False)
     except OverrideParseException as error:
         key, _, value = error.override.lstrip("+").partition("=")
@@ -128,9 +143,25 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise Contradiction("config", None, _first_lines(error)) from None
+        # Hydra wraps errors of OmegaConf in one without a text.
+        raise Contradiction("config", None, _first_lines(error if str(error) else error.__cause__ or error)) from None
     assert isinstance(raw, dict)
-    return raw, dict(defaults.overrides.known_choices)
+    return raw, raw.pop("hydra")["runtime"]["choices"]
+
+
+@contextlib.contextmanager
+def _no_global_hydra() -> Iterator[None]:
+    """Set aside the global instance that an embedding program may hold; Hydra composes with one instance at a time."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().clear()
+        if held is not None:
+            GlobalHydra.instance().initialize(held)
 
 
 def _missing_option(file: str | None, options: Sequence[str] | None, message: str) -> ConfigError:
@@ -140,7 +171,7 @@ def _missing_option(file: str | None, options: Sequence[str] | None, message: st
     return ConfigError(group, option, no_such_choice(option, options))
 
 
-def _first_lines(error: Exception) -> str:
+def _first_lines(error: BaseException) -> str:
     """Return Hydra's message in one line, without the references to its own documentation."""
     ambiguous = re.match(r"Ambiguous value for argument '\+*(.*)'", str(error))
     if ambiguous:

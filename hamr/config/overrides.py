@@ -33,7 +33,7 @@ def nearest_first(name: str, names: Sequence[str]) -> list[str]:
 def config_folder(path: str | Path) -> Path:
     """Return a user's config folder after validation."""
     folder = Path(path).expanduser().resolve()
-    if not folder.is_dir():
+    if not str(path) or not folder.is_dir():
         raise ConfigError(
             CONFIG_DIR_FLAG, str(path), "no such folder; give one that holds groups, e.g. DIR/experiment/"
         )

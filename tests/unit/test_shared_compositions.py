@@ -7,7 +7,7 @@ from pathlib import Path
 from hamr.config import load
 from hamr.config.resources import resource
 
-CONF = resource("conf", "config.yaml").parent
+CONF = resource("conf")
 SMOKE = ["experiment=smoke"]
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from hamr.apps.pipeline.jobs import JOBS
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
 from hamr.apps.pipeline.run import Run, work_off
+from hamr.config.load import sweep_values
 from hamr.config.overrides import MULTIRUN
 from hamr.errors import BadInput
 
@@ -65,28 +66,10 @@ def expand(args: Sequence[str]) -> list[list[str]]:
     >>> expand(["experiment.seed=1,2", "algorithm=grpo"])
     [['experiment.seed=1', 'algorithm=grpo'], ['experiment.seed=2', 'algorithm=grpo']]
     """
-    choices = [_values(arg) for arg in args]
+    choices = [sweep_values(arg) for arg in args]
     if all(len(values) == 1 for values in choices):
         raise BadInput(MULTIRUN, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
     found = [list(c) for c in dict.fromkeys(itertools.islice(itertools.product(*choices), MOST + 1))]
     if len(found) > MOST:
         raise BadInput(MULTIRUN, " ".join(args), f"more than {MOST} runs; give fewer values")
     return found
-
-
-def _values(arg: str) -> list[str]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    key, equals, _ = arg.partition("=")
-    if not equals or arg.startswith("-"):
-        return [arg]
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([arg])
-    except HydraException:
-        return [arg]  # not valid in Hydra's grammar; the check of the run reports it
-    if not parsed.is_sweep_override():
-        return [arg]
-    if not parsed.is_discrete_sweep():
-        raise BadInput(key, arg.partition("=")[2], "has infinitely many values; write a list or range(...)")
-    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]

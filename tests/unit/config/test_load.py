@@ -250,6 +250,7 @@ def test_own_folder_adds_and_overrides_choices(tmp_path: Path) -> None:
 def test_own_folder_must_exist(tmp_path: Path) -> None:
     assert "no such folder" in complaint("--config-dir", str(tmp_path / "none"))
     assert "no such folder" in complaint(config_dir=tmp_path / "none")
+    assert "--config-dir: '': no such folder" in complaint("--config-dir")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +262,8 @@ def test_own_folder_must_exist(tmp_path: Path) -> None:
         ("trainer: 1\ntrainer: 2\n", "mine.yaml:3"),
         ("model: {path: '${trainer.dtype}'}\n", "interpolations are not accepted"),
         ("model: {_target_: os.system}\n", "class paths are not accepted"),
+        ("hydra: {run: {dir: x}}\n", "hydra: Hydra's own settings are not used; remove them"),
+        ("model: {path: 1}\nexperiment: {hydra: 1}\n", "experiment.hydra: unknown key"),
     ],
 )
 def test_a_mistake_in_a_file_says_file_and_line(tmp_path: Path, text: str, says: str) -> None:
