@@ -25,12 +25,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from calibration import machine  # noqa: E402
 from planted_flaws import hallucination_rows, public_rows, risk_rows  # noqa: E402
 
-from hamr.apps.scorer.command import measure_scorer  # noqa: E402
 from hamr.apps.scorer.grader import FLAWS  # noqa: E402
 from hamr.apps.scorer.judged import JudgedResponse, read_judged  # noqa: E402
 from hamr.apps.scorer.lessons import grader_exam, grading_of  # noqa: E402
 from hamr.apps.scorer.pair_check import auc_standard_error  # noqa: E402
 from hamr.apps.scorer.prepare import prepare_scorers  # noqa: E402
+from hamr.apps.scorer.run import measure_scorer  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import Config, SageDataConfig  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402

@@ -97,7 +97,7 @@ def run_here(arm: str, overrides: list[str]) -> int:
     """`hamr train` in this process, with the arm's changes."""
     import ray.cloudpickle
 
-    from hamr.apps.train import command as train
+    from hamr.apps.shared.commands import parse_command
     from hamr.apps.train import run_actors as world
     from hamr.apps.train import stages
 
@@ -106,7 +106,7 @@ def run_here(arm: str, overrides: list[str]) -> int:
         world.start_pools = functools.partial(world.start_pools, scorer_factory=RuleScorer)  # type: ignore[assignment]
     if arm == "shuffled":
         stages.Controller = ShufflingController  # type: ignore[misc]
-    return train.main(overrides)
+    return parse_command(["train", *overrides]).run()
 
 
 def finished(arm: str, seed: int, args: argparse.Namespace, sft_steps: int | None) -> Path:

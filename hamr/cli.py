@@ -1,48 +1,20 @@
-"""Command line `hamr <job> [hydra overrides]`, with one entry point per folder in apps/.
-
-Help does not import a job: its HELP string is read from the source, so that no model library is loaded.
-"""
+"""Command line `hamr <job> [options] [overrides]`. The table of commands is in `apps/jobs.py`."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import errno
-import importlib
-import importlib.util
 import os
+import select
+import signal
 import sys
 import traceback
-from pathlib import Path
 
 from hamr import __version__, signals
+from hamr.apps.jobs import JOBS, lookup
 from hamr.errors import HamrError
 from hamr.garbage import collect_rarely
 from hamr.security.redaction import redact_text
-
-JOBS: dict[str, tuple[str, str]] = {
-    "train": ("hamr.apps.train.command:main", "run RL training: rollout, reward cascade, update, sync"),
-    "sft": ("hamr.apps.sft.command:main", "run supervised fine-tuning on a prepared mix"),
-    "data": ("hamr.apps.data.command:main", "build data: generated dialogues, augmented samples, imported corpora"),
-    "score": ("hamr.apps.score.command:main", "score a JSONL of finished responses with the whole reward system"),
-    "serve": ("hamr.apps.serve.command:main", "serve the whole reward system over HTTP, for other trainers"),
-    "calibrate": ("hamr.apps.calibrate.command:main", "fit the cascade to scores with teacher labels"),
-    "evaluate": ("hamr.apps.evaluate.command:main", "score a policy, a set of responses or an endpoint"),
-    "scorer": ("hamr.apps.scorer.command:main", "fine-tune a scorer"),
-    "submit": ("hamr.apps.submit.command:main", "submit a command to a Ray cluster, to Kubernetes or to Slurm"),
-    "status": ("hamr.apps.status.command:main", "show the pools of a running job"),
-    "scale": ("hamr.apps.status.scale:main", "resize the pools of a running job"),
-    "report": ("hamr.apps.report.command:main", "write an HTML report with plots from a run folder"),
-    "plan": (
-        "hamr.apps.plan.command:main",
-        "estimate replicas, GPUs and step time; write the files that start a cluster",
-    ),
-    "doctor": (
-        "hamr.apps.doctor.command:main",
-        "show what this machine can run and what is missing",
-    ),
-}
-"""Entry point and one line of help of every job. A job whose module is absent is not listed."""
 
 USAGE = "usage: hamr <job> [--config-dir DIR] [group=choice] [section.key=value] ..."
 HEAVY = ("torch", "vllm", "ray", "deepspeed", "transformers", "wandb", "gguf", "peft", "hydra", "omegaconf")
@@ -56,10 +28,21 @@ def entry() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     collect_rarely()
     with signals.handle_signals():
-        code = main(sys.argv[1:])
+        try:
+            code = main(sys.argv[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = _leave_closed_pipe()
         if signals.pending_signal() is not None:
             signals.leave(code)
     sys.exit(code)
+
+
+def _leave_closed_pipe() -> int:
+    """Return the exit code of a process whose reader has gone, as the shell gives it: `hamr --help | head -1`."""
+    # What is still buffered would raise again when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def main(args: list[str]) -> int:
@@ -74,30 +57,21 @@ def main(args: list[str]) -> int:
     if args[0] in ("-V", "--version"):
         print(f"hamr {__version__}")
         return 0
-    job, rest = args[0], args[1:]
-    jobs = available_jobs()
-    if job not in jobs:
-        return _fail(_unknown_job(job, list(jobs)), 2)
-    if any(a in ("-h", "--help") for a in rest):
-        print(_job_help(job, jobs[job]))
-        return 0
-    return _run(jobs[job], rest)
+    return _run(args)
 
 
-def available_jobs() -> dict[str, str]:
-    """Return {job name: entry point} of the jobs whose module exists."""
-    return {name: target for name, (target, _) in JOBS.items() if _source(target) is not None}
-
-
-def _source(target: str) -> Path | None:
-    spec = importlib.util.find_spec(target.partition(":")[0])
-    return Path(spec.origin) if spec and spec.origin else None
-
-
-def _run(target: str, args: list[str]) -> int:
-    module, _, function = target.partition(":")
+def _run(args: list[str]) -> int:
+    words = [word for word in args if word not in ("-h", "--help")]
+    if words[0] not in names():
+        return _fail(_unknown_job(words[0]), 2)
     try:
-        return int(getattr(importlib.import_module(module), function)(args))
+        # The models load pydantic, which the list of jobs does without.
+        from hamr.apps.shared.commands import help_text, parse_command
+
+        if len(words) < len(args):
+            print(help_text(lookup(words)))
+            return 0
+        return parse_command(words).run()
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except SystemExit as error:
@@ -105,6 +79,8 @@ def _run(target: str, args: list[str]) -> int:
             raise
         return _fail("stopped by SIGTERM", int(error.code or 0))
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
+            raise
         # Ray raises a remote error as a subclass whose text is the remote traceback; the original error is its cause.
         cause = getattr(error, "cause", None)
         known = cause if isinstance(cause, HamrError) else error
@@ -124,24 +100,39 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _unknown_job(job: str, jobs: list[str]) -> str:
+def _is_stdout_closed() -> bool:
+    """Return whether the reader of the output has gone, rather than that of another pipe or socket."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def names() -> list[str]:
+    """Return the first words of the commands."""
+    return [path for path in JOBS if " " not in path]
+
+
+def _unknown_job(job: str) -> str:
     if "=" in job:
         return f"{job!r} is an override, not a job; write `hamr train {job}`"
-    close = difflib.get_close_matches(job, jobs, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(job, names(), n=1, cutoff=0.5)
     near = f"did you mean `hamr {close[0]}`? " if close else ""
-    return f"{job!r}: no such job; {near}available jobs: {', '.join(jobs)}"
+    return f"{job!r}: no such job; {near}available jobs: {', '.join(names())}"
 
 
 def _help() -> str:
-    jobs = available_jobs()
-    width = max(map(len, JOBS))
+    width = max(map(len, names()))
     lines = [
         f"hamr {__version__}: reinforcement learning for service agents with a hybrid, calibrated reward.",
         "",
         USAGE,
         "",
         "jobs:",
-        *(f"  {name:<{width}}  {JOBS[name][1]}" for name in jobs),
+        *(f"  {name:<{width}}  {JOBS[name][1]}" for name in names()),
         "",
         "  hamr <job> --help      options of the job",
         "  hamr --version",
@@ -153,27 +144,3 @@ def _help() -> str:
         "  --config-dir DIR       add your own folder of groups; its files override hamr's",
     ]
     return "\n".join(lines)
-
-
-def _job_help(job: str, target: str) -> str:
-    """Return the job's HELP, read from its source. A one-line HELP is extended with usage and `main`'s docstring."""
-    source = _source(target)
-    assert source is not None
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    text = _constant(tree, "HELP") or JOBS[job][1]
-    if "\n" in text:
-        return text
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    main_docstring = ast.get_docstring(functions["main"]) if "main" in functions else None
-    parts = [f"hamr {job}: {text}", USAGE.replace("<job>", job), main_docstring, "`hamr --help` explains overrides."]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _constant(tree: ast.Module, name: str) -> str | None:
-    for node in tree.body:
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Constant):
-            continue
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(isinstance(t, ast.Name) and t.id == name for t in targets) and isinstance(node.value.value, str):
-            return node.value.value.strip()
-    return None

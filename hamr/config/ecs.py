@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
 from hamr.config.section import Section
 
@@ -12,12 +12,15 @@ from hamr.config.section import Section
 class EcsConfig(Section):
     """Options of the Ensemble-Consistency Score."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     scores: Literal["hard", "soft"] = "hard"
     """`hard`: the label of a judge as 1, 0.5 or 0. `soft`: P(yes) + 0.5 P(part) of the labels, if the judge returns
     probabilities. The votes are stored with both, so the other is available without new calls."""
     stage: str = "rl"
     """Stage of a run folder whose responses to the test split are scored (base, sft, rl)."""
     seed: int = 0
+    """Determines the resampling."""
     resamples: PositiveInt = 1000
     """Resamples of the bootstrap intervals and of the permutation test."""
     attempts: PositiveInt = 3

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
 from hamr.config.section import NonNegative, Section
 
 
 class OlabenchConfig(Section):
     """Options of OlaBench."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     cot: Literal["none", "pre", "post"] = "none"
     """Response format of the policies: the response alone, reasoning first, or the answer first. In post-CoT,
@@ -20,12 +22,15 @@ class OlabenchConfig(Section):
     """Judges of an item: those of its subset (core: dialogue, policy, tools; risk; hallucination), or all five, for
     data without subsets."""
     temperature: NonNegative = 0.0
+    """Sampling temperature of the policies."""
     max_new_tokens: PositiveInt = 512
+    """Maximum length of a response in tokens."""
     limit: PositiveInt | None = None
     """Maximum number of items and of labelled responses, for a quick check: the first of each file."""
     at_once: PositiveInt | None = None
     """Concurrent responses. null: the capacity of the policy's pool. Latency is measured under this load."""
     seed: int = 0
+    """Determines the sampling and the resampling."""
     resamples: PositiveInt = 1000
     """Resamples of the bootstrap intervals."""
     attempts: PositiveInt = 3

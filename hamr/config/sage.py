@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from hamr.config.section import NonNegative, Section
 
@@ -19,9 +19,12 @@ SCRIPTED = "scripted:"
 class SageConfig(Section):
     """Options of SAGE. Where the paper and its released code differ or are silent, there is a named choice."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     language: Literal["en", "zh"] = "en"
     """Language of the procedure, the prompts and the dialogues."""
     seed: int = 0
+    """Determines the customers."""
     per_intent: Annotated[int, Field(ge=0)] = 3
     """Dialogues of each intent before the top-up by path."""
     per_path: Annotated[int, Field(ge=0)] = 5
@@ -33,12 +36,16 @@ class SageConfig(Section):
     """Maximum number of dialogues per scenario, for a quick check. The paths are then not covered, as the table
     shows."""
     max_turns: PositiveInt = 30
+    """Maximum number of turns of the agent in a dialogue."""
     agent_prompt: Literal["service", "sample"] = "service"
     """`service`: the paper's prompt, with the variables of the system. `sample`: the exact training prompt of policies
     trained on `hamr data sage form=sage`, where the variables are in the ticket."""
     user_temperature: NonNegative = 0.7
+    """Sampling temperature of the customers."""
     user_tokens: PositiveInt = 96
+    """Maximum length of a customer's message in tokens."""
     agent_temperature: NonNegative = 0.0
+    """Sampling temperature of the agents."""
     reasks: Annotated[int, Field(ge=0)] = 2
     """Retries of a customer message that breaks character, or of an unparseable judgement."""
     attempts: PositiveInt = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hamr.apps.score.command import replay_run
+from hamr.apps.score.run import replay_run
 from hamr.apps.shared.preparation import prepare
 from hamr.config.load import load_config
 from hamr.data.stream import PromptStream

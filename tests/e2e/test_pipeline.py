@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hamr.apps.pipeline.log import PipelineLog
-from hamr.apps.score.command import replay_run
+from hamr.apps.score.run import replay_run
 from hamr.security.processes import alive
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hamr.apps.status.command import main as status
+from hamr.apps.shared.commands import parse_command
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.metrics import read_metrics
@@ -84,7 +84,7 @@ def test_a_run_is_stopped_in_each_phase(tmp_path: Path, capsys: pytest.CaptureFi
     assert newest is not None and newest.step >= 2
     assert (code, err) == (0, f"hamr: stopped by SIGTERM, step {newest.step} of 1000 is kept; {resume}\n")
     _check_folder(run, newest.step, newest.state["stream"])
-    assert status([str(run)]) == 0
+    assert parse_command(["status", str(run)]).run() == 0
     assert "preempted" in capsys.readouterr().out
 
 

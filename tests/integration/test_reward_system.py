@@ -22,7 +22,7 @@ from hamr.apps.score.file import score_file
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.summary import Tally
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.command import bind_socket, build_server
+from hamr.apps.serve.run import bind_socket, build_server
 from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig
 from hamr.data.samples import from_json

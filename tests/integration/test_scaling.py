@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray.cloudpickle
 
-from hamr.apps.status.scale import main as scale
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.config.schema import Config
@@ -93,7 +93,7 @@ def command(folder: Path, *args: str) -> list[Any]:
 
     def run() -> None:
         try:
-            outcome.append(scale([str(folder), *args]))
+            outcome.append(parse_command(["scale", str(folder), *args]).run())
         except Exception as e:
             outcome.append(e)
 

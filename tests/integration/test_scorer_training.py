@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from hamr.apps.scorer.command import main
 from hamr.apps.scorer.grader import Grading
 from hamr.apps.scorer.judged import JudgedResponse
 from hamr.apps.scorer.lessons import example, grader_exam, question_ids, training_examples
 from hamr.apps.scorer.prepare import clearly_better, prepare_scorers
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import load_config
 from hamr.config.lora import LoraConfig
@@ -150,7 +150,7 @@ def test_the_job_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "out"
     tuning = "when: always, batch_size: 8, examples: 64, learning_rate: 0.003"
     overrides = ["experiment=smoke", f"pools.reranker.finetune={{{tuning}}}", f"experiment.run_dir={out}"]
-    assert main(overrides) == 0
+    assert parse_command(["scorer", *overrides]).run() == 0
     [(name, scorer)] = json.loads((out / "summary.json").read_text())["scorers"].items()
     assert name == "reranker" and Path(scorer["model"], "config.json").is_file()
     for found in (scorer["quality"]["held_out"][model] for model in ("raw", "tuned")):
@@ -158,7 +158,7 @@ def test_the_job_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.Mo
         assert sum(b["n"] for b in found["bins"]) == found["n"]
     assert (out / "plots" / "reliability_reranker_held_out.png").stat().st_size > 0
     with pytest.raises(RunFolderError):
-        main(overrides)
+        parse_command(["scorer", *overrides]).run()
 
 
 @pytest.mark.parametrize("train", [True, False])

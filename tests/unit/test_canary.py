@@ -126,10 +126,11 @@ def test_a_defect_s_traceback_does_not_repeat_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "hamr_defect_job.py").write_text(
-        "import os\ndef main(args):\n    raise KeyError(os.environ['HF_TOKEN'])\n"
+        "import os\nfrom hamr.apps.shared.commands import Command\n\nclass Defect(Command):\n"
+        "    def run(self):\n        raise KeyError(os.environ['HF_TOKEN'])\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.JOBS, "defect", ("hamr_defect_job:main", "fails"))
+    monkeypatch.setitem(cli.JOBS, "defect", ("hamr_defect_job:Defect", "fails"))
     monkeypatch.setenv("HF_TOKEN", PLAIN)
     assert cli.main(["defect"]) == 1
     err = capsys.readouterr().err

@@ -5,47 +5,47 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from hamr import __version__, cli
+from hamr.apps.shared.commands import Command
 from hamr.errors import ConfigError, EngineDied
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Registers a job `fake` with the given source as a real module on disk."""
-    monkeypatch.syspath_prepend(tmp_path)
-    names = iter(range(100))
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
+    """Registers a job `fake` that does what it is given."""
 
-    def register(source: str) -> None:
-        name = f"hamr_fake_job_{next(names)}"
-        (tmp_path / f"{name}.py").write_text(source)
-        monkeypatch.setitem(cli.JOBS, "fake", (f"{name}:main", "a fake"))
+    def register(work: Callable[[], int]) -> None:
+        class Fake(Command):
+            n: int = 1
+            """Number."""
+
+            def run(self) -> int:
+                return work() + self.n
+
+        monkeypatch.setattr("tests.unit.test_cli.Fake", Fake, raising=False)
+        monkeypatch.setitem(cli.JOBS, "fake", (f"{__name__}:Fake", "a fake"))
 
     return register
 
 
-def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def main(args: list[str]) -> NoReturn:
+def raising(job: Callable[[Callable[[], int]], None], error: BaseException) -> None:
+    def work() -> NoReturn:
         raise error
 
-    module = types.ModuleType("hamr.apps.doctor.command")
-    module.main = main  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hamr.apps.doctor.command", module)
-    monkeypatch.setattr(cli, "available_jobs", lambda: {"doctor": "hamr.apps.doctor.command:main"})
+    job(work)
 
 
-def test_help_lists_the_jobs_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
-    root = Path(cli.__file__).parents[1]
-    for name, (target, line) in cli.JOBS.items():
-        exists = (root / f"{target.partition(':')[0].replace('.', '/')}.py").is_file()
-        assert (line in out) == exists, name
+    for name in cli.names():
+        assert f"  {name} " in out and cli.JOBS[name][1] in out
 
 
 def test_no_arguments_shows_help_as_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,44 +58,35 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"hamr {__version__}\n"
 
 
-@pytest.mark.parametrize("name", list(cli.available_jobs()))
-def test_every_job_s_help_is_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name, "--help"]) == 0
+@pytest.mark.parametrize("name", cli.JOBS)
+def test_every_command_has_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*name.split(), "--help"]) == 0
     out = capsys.readouterr().out
-    assert f"hamr {name}" in out
+    assert out.startswith(f"hamr {name}: ")
     assert len(out.splitlines()) > 2
 
 
 EACH_ALONE = """
 import importlib, sys
-for target in sys.argv[1:]:
+from pathlib import Path
+for file in sorted(Path("hamr/apps").rglob("*.py")):
+    if file.name not in ("command.py", "run.py"):
+        continue
     for name in [n for n in sys.modules if n.partition(".")[0] == "hamr"]:
         del sys.modules[name]
-    module, _, function = target.partition(":")
-    found = importlib.import_module(module)
-    assert callable(getattr(found, function)), target
-    assert isinstance(found.HELP, str) and found.HELP.strip(), target
+    importlib.import_module(".".join(file.with_suffix("").parts))
 """
 
 
 @pytest.mark.slow
-def test_every_job_has_main_and_help_and_can_be_imported_first() -> None:
-    """In one process, for the libraries' sake; before each job all that is hamr's is forgotten."""
-    command = [sys.executable, "-c", EACH_ALONE, *cli.available_jobs().values()]
-    subprocess.run(command, check=True, cwd=Path(cli.__file__).parents[1])
-
-
-def test_help_of_one_line_is_filled_up_with_main_s_docstring(job, capsys: pytest.CaptureFixture[str]) -> None:
-    job('import no_such_library\nHELP = "does it"\ndef main(args):\n    """Takes `n=1`."""\n')
-    assert cli.main(["fake", "-h"]) == 0
-    out = capsys.readouterr().out
-    assert "hamr fake: does it" in out
-    assert "Takes `n=1`." in out
+def test_every_command_and_its_work_can_be_imported_first() -> None:
+    """All run in one process, which keeps the libraries; hamr's own modules are forgotten before each."""
+    subprocess.run([sys.executable, "-c", EACH_ALONE], check=True, cwd=Path(cli.__file__).parents[1])
 
 
 def test_a_job_gets_its_arguments_and_returns_its_code(job) -> None:
-    job("def main(args):\n    return 7 if args == ['a=1', '--config-dir', 'x'] else 1\n")
-    assert cli.main(["fake", "a=1", "--config-dir", "x"]) == 7
+    job(lambda: 3)
+    assert cli.main(["fake", "n=4"]) == 7
 
 
 @pytest.mark.parametrize(
@@ -134,10 +125,10 @@ class RemoteError(Exception):
     ids=["bad-input", "run-time", "remote", "interrupt", "not-installed", "disk-full"],
 )
 def test_expected_errors_are_one_line(
-    error: BaseException, code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, says: str, job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raising(monkeypatch, error)
-    assert cli.main(["doctor"]) == code
+    raising(job, error)
+    assert cli.main(["fake"]) == code
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
@@ -146,11 +137,9 @@ def test_expected_errors_are_one_line(
 @pytest.mark.parametrize(
     "error", [RuntimeError("a defect"), ModuleNotFoundError("no", name="hamr.nowhere"), OSError(errno.EPERM, "no")]
 )
-def test_a_defect_shows_its_traceback(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raising(monkeypatch, error)
-    assert cli.main(["doctor"]) == 1
+def test_a_defect_shows_its_traceback(error: Exception, job, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(job, error)
+    assert cli.main(["fake"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -159,3 +148,30 @@ def test_python_m_hamr_answers() -> None:
     result = subprocess.run(command, capture_output=True, text=True, cwd=Path(cli.__file__).parents[1])
     assert result.returncode == 2
     assert result.stderr.startswith("hamr: 'trian': no such job")
+
+
+CLOSED_PIPE = """
+import os, subprocess, sys
+words = [sys.executable, "-m", "hamr", *sys.argv[1:]]
+first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+first.stdout.close()
+error = first.stderr.read().decode()
+print(first.wait(), error)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["data", "sage", "--help"], ["train", "pipeline=olamind_small", "dry_run=true"]],
+)
+def test_a_closed_pipe_ends_quietly(words: list[str]) -> None:
+    """As `hamr --help | head -0`; the exit code is the shell's for SIGPIPE."""
+    command = [sys.executable, "-c", CLOSED_PIPE, *words]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(cli.__file__).parents[1], check=True)
+    assert result.stdout == "141 \n"
+
+
+def test_a_broken_pipe_that_is_not_the_output_s_is_a_defect(job, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(job, BrokenPipeError(errno.EPIPE, "a socket"))
+    assert cli.main(["fake"]) == 1
+    assert "BrokenPipeError" in capsys.readouterr().err

@@ -14,30 +14,34 @@ from hamr.security.processes import alive
 pytestmark = pytest.mark.timeout(200)
 
 COMMAND = """
-import subprocess, sys, time, types
+import subprocess, sys, time
 from hamr import cli, signals
+from hamr.apps.shared.commands import Command
 
 class Swallowing:
     def __del__(self):
         time.sleep(600)  # Python ignores an exception that is raised here
 
-def main(args):
+def work():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     signals.advise("go on with: hamr train resume=run")
-    with signals.handle_signals(limit_s=float(sys.argv[3])), signals.cleaned_up(lambda: print("swept", flush=True)):
+    with signals.handle_signals(limit_s=float(words[2])), signals.cleaned_up(lambda: print("swept", flush=True)):
         try:
             print(child.pid, flush=True)
-            if sys.argv[4] == "swallowing":
+            if words[3] == "swallowing":
                 Swallowing()
             time.sleep(600)
         finally:
             print("ending", flush=True)
-            time.sleep(float(sys.argv[2]))
+            time.sleep(float(words[1]))
             print("ended", flush=True)
 
-sys.modules["hamr.apps.doctor.command"] = types.SimpleNamespace(main=main)
-cli.available_jobs = lambda: {"doctor": "hamr.apps.doctor.command:main"}
-sys.argv[1:1] = ["doctor"]
+class Fake(Command):
+    def run(self):
+        work()
+
+cli.JOBS["fake"] = ("__main__:Fake", "a fake")
+words, sys.argv = sys.argv, ["hamr", "fake"]
 cli.entry()
 """
 """A command with a child process. Arguments: seconds that its orderly end takes, and may take; what it does."""

@@ -4,46 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from hamr.apps.data.recipe_job import Team, make_items, show
 from hamr.apps.data.recipes.hallucination_loop import SETS, HallucinationLoop, hallucination_items, read_labels, sets_of
-from hamr.apps.shared.job_options import one_of, output_folder, require_files
+from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import writing_pool
-from hamr.config.load import load_config
 from hamr.data.formats import Formats
-from hamr.data.language import Language
 from hamr.data.progress import WorkItem
 from hamr.data.responses import stream_groups
 from hamr.data.samples import read_rows, write_rows
 from hamr.errors import BadInput, DataError
 
-OPTIONS = ("input", "output", "overwrite", "judge", "second", "labels", "language", "at_once")
+if TYPE_CHECKING:
+    from hamr.apps.data.command import HallucinationCommand
+
 LABELS = "labelled.jsonl"
 
 
-def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Write the non-empty sets. `labels` is the review file with people's labels.
+def build_hallucination(command: HallucinationCommand) -> int:
+    """Write the non-empty sets. `command.labels` is the review file with people's labels.
 
     Labels are stored in labelled.jsonl, including those of responses that the input does not have (any more), so a
     later review file only needs the new ones.
     """
-    require_files(
-        own, {"input": "samples with response or responses", "output": "folder", "judge": "pool", "second": "pool"}
-    )
-    folder = output_folder(own, [f"{name}.jsonl" for name in SETS])
-    language = cast(Language, one_of(own, "language", ("en", "zh"), "en"))
-    groups = [group for group, _ in stream_groups(Path(own["input"]).expanduser())]
+    folder = output_folder(command.output, [f"{name}.jsonl" for name in SETS], overwrite=command.overwrite)
+    language = command.language
+    groups = [group for group, _ in stream_groups(command.input)]
     labels, given = {}, []
-    if own.get("labels"):
-        if Path(own["labels"]).expanduser().resolve() == (folder / "review.jsonl").resolve():
-            raise BadInput("labels", own["labels"], "would be overwritten and its labels lost; give a copy of it")
-        given = [(f"{own['labels']}:{line}", row) for line, row in read_rows(own["labels"])]
+    if command.labels is not None:
+        if command.labels.resolve() == (folder / "review.jsonl").resolve():
+            raise BadInput("labels", str(command.labels), "would be overwritten and its labels lost; give a copy of it")
+        given = [(f"{command.labels}:{line}", row) for line, row in read_rows(command.labels)]
         labels = read_labels(given)
-    config = load_config(list(overrides))
-    if own["judge"] == own["second"]:
-        raise BadInput("second", own["second"], "is the judge itself; name another pool")
-    judge, second = (writing_pool(config, key, own[key]) for key in ("judge", "second"))
+    config = command.config()
+    if command.judge == command.second:
+        raise BadInput("second", command.second, "is the judge itself; name another pool")
+    judge, second = writing_pool(config, "judge", command.judge), writing_pool(config, "second", command.second)
     team = Team(teachers=(), judge=judge, second=second)
     items = hallucination_items(groups, language, team.by(config))
     unknown = sorted(labels.keys() - {item.id for item in items})
@@ -64,7 +61,9 @@ def build_hallucination(own: Mapping[str, str], overrides: Sequence[str]) -> int
     if others:
         print(f"{len(others)} labels are of responses that the input does not have; they stay in {folder / LABELS}")
     loop = HallucinationLoop(language, Formats.of_model(config.model))
-    done = make_items(config, team, items, loop, own, folder / "responses.jsonl", run="hallucination")
+    done = make_items(
+        config, team, items, loop, folder / "responses.jsonl", run="hallucination", at_once=command.at_once
+    )
     sets = sets_of(items, done, labels)
     for name in SETS:
         if sets[name]:

@@ -3,54 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from hamr.apps.shared.job_options import number, options, output_file, output_folder, require_files
+from hamr.apps.shared.outputs import output_file, output_folder
 from hamr.bench.olabench.drafts import ItemDraft
 from hamr.bench.olabench.from_samples import draft_samples
 from hamr.bench.olabench.from_scenarios import draft_scenarios
 from hamr.bench.olabench.items import FILE, KINDS, SUBSETS, Subset, item_json
 from hamr.bench.olabench.labelled import Labelled, labelled_json
 from hamr.bench.olabench.planting import plant
-from hamr.bench.olabench.public import PUBLIC, convert
+from hamr.bench.olabench.public import convert
 from hamr.bench.olabench.words import bench_words
 from hamr.data.samples import read_samples, write_rows
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 
+if TYPE_CHECKING:
+    from hamr.apps.data.command import OlabenchItemsCommand, OlabenchLabels, OlabenchSamples, OlabenchScenarios
+
 PLANTED = "planted.jsonl"
-OPTIONS = ("scenario", "samples", "output", "overwrite", "language", "seed", "planted", *SUBSETS)
-LABEL_OPTIONS = ("labels", "input", "policies", "output", "overwrite")
-SIZES: Mapping[Subset, int] = {"core": 90, "risk": 30, "hallucination": 30}
 
 
-def build_olabench(args: Sequence[str]) -> int:
-    """Build the items and the planted responses. Raises BadInput for invalid input."""
-    if any(arg.startswith("labels=") for arg in args):
-        return _convert(options(args, LABEL_OPTIONS)[0])
-    own, _ = options(args, OPTIONS)
-    if bool(own.get("scenario")) == bool(own.get("samples")):
-        remedy = "give either scenario=<name, path or all> or samples=<jsonl or folder of samples>"
-        raise BadInput("scenario", own.get("scenario"), remedy)
-    folder = output_folder(own, [FILE, PLANTED])
-    seed, language = number(own, "seed", int, 0), own.get("language", "en")
-    words = bench_words(language)
-    sizes = {subset: _size(own, subset, SIZES[subset]) for subset in SUBSETS}
-    planted = _size(own, "planted", sum(sizes.values()))
-    if not sum(sizes.values()):
-        raise BadInput("core", 0, "asks for no items; ask for at least one in some subset")
-    if own.get("scenario"):
-        named = scenario_names() if own["scenario"] == "all" else own["scenario"].split(",")
+def from_scenarios(command: OlabenchScenarios) -> int:
+    """Build the items from the rule engines of scenarios. Raises BadInput."""
+    named = scenario_names() if command.scenario == "all" else command.scenario.split(",")
+
+    def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
         scenarios = [load_scenario(name) for name in named]
-        drafts = draft_scenarios(scenarios, sizes, seed=seed, language=language)
-    else:
-        samples = [s for file in _files(Path(own["samples"]).expanduser()) for s in read_samples(file)]
-        drafts = draft_samples(samples, sizes, seed=seed, language=language)
-    rows = plant(drafts[:planted], words, seed=seed)
+        return draft_scenarios(scenarios, sizes, seed=command.seed, language=command.language)
+
+    return _build(command, draft)
+
+
+def from_samples(command: OlabenchSamples) -> int:
+    """Build the items from samples. Raises BadInput."""
+
+    def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
+        samples = [s for file in _files(command.samples) for s in read_samples(file)]
+        return draft_samples(samples, sizes, seed=command.seed, language=command.language)
+
+    return _build(command, draft)
+
+
+def _build(command: OlabenchItemsCommand, draft: Callable[[Mapping[Subset, int]], list[ItemDraft]]) -> int:
+    """Write the items and the planted responses."""
+    folder = output_folder(command.output, [FILE, PLANTED], overwrite=command.overwrite)
+    words = bench_words(command.language)
+    sizes: dict[Subset, int] = {subset: getattr(command, subset) for subset in SUBSETS}
+    drafts = draft(sizes)
+    rows = plant(drafts[: command.planted], words, seed=command.seed)
     write_rows(folder / FILE, (item_json(draft.item) for draft in drafts))
     write_rows(folder / PLANTED, map(labelled_json, rows))
     Console().print(_items(drafts))
@@ -59,24 +65,13 @@ def build_olabench(args: Sequence[str]) -> int:
     return 0
 
 
-def _convert(own: Mapping[str, str]) -> int:
+def convert_labels(command: OlabenchLabels) -> int:
     """Convert a labelled public corpus into the labelled responses that an evaluation takes."""
-    if own["labels"] not in PUBLIC:
-        raise BadInput("labels", own["labels"], f"no such corpus; there are: {', '.join(PUBLIC)}")
-    require_files(own, {"input": "the corpus's JSONL", **({"policies": "its JSON"} if own["labels"] == "tau" else {})})
-    output = output_file(own)
-    policies = Path(own["policies"]).expanduser() if own.get("policies") else None
-    rows = convert(own["labels"], Path(own["input"]).expanduser(), policies)
+    output = output_file(command.output, overwrite=command.overwrite)
+    rows = convert(command.labels, command.input, command.policies)
     write_rows(output, rows)
     print(f"written: {output} ({len(rows)} labelled responses)")
     return 0
-
-
-def _size(own: Mapping[str, str], name: str, default: int) -> int:
-    size = number(own, name, int, default)
-    if size < 0:
-        raise BadInput(name, size, "must be 0 or more")
-    return size
 
 
 def _files(path: Path) -> list[Path]:

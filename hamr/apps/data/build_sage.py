@@ -3,53 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import Form, generate_samples, scenario_choices
+from hamr.apps.data.reword_sage import Rewording
+from hamr.apps.data.write_splits import ITEMS, write_splits, write_thoughts
+from hamr.apps.shared.outputs import output_folder
+from hamr.config.schema import Config
+from hamr.data.sage_samples import generate_samples, scenario_choices
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.words import SPLITS
 
-TEACHING = ("judge", "at_once", "max_new_tokens", "temperature")
+if TYPE_CHECKING:
+    from hamr.apps.data.command import SageCommand
 
 
-def build(own: Mapping[str, str], overrides: Sequence[str], config: SageDataConfig, folder: Path) -> Splits:
-    """Return the splits and print their coverage. If a teacher is named, it rewords the customers.
+def check(command: SageCommand, config: Config) -> Rewording | None:
+    """Check the command against its configuration. Return the rewording of the customers if a teacher is named.
 
     Raises BadInput.
     """
-    form = own.get("form", "actions")
-    if form not in get_args(Form):
-        raise BadInput("form", form, f"known: {', '.join(get_args(Form))}")
-    if form != "actions" and config.noise:
-        raise BadInput("data.sage.noise", config.noise, "requires form=actions; remove one")
-    if form != "actions" and not config.procedure:
-        raise BadInput("data.sage.procedure", config.procedure, "form=sage answers by the procedure; remove one")
-    rewording = None
-    for name in TEACHING:
-        if name in own and not (own.get("teacher") or own.get("teachers")):
-            raise BadInput(name, own[name], "requires a teacher; give teacher=<pool>")
-    if own.get("teacher") or own.get("teachers"):
-        from hamr.apps.data.reword_sage import Rewording
+    sage = config.data.sage
+    if command.form != "actions" and sage.noise:
+        raise BadInput("data.sage.noise", sage.noise, "requires form=actions; remove one")
+    if command.form != "actions" and not sage.procedure:
+        raise BadInput("data.sage.procedure", sage.procedure, "form=sage answers by the procedure; remove one")
+    return Rewording(command, config) if command.teacher or command.teachers else None
 
-        rewording = Rewording(own, overrides, config.language)
+
+def build(command: SageCommand) -> int:
+    """Write the splits and print their coverage. If a teacher is named, it rewords the customers."""
+    thoughts = command.thoughts
+    files = (*SPLITS, "sft", *(ITEMS if thoughts != "none" else ()))
+    folder = output_folder(command.output, [f"{name}.jsonl" for name in files], overwrite=command.overwrite)
+    config = command.config()
+    rewording, sage = check(command, config), config.data.sage
+    print(f"generating dialogues of {sage.scenario} (seed {sage.seed}) into {folder}", flush=True)
     started = time.perf_counter()
-    splits = generate_samples(config, form=cast(Form, form))
-    total = config.train + config.validation + config.test
+    splits = generate_samples(sage, form=command.form)
+    total = sage.train + sage.validation + sage.test
     rate = total / max(time.perf_counter() - started, 1e-9) * 60
-    scenarios = [load_scenario(name) for name in scenario_choices(config.scenario)]
+    scenarios = [load_scenario(name) for name in scenario_choices(sage.scenario)]
     Console().print(_coverage(scenarios, splits))
     print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
     if rewording is not None:
-        return rewording.apply(splits, {each.name: each for each in scenarios}, folder)
-    return splits
+        splits = rewording.apply(splits, {each.name: each for each in scenarios}, folder)
+    write_splits(folder, splits)
+    if thoughts != "none":
+        write_thoughts(folder, splits, thoughts)
+    return 0
 
 
 def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:

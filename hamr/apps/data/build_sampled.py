@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from hamr.apps.data.recipes.sampling import best_responses
-from hamr.apps.data.recipes.thought import ORDERS, Rendering
-from hamr.apps.shared.job_options import number, one_of, output_file, require_files
+from hamr.apps.shared.outputs import output_file
 from hamr.data.samples import read_samples, write_rows
 from hamr.data.sft_items import write_items
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.ledger import Ledger
 
-OPTIONS = ("input", "ledger", "output", "overwrite", "best", "min_total", "since", "render")
+if TYPE_CHECKING:
+    from hamr.apps.data.command import SampledCommand
 
 
-def build_sampled(own: Mapping[str, str]) -> int:
+def build_sampled(command: SampledCommand) -> int:
     """Select the items from the rewards in the run's ledger; no pool is queried."""
-    require_files(
-        own, {"input": "samples", "ledger": "run folder or ledger.sqlite", "output": "jsonl", "min_total": "number"}
-    )
-    output = output_file(own)
-    best, since, min_total, render = read_options(own)
-    samples = {sample.id: sample for sample in read_samples(Path(own["input"]).expanduser())}
-    with Ledger(ledger_path(own["ledger"]), readonly=True) as ledger:
-        items, counts = best_responses(ledger.rows(since=since), samples, best=best, min_total=min_total, render=render)
+    output = output_file(command.output, overwrite=command.overwrite)
+    since, min_total = command.since, command.min_total
+    samples = {sample.id: sample for sample in read_samples(command.input)}
+    with Ledger(ledger_path(command.ledger), readonly=True) as ledger:
+        items, counts = best_responses(
+            ledger.rows(since=since), samples, best=command.best, min_total=min_total, render=command.render
+        )
     if not counts:
         remedy = f"has no responses to these samples from step {since} on; give the ledger of a run on them"
-        raise DataError("ledger", own["ledger"], remedy)
+        raise DataError("ledger", str(command.ledger), remedy)
     if not items:
         remedy = f"leaves nothing of {counts.total()} responses ({counts.most_common(1)[0][0]}); give a lower one"
         raise BadInput("min_total", min_total, remedy)
@@ -48,18 +46,8 @@ def build_sampled(own: Mapping[str, str]) -> int:
     return 0
 
 
-def read_options(own: Mapping[str, str]) -> tuple[int, int, float, Rendering]:
-    """Parse (best, since, min_total, render) from the command line's options. Raises BadInput."""
-    best, since = number(own, "best", int, 1), number(own, "since", int, 0)
-    if best < 1:
-        raise BadInput("best", best, "must be 1 or more")
-    render = one_of(own, "render", tuple(ORDERS), "pre")
-    return best, since, number(own, "min_total", float, 0.0), cast(Rendering, render)
-
-
-def ledger_path(given: str) -> Path:
+def ledger_path(path: Path) -> Path:
     """Return a run folder's ledger, or the file itself. Raises DataError."""
-    path = Path(given).expanduser()
     path = path / "ledger.sqlite" if path.is_dir() else path
     if not path.is_file():
         raise DataError("ledger", str(path), "no such file; give a run folder or its ledger.sqlite")

@@ -1,292 +1,565 @@
-"""`hamr data`: builds train.jsonl, validation.jsonl and test.jsonl from a generator or a public corpus."""
+"""Arguments of the recipes of `hamr data`. Each recipe's work is in its `build_*.py`."""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import mean
-from typing import cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from rich.console import Console
-from rich.table import Table
+from pydantic import AfterValidator, Field, model_validator
 
-from hamr.apps.data.recipes.thought import ORDERS, Rendering
-from hamr.apps.shared.job_options import one_of, options, output_folder
-from hamr.config.schema import Config
-from hamr.data.rendering import policy_messages
-from hamr.data.sage_thoughts import thought_of
-from hamr.data.samples import act_of, write_samples
-from hamr.data.sft_items import decision_item, write_items
-from hamr.data.splits import Splits
-from hamr.errors import BadInput
-from hamr.types import ServiceSample, ToolCall
-
-HELP = """\
-hamr data: builds samples for training, validation and test.
-
-usage:
-  hamr data sage output=FOLDER [scenario=NAME|PATH|all] [language=en|zh] [form=actions|sage]
-      [data.sage.train=600] [data.sage.validation=80] [data.sage.test=120] [data.sage.seed=0]
-      generated dialogues over a procedure of conf/scenarios (default: telecom_package), your own procedure, or all
-      shipped ones in equal parts; the splits share no sentence. A procedure's wordings are next to its file, in
-      words/NAME.LANGUAGE.yaml. form=sage: answers in the format of `hamr evaluate benchmark=sage`, one JSON object with
-      labels, path, action and chat
-      [data.sage.noise=0.4] also writes sft.jsonl, the training samples with this share of wrong references, like an
-      erroneous log
-      [thoughts=pre|post|hybrid] the agent's reasons, from the procedure: SFT items, in items.jsonl and
-      held_out_items.jsonl, with the thought before the answer, after it, or one item of each
-      [teacher=POOL|teachers=A,B] [judge=POOL] [temperature=0.8] [max_new_tokens=160] [at_once=N]: customers reworded
-      by a teacher. A rewording is kept if it preserves numbers, names, negations and the shown fields, checked by its
-      words and, if a judge is named, by the judge; otherwise the generated wording is used
-  hamr data import tickets input=EXPORT.jsonl|.csv|.parquet mapping=MAP.yaml output=FOLDER
-      a ticket export; the mapping names its columns (see config/tickets.py). Faulty tickets are excluded with one line
-      of explanation each, and written to rejected.jsonl
-  hamr data import star|abcd|tau2 input=FILE.jsonl policies=FILE.json output=FOLDER
-  hamr data import messages input=FILE.jsonl output=FOLDER
-      a public corpus, or chats in the `messages` form
-      all imports: [held_out_frac=0.15] [seed=0] whole dialogues go to one split; [pii=hide|keep] typed aliases for
-      phones, accounts, e-mails, domains, addresses, keys and signatures (hide for tickets and messages; a corpus of
-      decision points then keeps the logged reference alone)
-  hamr data patm input=TRAJECTORIES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL] [split=train|all]
-      planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge
-  hamr data dra input=SAMPLES.jsonl|ITEMS.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
-      the reasoning behind decisions and plans
-  hamr data multigt input=SAMPLES.jsonl output=SAMPLES.jsonl teacher=POOL|teachers=A,B [judge=judge] [utility=POOL|none]
-      [candidates=8] [temperature=1.2] [ledger=RUN] [online=4] [summary=ticket_summary] [seed=0]
-      more references per reply: candidates of a light model, and the likeliest replies of an RL run, if the judge
-      finds them consistent with the logged one or the utility judge, which sees privileged.<summary>, finds them useful
-  hamr data thought step=extract input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
-      [min_cot=4] the reasoning behind experts' actions (each sample's first reference), for a Zero-Think model
-  hamr data thought step=migrate input=SAMPLES.jsonl output=ITEMS.jsonl teacher=POOL|teachers=A,B [judge=POOL]
-      [zero_think=POOL] [candidates=4] [temperature=1.0] [min_quality=4] [min_cot=4] [refine=1] [seed=0]
-      thoughts by the Zero-Think model or the teachers, then a response based on them; the best draft that passes the
-      dialogue's judge and the judge of chains, or else the best one, rewritten with their feedback
-      both: [render=pre|post|hybrid] thoughts before the answer, after it, or one item of each (extract: pre, migrate:
-      hybrid)
-      all four: [language=en|zh] [max_new_tokens=N] [at_once=N] [overrides]; the same command resumes after a stop
-  hamr data sampled input=SAMPLES.jsonl ledger=RUN output=ITEMS.jsonl min_total=R [best=1] [since=STEP]
-      [render=pre|post|hybrid] the best responses of an RL run, by total reward, as SFT items for the next stage
-  hamr data hallucination input=RESPONSES.jsonl output=FOLDER judge=POOL second=POOL [labels=REVIEWED.jsonl]
-      [language=en|zh] [at_once=N] [overrides]
-      data for a hallucination judge: responses that the judge clears and the second model confirms (simple.jsonl), and
-      human labels of the rest (output review.jsonl, input labels: hard.jsonl and confirmed.jsonl)
-  hamr data rubrics input=SAMPLES.jsonl output=FILE.jsonl teacher=POOL|teachers=A,B [judge=POOL] [candidates=4]
-      [worse=3] [min_separation=0.1] [language=en|zh] [seed=0] [overrides]
-      a rubric for every sample: the teacher writes candidates, and the one with which the judge best separates the
-      references from worse responses is kept (worse responses: the sample's privileged.negatives, a list of texts, then
-      other samples' references); the same command resumes after a stop
-  hamr data olabench scenario=NAME|PATH|all|NAME,NAME output=FOLDER [core=90] [risk=30] [hallucination=30] [planted=N]
-      [language=en|zh] [seed=0]
-  hamr data olabench samples=SAMPLES.jsonl|FOLDER output=FOLDER [core=90] ...
-      items for `hamr evaluate benchmark=olabench` (items.jsonl), from scenarios' rule engines or from the output of
-      `hamr data import`, and responses with known faults for grading judges (planted.jsonl, for N items)
-  hamr data olabench labels=hallucination|pairs|tau input=FILE.jsonl [policies=FILE.json] output=LABELLED.jsonl
-      a public corpus with human labels, in the same format
-
-options:
-  overwrite=true    replace existing files in FOLDER
-
-sage and import write train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`. import
-also writes trajectories.jsonl and report.json."""
-
-_SPLITS = ("train", "validation", "test")
-_ITEMS = ("items", "held_out_items")
-SAGE_OPTIONS = (
-    *("output", "overwrite", "scenario", "language", "form"),
-    *("teacher", "teachers", "judge", "at_once", "max_new_tokens", "temperature", "thoughts"),
+from hamr.apps.data.recipes.migration import MigrationRecipe
+from hamr.apps.data.recipes.multigt import MultiGtRecipe
+from hamr.apps.data.recipes.rewording import RewordRecipe
+from hamr.apps.data.recipes.rubrics import RubricRecipe
+from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
+from hamr.apps.shared.commands import (
+    Command,
+    ConfiguredCommand,
+    Count,
+    File,
+    Folder,
+    Language,
+    Names,
+    NonNegativeCount,
+    Word,
 )
+from hamr.errors import BadInput
+
+if TYPE_CHECKING:
+    from hamr.config.schema import Config
+
+Samples = Annotated[File, Field(title="SAMPLES.jsonl")]
+Items = Annotated[File, Field(title="ITEMS.jsonl")]
+Pool = Annotated[str, Field(title="POOL")]
+Pools = Annotated[Names, Field(title="POOL,POOL")]
+Scenarios = Annotated[str, Field(title="NAME|PATH|all")]
+Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
+Grade = Annotated[int, Field(ge=1, le=5)]
+Share = Annotated[float, Field(gt=0.0, lt=0.5)]
+OUTPUT = "output.jsonl"
+"""Output file of a recipe in the folder of a pipeline's stage."""
 
 
-def main(args: list[str]) -> int:
-    """Run one recipe. Raises BadInput for invalid input."""
-    recipes: dict[str, Callable[[list[str]], int]] = {
-        "sage": _sage,
-        "import": _import,
-        "patm": _patm,
-        "dra": _dra,
-        "multigt": _multigt,
-        "thought": _build_thought,
-        "sampled": _build_sampled,
-        "hallucination": _hallucination,
-        "rubrics": _rubrics,
-        "olabench": _olabench,
-    }
-    if not args or args[0] not in recipes:
-        given = args[0] if args else None
-        raise BadInput("hamr data", given, f"no such recipe; there are: {', '.join(recipes)}")
-    return recipes[args[0]](args[1:])
+class SageCommand(ConfiguredCommand):
+    """Generated dialogues over a procedure of conf/scenarios, your own procedure, or all shipped ones in equal parts.
+    The splits share no sentence. A procedure's wordings are next to its file, in words/NAME.LANGUAGE.yaml.
 
+    The folder gets train.jsonl, validation.jsonl and test.jsonl; train on them with `hamr train data=FOLDER`.
+    data.sage.train=600, data.sage.validation=80 and data.sage.test=120 set the sizes, data.sage.seed=0 the dialogues.
+    data.sage.noise=0.4 also writes sft.jsonl, the training samples with this share of wrong references, like an
+    erroneous log.
 
-def _sage(args: list[str]) -> int:
-    from hamr.config.load import load_config
+    A teacher rewords the customers. A rewording is kept if it preserves numbers, names, negations and the shown fields,
+    checked by its words and, if a judge is named, by the judge; otherwise the generated wording is used.
+    """
 
-    own, overrides = options(args, SAGE_OPTIONS, others=("data.", "pools", "cluster", "--"))
-    thoughts = one_of(own, "thoughts", ("none", *ORDERS), "none")
-    folder = output_folder(
-        own, [f"{name}.jsonl" for name in (*_SPLITS, "sft", *(_ITEMS if thoughts != "none" else ()))]
+    examples = (
+        "hamr data sage output=data/telecom data.sage.train=200",
+        "hamr data sage output=data/all scenario=all language=zh thoughts=pre",
     )
-    for name in ("scenario", "language"):
-        if name in own:
-            overrides.append(f"data.sage.{name}={own[name]}")
-    if thoughts != "none" and own.get("form", "actions") != "actions":
-        raise BadInput("thoughts", thoughts, "require form=actions; remove one")
-    from hamr.apps.data.build_sage import build
+    outputs: ClassVar = {
+        "folder": ".",
+        "train": "train.jsonl",
+        "validation": "validation.jsonl",
+        "test": "test.jsonl",
+        "items": "items.jsonl",
+        "held_out_items": "held_out_items.jsonl",
+    }
+    takes_common = False
 
-    overrides = ["data=sage", *overrides]
-    config = load_config(overrides).data.sage
-    print(f"generating dialogues of {config.scenario} (seed {config.seed}) into {folder}", flush=True)
-    splits = build(own, overrides, config, folder)
-    _write(folder, splits)
-    if thoughts != "none":
-        _write_thoughts(folder, splits, cast(Rendering, thoughts))
-    return 0
+    output: Folder
+    """Folder of the splits."""
+    overwrite: bool = False
+    """Replace existing files in the folder."""
+    scenario: Scenarios | None = None
+    """Procedure (data.sage.scenario)."""
+    language: Language | None = None
+    """Language of the dialogues (data.sage.language)."""
+    form: Literal["actions", "sage"] = "actions"
+    """Form of the references. sage: the format of `hamr evaluate benchmark=sage`, one JSON object with labels, path,
+    action and chat."""
+    thoughts: Literal["none", "pre", "post", "hybrid"] = "none"
+    """Also write the agent's reasons, from the procedure, as SFT items in items.jsonl and held_out_items.jsonl: the
+    thought before the answer, after it, or one item of each."""
+    teacher: Pool | None = None
+    """Pool that rewords the customers."""
+    teachers: Pools = ()
+    """Several such pools, which share the work."""
+    judge: Pool | None = None
+    """Pool that checks the rewordings."""
+    temperature: Temperature = RewordRecipe.temperature
+    """Sampling temperature of the teacher."""
+    max_new_tokens: Count = RewordRecipe.max_new_tokens or 1
+    """Maximum length of a rewording in tokens."""
+    at_once: Count | None = None
+    """Concurrent items. By default, the capacity of the pools."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> SageCommand:
+        if self.thoughts != "none" and self.form != "actions":
+            raise BadInput("thoughts", self.thoughts, "require form=actions; remove one")
+        for name in ("judge", "at_once", "max_new_tokens", "temperature"):
+            if name in self.model_fields_set and not (self.teacher or self.teachers):
+                raise BadInput(name, getattr(self, name), "requires a teacher; give teacher=<pool>")
+        return self
 
-def _import(args: list[str]) -> int:
-    from hamr.apps.data.import_data import import_data
+    def config(self) -> Config:
+        from hamr.config.load import load_config
 
-    _show(*import_data(args))
-    return 0
+        named = [f"data.sage.{name}={value}" for name in ("scenario", "language") if (value := getattr(self, name))]
+        return load_config(["data=sage", *self.overrides, *named])
 
+    def check(self) -> Config:
+        from hamr.apps.data.build_sage import check
 
-def _rubrics(args: list[str]) -> int:
-    from hamr.apps.data.build_rubrics import OPTIONS, build
+        config = self.config()
+        check(self, config)
+        return config
 
-    return build(*_own(args, OPTIONS))
+    def run(self) -> int:
+        from hamr.apps.data.build_sage import build
 
-
-def _olabench(args: list[str]) -> int:
-    from hamr.apps.data.build_olabench import build_olabench
-
-    return build_olabench(args)
-
-
-def _patm(args: list[str]) -> int:
-    from hamr.apps.data.build_plans import PATM_OPTIONS, build_patm
-
-    return build_patm(*_own(args, PATM_OPTIONS))
-
-
-def _dra(args: list[str]) -> int:
-    from hamr.apps.data.build_plans import OPTIONS, build_dra
-
-    return build_dra(*_own(args, OPTIONS))
-
-
-def _multigt(args: list[str]) -> int:
-    from hamr.apps.data.build_multigt import MULTIGT_OPTIONS, build_multigt
-
-    return build_multigt(*_own(args, MULTIGT_OPTIONS))
-
-
-def _build_thought(args: list[str]) -> int:
-    from hamr.apps.data.build_thought import THOUGHT_OPTIONS, build_thought
-
-    return build_thought(*_own(args, THOUGHT_OPTIONS))
-
-
-def _build_sampled(args: list[str]) -> int:
-    from hamr.apps.data.build_sampled import OPTIONS, build_sampled
-
-    return build_sampled(options(args, OPTIONS)[0])
-
-
-def _hallucination(args: list[str]) -> int:
-    from hamr.apps.data.build_hallucination import OPTIONS, build_hallucination
-
-    return build_hallucination(*_own(args, OPTIONS))
+        return build(self)
 
 
-def _own(args: list[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return (the recipe's own options, everything else as overrides of the configuration).
-
-    Raises BadInput for a name that is close to an option and is not a configuration key.
-    """
-    own, overrides = {}, []
-    for arg in args:
-        key, equals, value = arg.partition("=")
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-        if equals and key in known:
-            own[key] = value
-        elif near and key.isidentifier() and key not in Config.model_fields:
-            raise BadInput("hamr data", arg, f"unknown option; did you mean {near[0]}=...?")
-        else:
-            overrides.append(arg)
-    return own, overrides
+# --- imports -----------------------------------------------------------------------------------
 
 
-# --- writing -----------------------------------------------------------------------------------
+class ImportCommand(Command):
+    output: Folder
+    """Folder of the splits, trajectories.jsonl and report.json."""
+    overwrite: bool = False
+    """Replace existing files in the folder."""
+    held_out_frac: Share = 0.15
+    """Share of the dialogues in each of the two held-out splits. Whole dialogues go to one split."""
+    seed: int = 0
+    """Determines the splits."""
+    pii: Literal["hide", "keep"] | None = None
+    """hide: typed aliases for phones, accounts, e-mails, domains, addresses, keys and signatures. The default for
+    tickets and messages; a corpus of decision points then keeps the logged reference alone."""
 
 
-def _write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
-    """Write every sample with each of its references, after or before the thought that leads to it.
+class ImportTickets(ImportCommand):
+    """A ticket export. Faulty tickets are excluded with one line of explanation each, and written to rejected.jsonl."""
 
-    The training split is written as items.jsonl, the validation split as held_out_items.jsonl.
-    """
-    for name, samples in zip(_ITEMS, (splits.train, splits.validation), strict=True):
-        items = [
-            decision_item(sample, reference.action, thought_of(sample), answer_first=order)
-            for sample in samples
-            for reference in sample.references
-            for order in ORDERS[rendering]
-        ]
-        write_items(folder / f"{name}.jsonl", items)
-        print(f"written: {folder / name}.jsonl, {len(items)} SFT items", flush=True)
+    examples = ("hamr data import tickets input=export.csv mapping=mapping.yaml output=data/own",)
 
+    input: Annotated[File, Field(title="EXPORT.jsonl|.csv|.parquet")]
+    """JSONL, CSV or Parquet of tickets."""
+    mapping: Annotated[File, Field(title="MAP.yaml")]
+    """YAML that names the columns of the export (see config/tickets.py)."""
 
-def _write(folder: Path, splits: Splits) -> None:
-    for name in (*_SPLITS, *(("sft",) if splits.sft else ())):
-        write_samples(folder / f"{name}.jsonl", getattr(splits, name))
-    _show(folder, splits)
-    if not splits.sft:
-        (folder / "sft.jsonl").unlink(missing_ok=True)  # an outdated file of an earlier call would be trained on
-    else:
-        wrong = sum("references" in sample.privileged for sample in splits.sft)
-        print(f"written: {folder / 'sft.jsonl'}, the same {len(splits.sft)} training samples, {wrong} of them wrong")
+    def run(self) -> int:
+        from hamr.apps.data.import_data import import_tickets
+
+        return import_tickets(self)
 
 
-def _show(folder: Path, splits: Splits) -> None:
-    console = Console()
-    console.print(_overview(splits))
-    console.print(_kinds(splits))
-    print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in _SPLITS)}")
+def _known_corpus(name: str) -> str:
+    from hamr.data.importers import IMPORTERS
+
+    if name not in IMPORTERS:
+        known = [*IMPORTERS, "tickets"]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"no such corpus; {hint}there are: {', '.join(known)}")
+    return name
 
 
-def _overview(splits: Splits) -> Table:
-    table = Table("split", "samples", "dialogues", "turns", "words", "longest", "references", "tool calls")
-    table.title = "samples (turns, words of the prompt and references: mean)"
-    for name in _SPLITS:
-        table.add_row(name, *_figures(getattr(splits, name)))
-    return table
+class ImportCorpus(ImportCommand):
+    """A public corpus, or chats in the `messages` form, as samples and whole tickets."""
+
+    examples = (
+        "hamr data import star input=star.jsonl policies=policies.json output=data/star",
+        "hamr data import messages input=chats.jsonl output=data/chats",
+    )
+
+    corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
+    """Corpus or form of the input: star, abcd, tau2 or messages."""
+    input: Annotated[File, Field(title="FILE.jsonl")]
+    """The dialogues."""
+    policies: Annotated[File | None, Field(title="FILE.json")] = None
+    """The corpus's policies; required for star, abcd and tau2."""
+
+    @model_validator(mode="after")
+    def _has_its_files(self) -> ImportCorpus:
+        from hamr.data.importers import IMPORTERS
+
+        for name, what in IMPORTERS[self.corpus].files.items():
+            if getattr(self, name) is None:
+                raise BadInput(name, None, f"missing; give {name}=<{what}>")
+        if self.policies is not None and "policies" not in IMPORTERS[self.corpus].files:
+            raise BadInput("policies", str(self.policies), f"is no file of the {self.corpus} form; remove it")
+        return self
+
+    def run(self) -> int:
+        from hamr.apps.data.import_data import import_corpus
+
+        return import_corpus(self)
 
 
-def _figures(samples: Sequence[ServiceSample]) -> list[str]:
-    if not samples:
-        return ["0"] + ["-"] * 6
-    calls = sum(isinstance(s.references[0].action, ToolCall) for s in samples)
-    words = [len(" ".join(m["content"] for m in policy_messages(s)).split()) for s in samples]
-    return [
-        str(len(samples)),
-        str(len({s.meta.get("dialogue", s.id) for s in samples})),
-        f"{mean(len(s.history) for s in samples):.1f}",
-        f"{mean(words):.0f}",
-        str(max(words)),
-        f"{mean(len(s.references) for s in samples):.1f}",
-        f"{calls / len(samples):.0%}",
-    ]
+# --- recipes by teachers -----------------------------------------------------------------------
 
 
-def _kinds(splits: Splits) -> Table:
-    """Count the gold actions by kind: the act where the builder names it, else reply or the tool."""
-    table = Table("gold action", *_SPLITS, title="gold actions")
-    counts = {name: Counter(_kind(s) for s in getattr(splits, name)) for name in _SPLITS}
-    for kind in sorted(set().union(*counts.values())):
-        table.add_row(kind, *(str(counts[name][kind]) for name in _SPLITS))
-    return table
+class RecipeCommand(ConfiguredCommand):
+    """A recipe whose items are made by teacher pools. The same command resumes after a stop."""
+
+    outputs: ClassVar = {"file": OUTPUT}
+    writes = OUTPUT
+
+    input: Samples
+    """Samples to work on."""
+    output: Items
+    """File of the kept items. <output>.records.jsonl has every item in order, with the reason where it was dropped."""
+    overwrite: bool = False
+    """Replace an existing output."""
+    teacher: Pool | None = None
+    """Pool that writes. Required, unless `teachers` names several."""
+    teachers: Pools = ()
+    """Pools that share the items."""
+    judge: Pool | None = None
+    """Pool that checks. By default, the first teacher."""
+    language: Language = "en"
+    """Language of the prompts."""
+    at_once: Count | None = None
+    """Concurrent items. By default, the capacity of the pools."""
+
+    def check(self) -> Config:
+        from hamr.apps.data.recipe_job import team_of
+
+        config = self.config()
+        team_of(config, self)
+        return config
 
 
-def _kind(sample: ServiceSample) -> str:
-    action = sample.references[0].action
-    return f"call {action.name}" if isinstance(action, ToolCall) else f"reply: {act_of(sample)}".removesuffix(": reply")
+class WritingRecipeCommand(RecipeCommand):
+    max_new_tokens: Count | None = None
+    """Maximum length of an answer in tokens. By default, that of the pool."""
+
+
+class PatmCommand(WritingRecipeCommand):
+    """Planning windows of whole tickets, rewritten by the teachers, checked by rules and then by the judge. Writes the
+    kept ones as `kind: patm` items."""
+
+    examples = ("hamr data patm input=trajectories.jsonl output=patm.jsonl teacher=judge",)
+
+    input: Annotated[File, Field(title="TRAJECTORIES.jsonl")]
+    """Whole tickets, a trajectories.jsonl of `hamr data import`."""
+    split: Literal["train", "validation", "test", "all"] = "train"
+    """Split whose tickets are used."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_plans import build_patm
+
+        return build_patm(self)
+
+
+class DraCommand(WritingRecipeCommand):
+    """The reasoning behind decisions and plans, as `decision_dra` and `patm_dra` items."""
+
+    examples = ("hamr data dra input=train.jsonl output=dra.jsonl teachers=a,b judge=judge",)
+
+    input: Annotated[File, Field(title="SAMPLES.jsonl|ITEMS.jsonl")]
+    """Samples, or decision and patm items."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_plans import build_dra
+
+        return build_dra(self)
+
+
+class MultiGtCommand(WritingRecipeCommand):
+    """More references per reply: candidates of a light model, and the likeliest replies of an RL run, if the judge
+    finds them consistent with the logged one or the utility judge, which sees privileged.<summary>, finds them
+    useful."""
+
+    examples = ("hamr data multigt input=train.jsonl output=multigt.jsonl teacher=light ledger=runs/preliminary",)
+
+    output: Samples
+    """File of all samples with their own and the added references. <output>.table3.jsonl counts the sources."""
+    judge: Pool = "judge"
+    """Pool with role judge, which decides consistency."""
+    utility: Annotated[str | None, Field(title="POOL|none")] = None
+    """Pool that judges utility. none: consistency alone decides. By default, the judge."""
+    ledger: Annotated[File | None, Field(title="RUN")] = None
+    """RL run whose likeliest replies are candidates, too."""
+    online: Count = 4
+    """Candidates of that run per sample."""
+    candidates: NonNegativeCount = MultiGtRecipe.candidates
+    """Candidates of the light model per sample."""
+    temperature: Annotated[float, Field(gt=0.0, le=2.0)] = MultiGtRecipe.temperature
+    """Sampling temperature of the light model."""
+    summary: Annotated[str, Field(title="NAME")] = MultiGtRecipe.summary
+    """Key of `privileged` that the utility judge sees."""
+    seed: int = MultiGtRecipe.seed
+    """Determines the sampling."""
+
+    @property
+    def recipe(self) -> MultiGtRecipe:
+        # The utility judge needs a summary; without one it is not queried.
+        given = _values(self, MultiGtRecipe)
+        return MultiGtRecipe(**given | ({"summary": ""} if self.utility == "none" else {}))
+
+    def check(self) -> Config:
+        from hamr.apps.data.build_multigt import multigt_team
+
+        config = self.config()
+        multigt_team(config, self)
+        return config
+
+    def run(self) -> int:
+        from hamr.apps.data.build_multigt import build_multigt
+
+        return build_multigt(self)
+
+
+class ThoughtsCommand(WritingRecipeCommand):
+    render: Rendering
+    """Thoughts before the answer, after it, or one item of each."""
+    min_cot: Grade = MigrationRecipe.min_cot
+    """Minimum grade of a chain of thought."""
+
+    @property
+    def writer(self) -> str | None:
+        """Pool that writes the thoughts in place of the teachers."""
+        return None
+
+    @property
+    def recipe(self) -> ThoughtRecipe:
+        return ThoughtRecipe(**_values(self, ThoughtRecipe))
+
+    def check(self) -> Config:
+        from hamr.apps.data.build_thought import thought_team
+
+        config = self.config()
+        thought_team(config, self)
+        return config
+
+    def run(self) -> int:
+        from hamr.apps.data.build_thought import build_thought
+
+        return build_thought(self)
+
+
+class ExtractThoughts(ThoughtsCommand):
+    """The reasoning behind experts' actions (each sample's first reference), for a Zero-Think model."""
+
+    examples = ("hamr data thought step=extract input=experts.jsonl output=items.jsonl teacher=judge",)
+
+    render: Rendering = "pre"
+    """Thoughts before the answer, after it, or one item of each."""
+
+
+class MigrateThoughts(ThoughtsCommand):
+    """Thoughts by the Zero-Think model or the teachers, then a response based on them; the best draft that passes the
+    dialogue's judge and the judge of chains, or else the best one, rewritten with their feedback."""
+
+    examples = (
+        "hamr data thought step=migrate input=cases.jsonl output=items.jsonl teacher=judge zero_think=zero_think",
+    )
+
+    render: Rendering = "hybrid"
+    """Thoughts before the answer, after it, or one item of each."""
+    zero_think: Pool | None = None
+    """Pool that writes the thoughts. By default, the teachers."""
+    candidates: Count = MigrationRecipe.candidates
+    """Maximum number of drafts per item."""
+    temperature: Temperature = MigrationRecipe.temperature
+    """Sampling temperature of the drafts."""
+    min_quality: Grade = MigrationRecipe.min_quality
+    """Minimum grade of the dialogue."""
+    refine: NonNegativeCount = MigrationRecipe.refine
+    """Rounds of rewriting."""
+    seed: int = MigrationRecipe.seed
+    """Determines the sampling."""
+
+    @property
+    def writer(self) -> str | None:
+        return self.zero_think
+
+    @property
+    def recipe(self) -> MigrationRecipe:
+        return MigrationRecipe(**_values(self, MigrationRecipe) | {"zero_think": self.zero_think is not None})
+
+    @model_validator(mode="after")
+    def _differing_candidates(self) -> MigrateThoughts:
+        if self.candidates > 1 and not self.temperature:
+            raise BadInput("temperature", self.temperature, "makes all candidates equal; raise it or give candidates=1")
+        return self
+
+
+class RubricsCommand(RecipeCommand):
+    """A rubric for every sample: the teacher writes candidates, and the one with which the judge best separates the
+    references from worse responses is kept. Worse responses are the sample's privileged.negatives, a list of texts,
+    then other samples' references."""
+
+    examples = ("hamr data rubrics input=train.jsonl output=rubrics.jsonl teacher=judge",)
+
+    output: Samples
+    """File of all samples, with their rubric where one was kept."""
+    candidates: Count = RubricRecipe.candidates
+    """Rubrics that the teacher writes per sample."""
+    worse: Count = RubricRecipe.worse
+    """Maximum number of worse responses per sample."""
+    min_separation: Annotated[float, Field(ge=-1.0, le=1.0)] = RubricRecipe.min_separation
+    """Minimum difference of the scores of references and worse responses."""
+    seed: int = RubricRecipe.seed
+    """Determines the sampling."""
+
+    @property
+    def recipe(self) -> RubricRecipe:
+        return RubricRecipe(**_values(self, RubricRecipe))
+
+    def run(self) -> int:
+        from hamr.apps.data.build_rubrics import build_rubrics
+
+        return build_rubrics(self)
+
+
+def _values(command: Command, recipe: type) -> dict[str, Any]:
+    """Return the options of a command that are settings of its recipe."""
+    names = type(command).model_fields.keys() & recipe.__dataclass_fields__.keys()  # type: ignore[attr-defined]
+    return {name: getattr(command, name) for name in names}
+
+
+# --- other recipes -----------------------------------------------------------------------------
+
+
+class SampledCommand(Command):
+    """The best responses of an RL run, by total reward, as SFT items for the next stage. No pool is queried."""
+
+    examples = ("hamr data sampled input=train.jsonl ledger=runs/stage_1 output=items.jsonl min_total=3 best=2",)
+    outputs: ClassVar = {"file": OUTPUT}
+    writes = OUTPUT
+
+    input: Samples
+    """Samples of the run."""
+    ledger: Annotated[File, Field(title="RUN")]
+    """Run folder or its ledger.sqlite."""
+    output: Items
+    """File of the SFT items. <output>.counts.jsonl counts what became of the responses."""
+    min_total: float
+    """Minimum total reward of a response."""
+    overwrite: bool = False
+    """Replace an existing output."""
+    best: Count = 1
+    """Responses per sample."""
+    since: int = 0
+    """First step of the run whose responses are used."""
+    render: Rendering = "pre"
+    """Thoughts before the answer, after it, or one item of each."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_sampled import build_sampled
+
+        return build_sampled(self)
+
+
+class HallucinationCommand(ConfiguredCommand):
+    """Data for a hallucination judge: responses that the judge clears and the second model confirms (simple.jsonl), and
+    human labels of the rest (output review.jsonl; from `labels` hard.jsonl and confirmed.jsonl)."""
+
+    examples = ("hamr data hallucination input=responses.jsonl output=data/hallucination judge=judge second=second",)
+
+    input: Annotated[File, Field(title="RESPONSES.jsonl")]
+    """Samples with `response` or `responses`."""
+    output: Folder
+    """Folder of the sets."""
+    judge: Pool
+    """Pool that looks for hallucinations."""
+    second: Pool
+    """Another pool that confirms the verdicts."""
+    labels: Annotated[File | None, Field(title="REVIEWED.jsonl")] = None
+    """Copy of review.jsonl with people's labels. Labels of earlier calls are kept."""
+    overwrite: bool = False
+    """Replace existing sets."""
+    language: Language = "en"
+    """Language of the prompts."""
+    at_once: Count | None = None
+    """Concurrent items. By default, the capacity of the pools."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_hallucination import build_hallucination
+
+        return build_hallucination(self)
+
+
+class OlabenchItemsCommand(Command):
+    """Items for `hamr evaluate benchmark=olabench` in items.jsonl, and responses with known faults for grading judges
+    in planted.jsonl."""
+
+    output: Folder
+    """Folder of items.jsonl and planted.jsonl."""
+    overwrite: bool = False
+    """Replace existing files in the folder."""
+    core: NonNegativeCount = 90
+    """Items of the core subset."""
+    risk: NonNegativeCount = 30
+    """Items of the risk subset."""
+    hallucination: NonNegativeCount = 30
+    """Items of the hallucination subset."""
+    planted: NonNegativeCount | None = None
+    """Items with planted faults. By default, all."""
+    language: Language = "en"
+    """Language of the items."""
+    seed: int = 0
+    """Determines the items."""
+
+    @model_validator(mode="after")
+    def _some_items(self) -> OlabenchItemsCommand:
+        if not self.core + self.risk + self.hallucination:
+            raise BadInput("core", 0, "asks for no items; ask for at least one in some subset")
+        return self
+
+
+class OlabenchScenarios(OlabenchItemsCommand):
+    examples = ("hamr data olabench scenario=all output=data/olabench",)
+
+    scenario: Annotated[str, Field(title="NAME|PATH|all|NAME,NAME")]
+    """Scenarios whose rule engines give the items."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_olabench import from_scenarios
+
+        return from_scenarios(self)
+
+
+class OlabenchSamples(OlabenchItemsCommand):
+    examples = ("hamr data olabench samples=data/own output=data/olabench risk=0",)
+
+    samples: Annotated[File, Field(title="SAMPLES.jsonl|FOLDER")]
+    """Output of `hamr data import`: a file of samples, or a folder whose test split (or else training split) is
+    used."""
+
+    def run(self) -> int:
+        from hamr.apps.data.build_olabench import from_samples
+
+        return from_samples(self)
+
+
+class OlabenchLabels(Command):
+    """A public corpus with human labels, in the format of labelled responses."""
+
+    examples = ("hamr data olabench labels=pairs input=pairs.jsonl output=labelled.jsonl",)
+
+    labels: Literal["hallucination", "pairs", "tau"]
+    """Corpus."""
+    input: Annotated[File, Field(title="FILE.jsonl")]
+    """The corpus's JSONL."""
+    output: Annotated[File, Field(title="LABELLED.jsonl")]
+    """File of the labelled responses."""
+    policies: Annotated[File | None, Field(title="FILE.json")] = None
+    """The corpus's policies; required for tau."""
+    overwrite: bool = False
+    """Replace an existing output."""
+
+    @model_validator(mode="after")
+    def _has_policies(self) -> OlabenchLabels:
+        if self.labels == "tau" and self.policies is None:
+            raise BadInput("policies", None, "missing; give policies=<its JSON>")
+        return self
+
+    def run(self) -> int:
+        from hamr.apps.data.build_olabench import convert_labels
+
+        return convert_labels(self)

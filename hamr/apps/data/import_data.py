@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from hamr.apps.shared.job_options import number, one_of, options, output_folder, require_files
-from hamr.config.schema import DataConfig
+from hamr.apps.data.write_splits import show_splits
+from hamr.apps.shared.outputs import output_folder
 from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
@@ -22,53 +22,51 @@ from hamr.data.splits import Splits, split_samples
 from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
-from hamr.errors import BadInput
 from hamr.types import ToolCall
+
+if TYPE_CHECKING:
+    from hamr.apps.data.command import ImportCommand, ImportCorpus, ImportTickets
 
 SPLITS = ("train", "validation", "test")
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
-_COMMON = ("output", "overwrite", "held_out_frac", "seed", "pii")
-_TICKET_FILES = {"input": "JSONL, CSV or Parquet of tickets", "mapping": "YAML that names its columns"}
 _SHOWN_FAULTS = 10
 
 
-def import_data(args: Sequence[str]) -> tuple[Path, Splits]:
-    """Read, split by dialogue, write and report. Raises BadInput for invalid input."""
-    corpora = (*IMPORTERS, "tickets")
-    if not args or args[0] not in corpora:
-        given = args[0] if args else None
-        raise BadInput("hamr data import", given, f"no such corpus; there are: {', '.join(corpora)}")
-    name = args[0]
-    files = _TICKET_FILES if name == "tickets" else IMPORTERS[name].files
-    own, _ = options(args[1:], (*files, *_COMMON))
-    require_files(own, files)
-    folder = output_folder(own, _FILES)
-    fraction = number(own, "held_out_frac", float, DataConfig.model_fields["held_out_frac"].default)
-    if not 0.0 < fraction < 0.5:
-        raise BadInput("held_out_frac", fraction, "must be between 0 and 0.5: two splits of this size are held out")
-    seed = number(own, "seed", int, 0)
-    private = name == "tickets" or IMPORTERS[name].private
-    hide = one_of(own, "pii", ("hide", "keep"), "hide" if private else "keep") == "hide"
-    print(f"importing {name} from {own['input']} into {folder}", flush=True)
-    paths = {option: Path(own[option]).expanduser() for option in files}
-    tickets: Tickets | None = None
+def import_tickets(command: ImportTickets) -> int:
+    """Import a ticket export. Raises BadInput for invalid input."""
+    _begin(command, "tickets", command.input)
+    mapping, hide = read_mapping(command.mapping), command.pii != "keep"
+    tickets = read_tickets(command.input, mapping, beside=command.mapping.parent, hide=hide)
+    return _finish(command, from_trajectories(tickets.trajectories), tickets, Counter(tickets.hidden))
+
+
+def import_corpus(command: ImportCorpus) -> int:
+    """Import a public corpus or chats. Raises BadInput for invalid input."""
+    importer = IMPORTERS[command.corpus]
+    _begin(command, command.corpus, command.input)
+    imported = importer({option: getattr(command, option) for option in importer.files})
     hidden: Counter[str] = Counter()
-    if name == "tickets":
-        mapping = read_mapping(paths["mapping"])
-        tickets = read_tickets(paths["input"], mapping, beside=paths["mapping"].parent, hide=hide)
-        hidden.update(tickets.hidden)
-        imported = from_trajectories(tickets.trajectories)
-    else:
-        imported = IMPORTERS[name](paths)
-        if hide:
-            alike = imported.duplicates
-            imported = from_trajectories(list(hide_in(imported.trajectories, hidden)))
-            imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates))
+    if (command.pii or ("hide" if importer.private else "keep")) == "hide":
+        alike = imported.duplicates
+        imported = from_trajectories(list(hide_in(imported.trajectories, hidden)))
+        imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates))
+    return _finish(command, imported, None, hidden)
+
+
+def _begin(command: ImportCommand, name: str, source: Path) -> None:
+    folder = output_folder(command.output, _FILES, overwrite=command.overwrite)
+    print(f"importing {name} from {source} into {folder}", flush=True)
+
+
+def _finish(command: ImportCommand, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]) -> int:
+    """Split by dialogue, write and report."""
+    folder = command.output
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     _left_out(folder, faults, duplicates)
-    splits = split_samples(imported.samples, {}, held_out_frac=fraction, seed=seed)
+    splits = split_samples(imported.samples, {}, held_out_frac=command.held_out_frac, seed=command.seed)
     _write(folder, splits, imported, tickets, hidden)
-    return folder, splits
+    show_splits(folder, splits)
+    return 0
 
 
 def _write(

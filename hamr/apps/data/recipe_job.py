@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from hamr.apps.data.recipes.runner import Make, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
-from hamr.apps.shared.job_options import number
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.config.schema import Config
@@ -25,7 +25,8 @@ from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
 
-OPTIONS = ("input", "output", "overwrite", "teachers", "teacher", "judge", "at_once", "max_new_tokens", "language")
+if TYPE_CHECKING:
+    from hamr.apps.data.command import RecipeCommand, SageCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +47,19 @@ class Team:
         return "/".join(f"{config.pools[name].type}:{config.pools[name].model}" for name in named)
 
 
-def team_of(config: Config, own: Mapping[str, str]) -> Team:
-    """Parse `teacher=a` or `teachers=a,b`, and `judge=c` (default: the first teacher). Raises BadInput."""
-    given = own.get("teachers") or own.get("teacher")
-    if not given:
+def team_of(config: Config, command: RecipeCommand) -> Team:
+    """Return the teachers and the judge (default: the first teacher) that a command names. Raises BadInput."""
+    teachers = teachers_of(config, command)
+    return Team(teachers=teachers, judge=writing_pool(config, "judge", command.judge or teachers[0]))
+
+
+def teachers_of(config: Config, command: RecipeCommand | SageCommand) -> tuple[str, ...]:
+    """Return the pools of `teachers=a,b` or `teacher=a`. Raises BadInput."""
+    teachers = command.teachers or ((command.teacher,) if command.teacher else ())
+    if not teachers:
         pools = ", ".join(sorted(config.pools))
         raise BadInput("teacher", None, f"missing; give teacher=<pool> or teachers=<pool>,<pool>, of: {pools}")
-    teachers = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
-    for name in teachers:
-        writing_pool(config, "teacher", name)
-    return Team(teachers=teachers, judge=writing_pool(config, "judge", own.get("judge", teachers[0])))
+    return tuple(writing_pool(config, "teacher", name) for name in teachers)
 
 
 def sibling_path(output: Path, what: str) -> Path:
@@ -63,16 +67,21 @@ def sibling_path(output: Path, what: str) -> Path:
 
 
 def make_items(
-    config: Config, team: Team, items: Sequence[WorkItem], make: Make, own: Mapping[str, str], output: Path, *, run: str
+    config: Config,
+    team: Team,
+    items: Sequence[WorkItem],
+    make: Make,
+    output: Path,
+    *,
+    run: str,
+    at_once: int | None = None,
 ) -> dict[str, ItemResult]:
     """Return the result of every item, by id. Starts the pools only if items remain; writes the records.
 
     Raises HamrError where no item got an answer. Nothing is written then, and the same command tries again.
     """
     progress = WorkProgress.of(sibling_path(output, "progress"), items)
-    at_once = number(own, "at_once", int, sum(config.pools[name].places for name in team.names))
-    if at_once < 1:
-        raise BadInput("at_once", at_once, "must be 1 or more")
+    places = sum(config.pools[name].places for name in team.names)
     print(f"{run}: {len(items)} items, {len(progress.done)} already done", flush=True)
 
     async def work(asks: Mapping[str, Ask]) -> None:
@@ -80,7 +89,7 @@ def make_items(
         judge = asks[team.judge] if team.judge else None
         second = asks[team.second] if team.second else None
         pools = Pools(teachers=Teachers(teachers), judge=judge, second=second)
-        await run_recipe(items, make, pools, progress, at_once=at_once, tell=tell)
+        await run_recipe(items, make, pools, progress, at_once=at_once or places, tell=tell)
         for name, count in pools.teachers.answered.items():
             tell(f"teacher {name}: {count} answers")
 

@@ -1,101 +1,262 @@
-"""`hamr evaluate benchmark=...`: dispatches to the benchmark's own job."""
+"""Arguments of the benchmarks of `hamr evaluate`. The options that decide a score are in hamr/config/."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
-from collections.abc import Mapping, Sequence
-from types import ModuleType
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
+from pydantic import AfterValidator, Field, model_validator
+
+from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, List, Names
+from hamr.config.ecs import EcsConfig
+from hamr.config.olabench import OlabenchConfig
+from hamr.config.sage import SageConfig
+from hamr.config.section import Section
 from hamr.errors import BadInput
 
-HELP = """\
-hamr evaluate: scores a policy or an endpoint on a benchmark.
+if TYPE_CHECKING:
+    from hamr.config.schema import Config
 
-usage:
-  hamr evaluate benchmark=sage scenario=NAME|FILE.yaml|all agent=WHO[,WHO...] simulator=WHO judges=WHO[,WHO,WHO]
-      output=FOLDER [option=value ...] [pools.NAME.KEY=value ...]
-  hamr evaluate benchmark=sage output=FOLDER rejudge=true judges=WHO[,WHO,WHO]
-  hamr evaluate benchmark=ecs input=RESPONSES.jsonl|run=RUN_FOLDER judges=POOL[,POOL...] output=FOLDER
-      [compare=OTHER.jsonl|RUN_FOLDER] [labels=PAIRS.jsonl] [option=value ...] [pools.NAME.KEY=value ...]
-  hamr evaluate benchmark=olabench data=ITEMS.jsonl|FOLDER policy=WHO[,WHO...] [judge=POOL] output=FOLDER
-      [option=value ...] [rewards.JUDGE.KEY=value ...] [pools.NAME.KEY=value ...]
-  hamr evaluate benchmark=olabench labels=LABELLED.jsonl[,...] [judge=POOL] output=FOLDER
-
-WHO is a pool of the configuration (`pools`), so any checkpoint and any OpenAI-compatible endpoint, or needs no model:
-  agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
-  simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
-  judges       scripted:gold scripted:strict scripted:contrary
-
-sage: customers with an intent, a persona and an adversarial level talk to the agent. At turns 1, 5, 10, 15 and the
-last, judges label the customer's case and grade the agent's chat; the procedure's rule engine derives the right action.
-FOLDER gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command resumes an
-interrupted evaluation. rejudge=true judges existing dialogues with other judges.
-
-options (default):
-  language=en|zh (en)  seed (0)  per_intent (3)  per_path (5)  cover=cases|routes (cases)  limit (none)  max_turns (30)
-  agent_prompt=service|sample (service)
-  tie=first|smallest|none (first)  path=intersection|prefix (intersection)  action=exact|group (exact)
-  unreadable=left_out|zero (left_out)  user_temperature (0.7)  user_tokens (96)  agent_temperature (0)  reasks (2)
-  attempts (3)  longest_wait_s (60)  at_once (capacity of the pools)  resamples (1000)
-
-ecs: judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
-the references' means (Multi-ECS), and the logged reference's (Single-ECS). RESPONSES.jsonl has the input format of
-`hamr score`. compare= adds a second policy on the same samples, with a p-value; labels= measures the judges' agreement
-with people. FOLDER gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command collects only
-missing votes. Without judges=, every pool with the role judge is used. Without judges= and pools=, the four endpoints
-of pools=ecs are used (set pools.NAME.endpoint).
-
-options (default):
-  scores=hard|soft (hard)  stage=base|sft|rl (rl; of a run folder)  seed (0)  resamples (1000)  attempts (3)
-  longest_wait_s (60)  model.response_format=plain|think_answer|answer_think|hybrid
-
-olabench: policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
-policy and tool calling from 1 to 5 (several policies' responses in one prompt) and find risks and hallucinations. WHO
-is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}. labels= tests the judges on responses
-with known verdicts: planted by `hamr data olabench`, or labelled by people. FOLDER gets responses.jsonl,
-judgements.jsonl, items.jsonl, summary.json and report.html. The same command collects only what is missing.
-
-options (default):
-  cot=none|pre|post (none)  judged=subset|all (subset)  temperature (0)  max_new_tokens (512)  limit (none)
-  at_once (capacity of the policy's pool)  seed (0)  resamples (1000)  attempts (3)  longest_wait_s (60)
-  rewards.policy.judging=comparative|single  rewards.JUDGE.pool|language|prompt|max_reasks, of dialogue, policy, tool,
-  risk, hallucination
-
-example, without a model:
-  hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient \\
-      judges=scripted:gold output=perfect"""
-
-BENCHMARKS = {
-    "ecs": "hamr.apps.evaluate.ecs.run",
-    "olabench": "hamr.apps.evaluate.olabench.run",
-    "sage": "hamr.apps.evaluate.sage.run",
-}
-"""Name -> module with a `main` that takes the other arguments."""
-REQUESTS = {name: f"hamr.apps.evaluate.{name}.request" for name in BENCHMARKS}
+S = TypeVar("S", bound=Section)
 
 
-def main(args: list[str]) -> int:
-    """Run the benchmark's job. Raises BadInput for an unknown benchmark, and as the job does."""
-    job, rest = _select_benchmark(args, BENCHMARKS)
-    return int(job.main(rest))
+def _not_a_file(path: Path) -> Path:
+    if path.is_file():
+        raise ValueError("is a file; give a folder")
+    return path
 
 
-def overrides_of(args: Sequence[str]) -> list[str]:
-    """Return the arguments of the configuration, as determined by the benchmark's job."""
-    request, rest = _select_benchmark(args, REQUESTS)
-    return list(request.overrides_of(rest))
+Output = Annotated[Folder, AfterValidator(_not_a_file)]
+Pool = Annotated[str, Field(title="POOL")]
+Who = Annotated[Names, Field(title="WHO[,WHO...]")]
 
 
-def _select_benchmark(args: Sequence[str], modules: Mapping[str, str]) -> tuple[ModuleType, list[str]]:
-    """Return (the benchmark's module, the other arguments)."""
-    named = [arg.partition("=")[2] for arg in args if arg.startswith("benchmark=")]
-    known = ", ".join(sorted(BENCHMARKS))
-    if not named:
-        raise BadInput("benchmark", None, f"missing; give benchmark=<name>, one of: {known}")
-    if named[-1] not in BENCHMARKS:
-        near = difflib.get_close_matches(named[-1], BENCHMARKS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise BadInput("benchmark", named[-1], f"no such benchmark; {hint}there are: {known}")
-    rest = [arg for arg in args if not arg.startswith("benchmark=")]
-    return importlib.import_module(modules[named[-1]]), rest
+def _section(command: S, section: type[S]) -> S:
+    """Return the options of a command that belong to a section."""
+    return section(**{name: getattr(command, name) for name in section.model_fields})
+
+
+class EvaluateEcs(EcsConfig, ConfiguredCommand):
+    """Judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
+    the references' means (Multi-ECS), and the logged reference's (Single-ECS).
+
+    The folder gets judgements.jsonl, items.jsonl, metrics.json and report.html. The same command collects only missing
+    votes. Without judges=, every pool with the role judge is used. Without judges= and pools=, the four endpoints of
+    pools=ecs are used (set pools.NAME.endpoint). model.response_format=plain|think_answer|answer_think|hybrid is the
+    format of the responses.
+    """
+
+    examples = (
+        "hamr evaluate benchmark=ecs input=responses.jsonl judges=judge output=ecs",
+        "hamr evaluate benchmark=ecs run=runs/quickstart compare=runs/other output=ecs",
+    )
+    outputs: ClassVar = {"folder": "."}
+
+    output: Output
+    """Folder of the results."""
+    input: Annotated[File | None, Field(title="RESPONSES.jsonl")] = None
+    """Responses to score, in the input format of `hamr score`. Either this or `run` is required."""
+    run_folder: Annotated[Folder | None, Field(alias="run", title="RUN")] = None
+    """Run folder whose evaluation is scored."""
+    compare: Annotated[File | None, Field(title="OTHER.jsonl|RUN")] = None
+    """Responses or run of a second policy on the same samples; adds a p-value."""
+    labels: Annotated[File | None, Field(title="PAIRS.jsonl")] = None
+    """Pairs labelled by people; measures the judges' agreement with them."""
+    judges: Annotated[Names, Field(title="POOL[,POOL...]")] = ()
+    """Pools with role judge."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvaluateEcs:
+        if (self.input is None) == (self.run_folder is None):
+            given = f"input={self.input} run={self.run_folder}" if self.input else None
+            raise BadInput("input", given, "give either input=<jsonl of responses> or run=<run folder>")
+        return self
+
+    @property
+    def source(self) -> Path:
+        path = self.input or self.run_folder
+        assert path is not None
+        return path
+
+    @property
+    def ecs(self) -> EcsConfig:
+        return _section(self, EcsConfig)
+
+    def config(self) -> Config:
+        """Return the configuration. Without judges and a choice of pools, it has the paper's ensemble of four
+        judges."""
+        from hamr.config.load import load_config
+
+        chosen = any(word.startswith(("pools=", "experiment=", "--")) for word in self.overrides)
+        return load_config([*([] if self.judges or chosen else ["pools=ecs"]), *self.overrides])
+
+    def run(self) -> int:
+        from hamr.apps.evaluate.ecs.run import start
+
+        return start(self)
+
+
+class EvaluateOlabench(OlabenchConfig, ConfiguredCommand):
+    """Policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
+    policy and tool calling from 1 to 5 (several policies' responses in one prompt) and find risks and hallucinations.
+    WHO is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}.
+
+    The folder gets responses.jsonl, judgements.jsonl, items.jsonl, summary.json and report.html. The same command
+    collects only what is missing. rewards.policy.judging=comparative|single and
+    rewards.JUDGE.pool|language|prompt|max_reasks, of dialogue, policy, tool, risk, hallucination, set the judges.
+    """
+
+    examples = (
+        "hamr evaluate benchmark=olabench data=items.jsonl policy=runs/a,runs/b judge=judge output=olabench",
+        "hamr evaluate benchmark=olabench labels=planted.jsonl judge=judge output=judges",
+    )
+    outputs: ClassVar = {"folder": "."}
+
+    output: Output
+    """Folder of the results."""
+    data: Annotated[File | None, Field(title="ITEMS.jsonl|FOLDER")] = None
+    """Items of `hamr data olabench`; required with `policy`."""
+    policy: Who = ()
+    """Policies to evaluate."""
+    labels: Annotated[Files, Field(title="LABELLED.jsonl[,...]")] = ()
+    """Responses with known verdicts, planted by `hamr data olabench` or labelled by people; tests the judges."""
+    judge: Annotated[str, Field(title="POOL")] = ""
+    """Pool that judges. By default, the pools named by the sections of `rewards`."""
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> EvaluateOlabench:
+        if not self.policy and not self.labels:
+            remedy = (
+                "give policy=<pool, run folder or responses.jsonl> with data=..., or labels=<jsonl> to grade the judges"
+            )
+            raise BadInput("policy", None, remedy)
+        if bool(self.policy) != (self.data is not None):
+            missing, other = ("data", "policy") if self.policy else ("policy", "data")
+            raise BadInput(missing, None, f"missing; required with {other}")
+        return self
+
+    @property
+    def options(self) -> OlabenchConfig:
+        return _section(self, OlabenchConfig)
+
+    def check(self) -> Config:
+        from hamr.apps.shared.pools_up import writing_pool
+
+        config = self.config()
+        if self.judge:
+            writing_pool(config, "judge", self.judge)
+        return config
+
+    def run(self) -> int:
+        from hamr.apps.evaluate.olabench.run import start
+
+        return start(self)
+
+
+def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Number repeated judges. A pool may be named several times; its second and third copies are sampled."""
+    from hamr.bench.sage.judging import AGAIN
+
+    numbered: list[str] = []
+    for name in names:
+        again = sum(other.partition(AGAIN)[0] == name.partition(AGAIN)[0] for other in numbered)
+        numbered.append(name if AGAIN in name or not again else f"{name}{AGAIN}{again + 1}")
+    return tuple(numbered)
+
+
+class EvaluateSage(SageConfig, ConfiguredCommand):
+    """Customers with an intent, a persona and an adversarial level talk to the agent. At turns 1, 5, 10, 15 and the
+    last, judges label the customer's case and grade the agent's chat; the procedure's rule engine derives the right
+    action.
+
+    The folder gets traces.jsonl, judgements.jsonl, metrics.json, assessments.jsonl and report.html. The same command
+    resumes an interrupted evaluation. WHO is a pool of the configuration (`pools`), so any checkpoint and any
+    OpenAI-compatible endpoint, or needs no model:
+
+      agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
+      simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
+      judges       scripted:gold scripted:strict scripted:contrary
+    """
+
+    examples = (
+        "hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient "
+        "judges=scripted:gold output=perfect",
+        "hamr evaluate benchmark=sage output=perfect rejudge=true judges=scripted:strict",
+    )
+    outputs: ClassVar = {"folder": "."}
+
+    output: Output
+    """Folder of the results."""
+    scenario: Annotated[str, Field(title="NAME|FILE.yaml|all")] = ""
+    """Procedures; several are separated by commas. This and the next three are required, unless `rejudge`."""
+    agents: Annotated[Who, Field(alias="agent", title="WHO[,WHO...]")] = ()
+    """Agents to evaluate."""
+    simulator: Annotated[str, Field(title="WHO")] = ""
+    """Pool or script that speaks for the customers."""
+    judges: Annotated[List, AfterValidator(_number_judges), Field(title="WHO[,WHO,WHO]")] = ()
+    """Judges. One that is named several times is sampled several times."""
+    rejudge: bool = False
+    """Judge existing dialogues with other judges. Other options are those of the folder, unless given."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> EvaluateSage:
+        for key, value in self._participants().items():
+            if not value and not self.rejudge:
+                raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
+        return self
+
+    def _participants(self) -> dict[str, Any]:
+        return {
+            "scenario": self.scenario,
+            "agent": self.agents,
+            "simulator": self.simulator,
+            "judges": self.judges,
+        }
+
+    def with_kept_options(self) -> EvaluateSage:
+        """Return the command with the options that its folder keeps, if it judges again. Raises BadInput."""
+        if not self.rejudge:
+            return self
+        from hamr.bench.sage.store import read_settings
+
+        before = read_settings(self.output)
+        if before is None:
+            raise BadInput("output", str(self.output), "contains no evaluation to judge again; give the folder of one")
+        kept = {
+            "scenario": ",".join(entry["given"] for entry in before["scenarios"].values()),
+            "agents": tuple(before["agents"]),
+            "simulator": before["simulator"]["name"],
+            "judges": tuple(before["judging"]["judges"]),
+            **before["sage"],
+        }
+        return self.model_validate(kept | {name: getattr(self, name) for name in self.model_fields_set})
+
+    @functools.cached_property
+    def scenarios(self) -> Mapping[str, str]:
+        """Name -> the given value: the name itself, or a file. Raises BadInput."""
+        from hamr.procedures import load_scenario, scenario_names
+
+        names = scenario_names() if self.scenario == "all" else [name for name in self.scenario.split(",") if name]
+        found: dict[str, str] = {}
+        for name in names:
+            scenario = load_scenario(name).name
+            if scenario in found:
+                remedy = f"{found[scenario]} and {name} are both called {scenario}; rename one"
+                raise BadInput("scenario", self.scenario, remedy)
+            found[scenario] = name
+        return found
+
+    @property
+    def sage(self) -> SageConfig:
+        return _section(self, SageConfig)
+
+    def check(self) -> Config:
+        assert self.with_kept_options().scenarios is not None
+        return self.config()
+
+    def run(self) -> int:
+        from hamr.apps.evaluate.sage.run import start
+
+        return start(self.with_kept_options())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import tempfile
@@ -9,13 +10,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hamr.apps.pipeline.jobs import JOBS, POLICY, in_override, policy_of, stand_in, takes_override
+from hamr.apps.pipeline.jobs import (
+    POLICY,
+    in_override,
+    kind_of,
+    policy_of,
+    stand_in,
+    takes_override,
+    target_arg,
+)
 from hamr.apps.pipeline.log import PLAN
+from hamr.apps.shared.commands import Command, parse_command
 from hamr.apps.shared.pool_room import local_node
 from hamr.cluster.placement import check_placement
 from hamr.config.explain import Contradiction
-from hamr.config.overrides import CONFIG_DIR_FLAG, config_folder, nearest_first
+from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first, split_flags
 from hamr.config.pipeline import (
     INPUTS,
     Job,
@@ -30,6 +41,9 @@ from hamr.config.pipeline import (
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.telemetry.run_folder import write_atomic
+
+if TYPE_CHECKING:
+    from hamr.apps.pipeline.command import RunPipeline
 
 PathOf = Callable[[str, str], Path]
 
@@ -49,13 +63,15 @@ class PipelineStage:
         """Return (stage, output) of its inputs, each once."""
         return list(dict.fromkeys((name, output) for _, name, output in references(self.args)))
 
-    def command(self, path_of: PathOf) -> list[str]:
-        """Return the arguments after `hamr`, with references resolved by `path_of`."""
-        return [*self.job.split(), *self.own_args(path_of, self.folder)]
+    @property
+    def kind(self) -> type[Command]:
+        """Return the model of its command."""
+        return kind_of(self.job, self.args)
 
-    def own_args(self, path_of: PathOf, folder: Path) -> list[str]:
-        """Return the arguments after the job. Their order equals that of `args`, so that errors can be located."""
-        return [*(_fill_reference(arg, path_of) for arg in self.args), JOBS[self.job].target_arg(folder)]
+    def command(self, path_of: PathOf, folder: Path | None = None) -> Command:
+        """Return the command with references resolved by `path_of`, which writes into `folder`. Raises BadInput."""
+        args = (*(_fill_reference(arg, path_of) for arg in self.args), target_arg(self.kind, folder or self.folder))
+        return parse_command([*self.job.split(), *args])
 
 
 def _fill_reference(arg: str, path_of: PathOf) -> str:
@@ -97,7 +113,7 @@ class PipelinePlan:
                 return Path(self.inputs[output])
             stage = by_name[name]
             if output != "policy":
-                return stage.folder / JOBS[stage.job].outputs[output]
+                return stage.folder / stage.kind.outputs[output]
             found = stage.folder / POLICY / "step_<last>" / "policy" if planned else policy_of(stage.folder)
             if found is None:
                 raise HamrError(f"stage {name} left no policy in {stage.folder / POLICY}; was it removed?")
@@ -158,149 +174,118 @@ class PipelinePlan:
             raise RunFolderError("resume", str(folder), f"its {PLAN} cannot be read ({error})") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PipelineCommand:
-    """A parsed `hamr train pipeline=...`.
-
-    `for_all` applies to every stage that composes a configuration, `for_one` to the stages that it names.
-    """
-
-    source: PipelineSource
-    folder: Path | None
-    inputs: Mapping[str, str]
-    for_all: tuple[str, ...]
-    for_one: Mapping[str, tuple[str, ...]]
-    dry_run: bool
-
-    def plan(self) -> PipelinePlan:
-        """Compose and validate the configuration of each stage. Raises BadInput, at `file:line` where possible."""
-        pipeline = self.source.pipeline
-        check_references(self.source, {job: tuple(kind.outputs) for job, kind in JOBS.items()})
-        folder = (self.folder or Path("runs") / f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-        stages = tuple(
-            PipelineStage(
-                number=number,
-                name=stage.name,
-                job=stage.job,
-                args=(
-                    *stage.args,
-                    *(self.for_all if JOBS[stage.job].composes else ()),
-                    *self.for_one.get(stage.name, ()),
-                ),
-                folder=folder / f"{number}-{stage.name}",
-            )
-            for number, stage in enumerate(pipeline.stages, start=1)
+def plan_pipeline(command: RunPipeline) -> PipelinePlan:
+    """Compose and validate the configuration of each stage. Raises BadInput, at `file:line` where possible."""
+    values, own = split_flags(command.overrides)
+    unknown = next((word for word in values if not takes_override(word.partition("=")[0])), None)
+    if unknown is not None:
+        remedy = (
+            "unknown; a pipeline takes inputs.<name>=<file>, stages.<stage>.<override>, "
+            "experiment.run_dir=<folder>, dry_run=true, and overrides for all stages"
         )
-        plan = PipelinePlan(
-            name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=self._arguments(), stages=stages
+        raise BadInput("pipeline", unknown, remedy)
+    source = read_pipeline(find_pipeline(command.pipeline, own))
+    pipeline = source.pipeline
+    for_one = _arguments_of_stages(command.stages, [stage.name for stage in pipeline.stages])
+    kinds = [_kind_of(source, number) for number in range(len(pipeline.stages))]
+    check_references(
+        source, {stage.job: tuple(kind.outputs) for stage, kind in zip(pipeline.stages, kinds, strict=True)}
+    )
+    folder = (command.folder or Path("runs") / f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    for_all = (*([f"{CONFIG_DIR_FLAG}={own}"] if own else []), *values)
+    stages = tuple(
+        PipelineStage(
+            number=number,
+            name=stage.name,
+            job=stage.job,
+            args=(*stage.args, *(for_all if kind.takes_common else ()), *for_one.get(stage.name, ())),
+            folder=folder / f"{number}-{stage.name}",
         )
-        return PipelinePlan(**{**vars(plan), "configs": self._check(plan)})
-
-    def _arguments(self) -> dict[str, str]:
-        wanted = self.source.pipeline.inputs
-        unknown = next((name for name in self.inputs if name not in wanted), None)
-        if unknown is not None:
-            there = ", ".join(nearest_first(unknown, list(wanted))) or "none"
-            raise BadInput(f"{INPUTS}.{unknown}", self.inputs[unknown], f"no such input; there are: {there}")
-        for name, what in wanted.items():
-            if name not in self.inputs:
-                raise BadInput(f"{INPUTS}.{name}", None, f"missing; give {INPUTS}.{name}=<{what}>")
-            if not Path(self.inputs[name]).expanduser().exists():
-                raise BadInput(f"{INPUTS}.{name}", self.inputs[name], f"no such file or folder; it is {what}")
-        return {name: str(Path(path).expanduser().absolute()) for name, path in self.inputs.items()}
-
-    def _check(self, plan: PipelinePlan) -> dict[str, Config]:
-        """Check every stage's arguments as its job will read them, with empty files in place of future outputs."""
-        configs = {}
-        with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
-            beside = {stage.name: Path(folder) / stage.folder.name for stage in plan.stages}
-            outputs = {stage.name: JOBS[stage.job].outputs for stage in plan.stages}
-
-            def path_of(name: str, output: str) -> Path:
-                if name == INPUTS:
-                    return Path(plan.inputs[output])
-                path = beside[name] / outputs[name][output]
-                return path / "step_0" / "policy" if output == "policy" else path
-
-            for number, stage in enumerate(plan.stages):
-                self._refuse_own(number, stage)
-                try:
-                    config = JOBS[stage.job].check(stage.own_args(path_of, Path(folder) / "none" / stage.name))
-                except BadInput as error:
-                    told = str(error).replace(folder, str(plan.folder))
-                    raise Contradiction(self._where(number, stage, error), None, told) from None
-                if config is not None:
-                    configs[stage.name] = config
-                stand_in(stage.job, beside[stage.name])
-        return configs
-
-    def _refuse_own(self, number: int, stage: PipelineStage) -> None:
-        """Refuse options that the pipeline sets: the output path of a stage, and whether it is resumed."""
-        flags = [arg for arg in stage.args if arg.startswith(CONFIG_DIR_FLAG)]
-        if len(flags) > 1:
-            remedy = f"has {CONFIG_DIR_FLAG} twice, but only the last one counts; put their groups into one folder"
-            raise Contradiction(self.source.where(number), None, remedy)
-        for index, arg in enumerate(stage.args):
-            key = arg.partition("=")[0].lstrip("+")
-            if key in JOBS[stage.job].own:
-                raise Contradiction(self.source.where(number, index), None, f"{key} is set by the pipeline; remove it")
-
-    def _where(self, number: int, stage: PipelineStage, error: BadInput) -> str:
-        """Return the line of the argument that caused the error if known, else the stage's line."""
-        about = error.where.split(": ")[-1]
-        for index, arg in enumerate(stage.args):
-            key = arg.partition("=")[0].lstrip("+~")
-            if key == about or error.value == arg or about.startswith(f"{key}.") or key.startswith(f"{about}."):
-                return self.source.where(number, index)
-        return self.source.where(number)
+        for number, (stage, kind) in enumerate(zip(pipeline.stages, kinds, strict=True), start=1)
+    )
+    inputs = _check_inputs(command.inputs, pipeline.inputs)
+    plan = PipelinePlan(name=pipeline.name, folder=folder, keep=pipeline.keep, inputs=inputs, stages=stages)
+    return dataclasses.replace(plan, configs=_check(source, plan))
 
 
-def read_command(args: Sequence[str]) -> PipelineCommand:
-    """Parse the command. Raises BadInput for arguments that no pipeline takes."""
-    given: dict[str, str] = {}
-    inputs: dict[str, str] = {}
-    for_all: list[str] = []
-    named: list[tuple[str, str]] = []
-    rest = iter(args)
-    for arg in rest:
-        key, equals, value = arg.partition("=")
-        if key == CONFIG_DIR_FLAG:
-            for_all.append(f"{CONFIG_DIR_FLAG}={config_folder(value if equals else next(rest, ''))}")
-        elif key in ("pipeline", "experiment.run_dir", "dry_run") and equals:
-            given[key] = value
-        elif key.startswith(f"{INPUTS}.") and equals:
-            inputs[key.removeprefix(f"{INPUTS}.")] = value
-        elif key.startswith("stages."):
-            name, dot, override = arg.removeprefix("stages.").partition(".")
-            if not dot:
-                raise BadInput(arg, None, "write stages.<stage>.<what its command takes>")
-            named.append((name, override))
-        elif takes_override(key) or (equals and key == "experiment"):
-            for_all.append(arg)
-        else:
-            raise BadInput(
-                "pipeline",
-                arg,
-                "unknown; a pipeline takes inputs.<name>=<file>, stages.<stage>.<override>, "
-                "experiment.run_dir=<folder>, dry_run=true, and overrides for all stages",
-            )
-    if given.get("dry_run", "false") not in ("true", "false"):
-        raise BadInput("dry_run", given["dry_run"], "must be true or false")
-    own = next((Path(arg.partition("=")[2]) for arg in for_all if arg.startswith(CONFIG_DIR_FLAG)), None)
-    source = read_pipeline(find_pipeline(given["pipeline"], own))
-    stages = [stage.name for stage in source.pipeline.stages]
-    for_one: dict[str, tuple[str, ...]] = {}
-    for name, override in named:
+def _kind_of(source: PipelineSource, number: int) -> type[Command]:
+    stage = source.pipeline.stages[number]
+    try:
+        return kind_of(stage.job, stage.args)
+    except BadInput as error:
+        raise Contradiction(source.where(number), None, str(error)) from None
+
+
+def _arguments_of_stages(words: Sequence[str], stages: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return stage -> its arguments. `words` are `<stage>.<argument>`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, dot, argument = word.partition(".")
+        if not dot:
+            raise BadInput(f"stages.{word}", None, "write stages.<stage>.<what its command takes>")
         if name not in stages:
             there = ", ".join(nearest_first(name, stages))
-            raise BadInput(f"stages.{name}", override, f"no such stage; there are (nearest first): {there}")
-        for_one[name] = (*for_one.get(name, ()), override)
-    folder = Path(given["experiment.run_dir"]).expanduser() if given.get("experiment.run_dir") else None
-    return PipelineCommand(
-        source=source,
-        folder=folder,
-        inputs=inputs,
-        for_all=tuple(for_all),
-        for_one=for_one,
-        dry_run=given.get("dry_run") == "true",
-    )
+            raise BadInput(f"stages.{name}", argument, f"no such stage; there are (nearest first): {there}")
+        found[name] = (*found.get(name, ()), argument)
+    return found
+
+
+def _check_inputs(given: Mapping[str, Path], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the absolute path of every input. `wanted`: name -> description."""
+    unknown = next((name for name in given if name not in wanted), None)
+    if unknown is not None:
+        there = ", ".join(nearest_first(unknown, list(wanted))) or "none"
+        raise BadInput(f"{INPUTS}.{unknown}", str(given[unknown]), f"no such input; there are: {there}")
+    for name, what in wanted.items():
+        if name not in given:
+            raise BadInput(f"{INPUTS}.{name}", None, f"missing; give {INPUTS}.{name}=<{what}>")
+        if not given[name].expanduser().exists():
+            raise BadInput(f"{INPUTS}.{name}", str(given[name]), f"no such file or folder; it is {what}")
+    return {name: str(path.expanduser().absolute()) for name, path in given.items()}
+
+
+def _check(source: PipelineSource, plan: PipelinePlan) -> dict[str, Config]:
+    """Check every stage as its job will, with empty files in place of future outputs; return the configurations."""
+    configs = {}
+    with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
+        beside = {stage.name: Path(folder) / stage.folder.name for stage in plan.stages}
+        outputs = {stage.name: stage.kind.outputs for stage in plan.stages}
+
+        def path_of(name: str, output: str) -> Path:
+            if name == INPUTS:
+                return Path(plan.inputs[output])
+            path = beside[name] / outputs[name][output]
+            return path / "step_0" / "policy" if output == "policy" else path
+
+        for number, stage in enumerate(plan.stages):
+            _refuse_own(source, number, stage)
+            try:
+                config = stage.command(path_of, Path(folder) / "none" / stage.name).check()
+            except BadInput as error:
+                told = str(error).replace(folder, str(plan.folder))
+                raise Contradiction(_where(source, number, stage, error), None, told) from None
+            if config is not None:
+                configs[stage.name] = config
+            stand_in(stage.kind, beside[stage.name])
+    return configs
+
+
+def _refuse_own(source: PipelineSource, number: int, stage: PipelineStage) -> None:
+    """Refuse options that the pipeline sets: the output path of a stage, and whether it is resumed."""
+    if sum(arg.startswith(CONFIG_DIR_FLAG) for arg in stage.args) > 1:
+        remedy = f"has {CONFIG_DIR_FLAG} twice, but only the last one counts; put their groups into one folder"
+        raise Contradiction(source.where(number), None, remedy)
+    for index, arg in enumerate(stage.args):
+        key = arg.partition("=")[0].lstrip("+")
+        if key in (stage.kind.target, "overwrite", "resume"):
+            raise Contradiction(source.where(number, index), None, f"{key} is set by the pipeline; remove it")
+
+
+def _where(source: PipelineSource, number: int, stage: PipelineStage, error: BadInput) -> str:
+    """Return the line of the argument that caused the error if known, else the stage's line."""
+    about = error.where.split(": ")[-1]
+    for index, arg in enumerate(stage.args):
+        key = arg.partition("=")[0].lstrip("+~")
+        if key == about or error.value == arg or about.startswith(f"{key}.") or key.startswith(f"{about}."):
+            return source.where(number, index)
+    return source.where(number)

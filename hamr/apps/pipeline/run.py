@@ -24,14 +24,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hamr import signals
-from hamr.apps.pipeline.jobs import JOBS, POLICY, policy_of
+from hamr.apps.pipeline.jobs import POLICY, is_run, policy_of
 from hamr.apps.pipeline.log import PipelineLog
-from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, read_command
+from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
+from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
 from hamr.errors import Preempted, RunFolderError
+
+if TYPE_CHECKING:
+    from hamr.apps.pipeline.command import RunPipeline
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
@@ -41,22 +46,20 @@ Run = Callable[[Sequence[str]], int]
 """Runs the arguments of one `hamr` command and returns its exit code."""
 
 
-def main(args: Sequence[str], run: Run | None = None) -> int:
-    """Check every stage, then run those that have not finished."""
-    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
-    if resumed:
-        if len(args) > 1:
-            raise RunFolderError("resume", args[1:], "a resumed pipeline keeps its stages; drop the other arguments")
-        plan = PipelinePlan.load(Path(resumed[0]))
-    else:
-        command = read_command(args)
-        plan = command.plan()
-        if command.dry_run:
-            print("\n".join(describe_plan(plan)))
-            return 0
-        plan.check_places()
-        plan.create()
+def start(command: RunPipeline, run: Run | None = None) -> int:
+    """Check every stage, then run them."""
+    plan = plan_pipeline(command)
+    if command.dry_run:
+        print("\n".join(describe_plan(plan)))
+        return 0
+    plan.check_places()
+    plan.create()
     return work_off(plan, run)
+
+
+def resume(folder: Path, run: Run | None = None) -> int:
+    """Run the stages of a pipeline's folder that have not finished."""
+    return work_off(PipelinePlan.load(folder), run)
 
 
 def work_off(plan: PipelinePlan, run: Run | None = None) -> int:
@@ -71,7 +74,7 @@ def describe_plan(plan: PipelinePlan) -> list[str]:
     for stage in plan.stages:
         takes = ", ".join(f"{name}.{output}" for name, output in stage.takes)
         lines.append(f"{stage.number}. {stage.name}" + (f" (takes {takes})" if takes else ""))
-        lines.append(f"   hamr {shlex.join(stage.command(plan.paths(planned=True)))}")
+        lines.append(f"   hamr {shlex.join(render(stage.command(plan.paths(planned=True))))}")
     return lines
 
 
@@ -103,7 +106,7 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
                 raise
             raise stop_error(f" in {title}; {go_on}", signum) from None
         # A preempted run also exits with 0; only a completed run has a summary.
-        whole = code == 0 and (not JOBS[stage.job].run or (stage.folder / "summary.json").is_file())
+        whole = code == 0 and (not is_run(stage.kind) or (stage.folder / "summary.json").is_file())
         log.end(
             stage.name, "finished" if whole else "stopped" if code == 0 else "failed", time.monotonic() - begun, code
         )
@@ -124,22 +127,22 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
 
 
 def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
-    """Return the command of a stage, or the command that resumes it where an earlier process left results."""
-    kind = JOBS[stage.job]
-    if not kind.run:
-        replacing = stage.folder.is_dir() and any(stage.folder.iterdir()) and stage.job != "evaluate"
-        stage.folder.mkdir(parents=True, exist_ok=True)
-        return [*stage.command(plan.paths()), *(["overwrite=true"] if replacing else [])]
-    if (stage.folder / "config.yaml").is_file():
-        return [*stage.job.split(), f"resume={stage.folder}"]
-    # A process that was killed before it wrote its configuration has done nothing yet.
-    shutil.rmtree(stage.folder, ignore_errors=True)
-    return stage.command(plan.paths())
+    """Return the words of a stage's command, or of the one that resumes it where an earlier process left results."""
+    if is_run(stage.kind):
+        if (stage.folder / "config.yaml").is_file():
+            return render(stage.kind.model_validate({"resume": stage.folder}))
+        # A process that was killed before it wrote its configuration has done nothing yet.
+        shutil.rmtree(stage.folder, ignore_errors=True)
+        return render(stage.command(plan.paths()))
+    replacing = stage.folder.is_dir() and any(stage.folder.iterdir()) and "overwrite" in stage.kind.model_fields
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    command = stage.command(plan.paths())
+    return render(command.model_copy(update={"overwrite": True}) if replacing else command)
 
 
 def trim(stage: PipelineStage) -> None:
     """Delete a finished run's checkpoints except the newest policy."""
-    policy = policy_of(stage.folder) if JOBS[stage.job].run else None
+    policy = policy_of(stage.folder) if is_run(stage.kind) else None
     if policy is None:
         return
     for path in (stage.folder / POLICY).iterdir():

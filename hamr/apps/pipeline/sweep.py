@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hamr.apps.pipeline.jobs import JOBS
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
 from hamr.apps.pipeline.run import Run, work_off
+from hamr.apps.shared.commands import parse_command
 from hamr.config.load import sweep_values
 from hamr.config.overrides import MULTIRUN
 from hamr.errors import BadInput
+
+if TYPE_CHECKING:
+    from hamr.apps.pipeline.command import TrainSweep
 
 MOST = 500
 """Upper limit of combinations; more are assumed to be a mistake."""
 
 
-def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
+def sweep(command: TrainSweep, run: Run | None = None) -> int:
     """Run every combination in its own process and run folder, all in one folder and one W&B group.
 
     All configurations are checked before the first run starts. A failed run does not stop the others; the first
     failure's exit code is returned. After an interruption, `resume=<folder>` runs the unfinished combinations.
     """
-    given = [arg for arg in args if arg != MULTIRUN]
-    if any(arg.startswith("resume=") for arg in given):
-        from hamr.apps.pipeline.run import main
-
-        return main(given, run)
-    names = {arg.partition("=")[0].lstrip("+") for arg in given}
-    if "experiment.run_dir" in names:
-        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, but these are several; remove it")
-    plan = plan_sweep(given, names, job)
+    plan = plan_sweep(command)
     plan.check_places()
     plan.create()
     return work_off(plan, run)
 
 
-def plan_sweep(given: Sequence[str], names: Collection[str], job: Literal["train", "sft"]) -> PipelinePlan:
+def plan_sweep(command: TrainSweep) -> PipelinePlan:
     """Return the runs as independent stages. Raises BadInput or ConfigError as the single run would."""
-    combinations = expand(given)
-    configs = [JOBS[job].check(chosen) for chosen in combinations]
+    job: Literal["train", "sft"] = "sft" if command.words.startswith("sft") else "train"
+    names = {arg.partition("=")[0].lstrip("+") for arg in command.overrides}
+    if "experiment.run_dir" in names:
+        raise BadInput("experiment.run_dir", MULTIRUN, "names one run, but these are several; remove it")
+    combinations = expand(command.overrides)
+    configs = [parse_command([job, *chosen]).check() for chosen in combinations]
     name = next(config.experiment.name for config in configs if config is not None)
     folder = (Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     group = () if "logging.wandb.group" in names else (f"logging.wandb.group=sweep-{folder.name}",)

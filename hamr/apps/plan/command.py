@@ -1,110 +1,36 @@
-"""`hamr plan`: estimates replicas, GPUs and step time before a cluster exists, and writes the files that start one."""
+"""Arguments of `hamr plan`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+from pydantic import Field
 
-from hamr.apps.shared.job_options import no_file_above
-from hamr.config.load import load_config, load_dumped
-from hamr.config.plan import PlanConfig
-from hamr.config.schema import Config
-from hamr.config.secrets_check import refuse_secrets
-from hamr.errors import BadInput
-
-HELP = """\
-hamr plan: computes, from assumed or measured model sizes and latencies, the replicas that keep the reward off a
-step's critical path; simulates the step; and writes the files that start the cluster.
-
-usage:
-  hamr plan [experiment=NAME] [overrides]              assumptions: the section plan (plan.gpu, plan.step_s, ...)
-  hamr plan from=RUN [section.key=value ...]           times and shares from a run folder, starting at its configuration
-  hamr plan from=RUN experiment=NAME [overrides]       another configuration; parts in common with the run are as fast
-                                                       as measured. Also prints predicted and measured step times
-  hamr plan launch=kuberay|slurm|ray output=DIR ...    writes the manifests or scripts of a cluster for this job
-
-Nothing is started: no Ray, no engine, no network."""
-
-OWN = ("from", "output")
-"""Options of this job besides overrides."""
+from hamr.apps.shared.commands import ConfiguredCommand, Folder
 
 
-def main(args: list[str]) -> int:
-    """Print the plan, or write the launch files with `output`. Raises BadInput for invalid input."""
-    given = {key: value for key, _, value in (arg.partition("=") for arg in args) if key in OWN}
-    overrides = [arg for arg in args if arg.partition("=")[0] not in OWN]
-    config = configuration(overrides, given.get("from"))
-    if "output" in given:
-        return write_files(config, Path(given["output"]))
-    if config.launch.kind is not None:
-        raise BadInput("launch", config.launch.kind, "name the folder for its files: output=DIR")
-    console = Console(highlight=False)
-    for part in report(config, given.get("from")):
-        console.print(part, soft_wrap=isinstance(part, str))
-    return 0
+class PlanCommand(ConfiguredCommand):
+    """Computes, from assumed or measured model sizes and latencies, the replicas that keep the reward off a step's
+    critical path; simulates the step; and writes the files that start the cluster. Nothing is started: no Ray, no
+    engine, no network.
 
+    Assumptions are in the section plan (plan.gpu, plan.step_s, ...). With `from` they are measured in a run; its
+    configuration is used, with changed values, or another one (experiment=NAME), whose parts in common with the run are
+    as fast as measured. Predicted and measured step times are printed, too.
+    """
 
-def configuration(overrides: Sequence[str], past: str | None) -> Config:
-    """Return a run's own configuration with changed values, or compose one if there is no run or a group choice is
-    given."""
-    chosen = [o for o in overrides if "." not in o.partition("=")[0] or o.startswith("-")]
-    if past is None or chosen:
-        return load_config(list(overrides))
-    config = load_dumped(Path(past) / "config.yaml", overrides)
-    # A dumped configuration sets every value; only values named here override the measured ones.
-    named = [key.partition(".")[2] for key in (o.partition("=")[0] for o in overrides) if key.startswith("plan.")]
-    return config.model_copy(update={"plan": PlanConfig(**{name: getattr(config.plan, name) for name in named})})
+    examples = (
+        "hamr plan experiment=paper_hrm plan.step_s=120",
+        "hamr plan from=runs/quickstart experiment=paper_hrm",
+        "hamr plan experiment=paper_hrm launch=slurm output=cluster",
+    )
 
+    past: Annotated[Folder | None, Field(alias="from", title="RUN")] = None
+    """Run folder that times and shares are taken from."""
+    output: Folder | None = None
+    """Folder for the manifests or scripts that start a cluster for this job (launch=kuberay|slurm|ray)."""
 
-def report(config: Config, past_folder: str | None) -> list[object]:
-    """Return the printed elements, in order."""
-    from hamr.apps.plan.build import build_cluster, build_workload
-    from hamr.apps.plan.run import read_past
-    from hamr.apps.plan.sizing import Study
-    from hamr.apps.plan.tables import comparison, critical, margins, parts, sizes, stations, title
+    def run(self) -> int:
+        from hamr.apps.plan.output import start
 
-    past = read_past(past_folder) if past_folder else None
-    started = time.perf_counter()
-    workload = build_workload(config, past)
-    study = Study(workload, build_cluster(config, workload, past), draws=config.plan.draws)
-    ideal = study.ideal()
-    goal_s = max(config.plan.step_s or 0.0, ideal.step_s * (1 + config.plan.slack))
-    needed, needs = study.needs(goal_s, most=config.plan.most_replicas)
-    printed = [
-        title(config, workload, past),
-        *sizes(config, workload, needs),
-        parts(config, study, ideal, needed),
-        stations(study, needed),
-        margins(study, needed),
-        critical(config, study, ideal, needed),
-    ]
-    if past is not None:
-        printed += comparison(past)
-    printed.append(f"simulated in {time.perf_counter() - started:.1f} s")
-    return printed
-
-
-def write_files(config: Config, folder: Path) -> int:
-    """Write the files of `launch.kind` into a folder that has none of them yet."""
-    from hamr.apps.submit.launch_files import KINDS, render
-
-    if config.launch.kind is None:
-        raise BadInput("output", str(folder), f"nothing to write; choose launch={'|'.join(KINDS)}")
-    no_file_above(folder)
-    refuse_secrets(config)
-    files = render(config, config.launch.kind)
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise BadInput(
-            "output", str(folder), f"already contains {', '.join(there)}; give another folder or remove them"
-        )
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-        if text.startswith("#!"):
-            (folder / name).chmod(0o755)
-        print(f"wrote {folder / name}")
-    return 0
+        return start(self)

@@ -1,27 +1,29 @@
-"""`hamr report <run folder>`: an HTML page with plots from the records of a running or finished run."""
+"""Arguments of `hamr report`."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
-from hamr.errors import BadInput
+from pydantic import Field
 
-HELP = """hamr report <run folder>
-
-Draws plots/*.png and writes report.html into a run folder, from its metrics, ledger, samples and summary.
-The run may still be running. For a pipeline's folder: the report on all stages. Prints the path of the report."""
+from hamr.apps.shared.commands import Command, Folder, Word
 
 
-def main(args: list[str]) -> int:
-    """Write the report. Raises BadInput if the argument is not a run folder."""
-    if len(args) != 1:
-        raise BadInput("hamr report", " ".join(args), "takes one run folder, such as runs/quickstart")
-    # Import matplotlib lazily: the help and the check above do not need it.
-    from hamr.apps.pipeline.log import is_pipeline
-    from hamr.apps.pipeline.report import write_pipeline_report
-    from hamr.apps.report.run_report import write_report
+class ReportCommand(Command):
+    """Draws plots/*.png and writes report.html into a run folder, from its metrics, ledger, samples and summary. The
+    run may still be running. For a pipeline's folder: the report on all stages. Prints the path of the report.
+    """
 
-    print(f"drawing the report of {args[0]} ...", flush=True)
-    folder = Path(args[0])
-    print(write_pipeline_report(folder) if is_pipeline(folder) else write_report(folder))
-    return 0
+    examples = ("hamr report runs/quickstart",)
+
+    folder: Annotated[Folder, Word(), Field(title="RUN")]
+    """Folder of a run or of a pipeline."""
+
+    def run(self) -> int:
+        from hamr.apps.pipeline.log import is_pipeline
+        from hamr.apps.pipeline.report import write_pipeline_report
+        from hamr.apps.report.run_report import write_report
+
+        print(f"drawing the report of {self.folder} ...", flush=True)
+        print(write_pipeline_report(self.folder) if is_pipeline(self.folder) else write_report(self.folder))
+        return 0

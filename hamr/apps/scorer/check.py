@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.gate import GateResult, gates
-from hamr.apps.shared.job_options import number, output_folder
+from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.calibration.cascade import Cascade
-from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, contrasts
 from hamr.errors import BadInput
 from hamr.protocols import Ask
 from hamr.telemetry.run_folder import write_atomic
 
+if TYPE_CHECKING:
+    from hamr.apps.scorer.command import ScorerCheckCommand
+
 SEED = 31
 FILE = "scorer_check.json"
-OPTIONS = ("output", "contexts", "overwrite")
 
 
-def main(args: Sequence[str]) -> int:
+def check(command: ScorerCheckCommand) -> int:
     """Check the scorers that the configuration's consistency reward asks; exit code 0 whatever they answer."""
-    own = dict(arg.split("=", 1) for arg in args if arg.partition("=")[0] in OPTIONS)
-    output = output_folder(own, [FILE]) if "output" in own else None
-    contexts = number(own, "contexts", int, 200)
-    if contexts < 1:
-        raise BadInput("contexts", contexts, "must be at least 1")
-    config = load_config([arg for arg in args if arg.partition("=")[0] not in OPTIONS])
+    output = command.output
+    if output is not None:
+        output_folder(output, [FILE], overwrite=command.overwrite)
+    config = command.config()
     splits = scorer_splits(config, print)
     check_scorable(config, splits)
     config, scored_by = with_usable_scorers(config, splits)
@@ -42,7 +42,7 @@ def main(args: Sequence[str]) -> int:
         wanted = config.rewards.consistency
         where, value = ("weight", 0) if not wanted.weight else ("mode", wanted.mode)
         raise BadInput(f"rewards.consistency.{where}", value, "no scorer is asked, so there is none to check")
-    drawn = contrasts(splits.test, contexts, SEED)
+    drawn = contrasts(splits.test, command.contexts, SEED)
 
     async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
         return await check_gates(config, asks, drawn)

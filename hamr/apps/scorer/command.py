@@ -1,126 +1,52 @@
-"""`hamr scorer`: makes the pools' small models carry signal, once, before a run needs them."""
+"""Arguments of `hamr scorer` and `hamr scorer check`."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-
-from hamr.apps.scorer.grader import labelled_responses
-from hamr.apps.scorer.lessons import (
-    PAIRS_SEED,
-    Exam,
-    compared_exam,
-    grader_exam,
-    grading_of,
-    pair_exam,
-)
-from hamr.apps.scorer.prepare import KILLED, TunedScorer, prepare_scorers, raw_scores
-from hamr.apps.scorer.reliability import Quality, quality
-from hamr.apps.scorer.report import write_measured
-from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
-from hamr.apps.shared.preparation import run_path
-from hamr.apps.shared.reply_clusters import scorer_splits
-from hamr.config.load import dump_config, load_config
-from hamr.config.pools import PoolConfig
-from hamr.config.schema import Config
-from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
-from hamr.data.splits import Splits
-from hamr.errors import BadInput
-from hamr.models.bundled import resolve_model
-from hamr.models.tokenizer import load_tokenizer
-from hamr.pools.scorer_prompt import ScorerPrompt
-from hamr.prompting.templates import PromptTemplate
-from hamr.telemetry.run_folder import RunFolder
-
-HELP = """\
-hamr scorer: fine-tunes the pools' scorers on labelled reply pairs where their raw model carries no signal, and checks
-whether wrong replies can please them.
-
-usage:
-  hamr scorer [experiment=scorer_lora] [data=FOLDER] [overrides]
-  hamr scorer check [output=FOLDER] [contexts=200] [experiment=quickstart] [data=FOLDER] [overrides]
-
-Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on pairs
-of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap: accuracy,
-AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled responses, the
-sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than it learnt from.
-The models are cached and found again by `hamr train`; figures and reliability plots go into the run folder.
-
-`hamr scorer check` asks the scorers of a job whether a wrong reply can beat the right ones, before RL does. For each of
-`contexts` references of the test split they see right rewordings and wrong replies: other acts, wrong facts, negations,
-courtesies, fragments and shuffled words of the reference, chatter. Printed for reranker, judge and cascade: the share
-of contexts in which the best wrong reply outscores the median right one, and these replies. output gets
-scorer_check.json.
-
-options (`hamr --help` explains overrides):
-  pools.reranker.model=Qwen/Qwen3-4B
-  pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, warmup_frac: 0.05, lora: {}}
-  pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
-  experiment.run_dir=FOLDER"""
-MOST_MEASURED = 300
-"""Pairs of a set that a scorer is measured on; with 300 an AUC is known to about 0.02."""
+from hamr.apps.shared.commands import ConfiguredCommand, Count, Folder
 
 
-def main(args: list[str]) -> int:
-    """Prepares every pool that has a `finetune` section, measures it, and prints where its model lies."""
-    if args[:1] == ["check"]:
-        from hamr.apps.scorer import check as scorer_check
+class ScorerCommand(ConfiguredCommand):
+    """Fine-tunes the pools' scorers on labelled reply pairs where their raw model carries no signal.
 
-        return scorer_check.main(args[1:])
-    config = load_config(args)
-    wanted = {name: pool for name, pool in config.pools.items() if pool.finetune}
-    if not wanted:
-        raise BadInput("pools.<name>.finetune", None, "no pool asks for fine-tuning; set it, e.g. pools=cpu_small")
-    path = run_path(config.experiment)
-    RunFolder.refuse_if_used(path)
-    pairs = any(pool.role != "grader" for pool in wanted.values())
-    splits = scorer_splits(config, print) if pairs else Splits(train=(), validation=(), test=())
-    exams = {name: _exams(name, pool, config, splits) for name, pool in wanted.items()}
-    with RunFolder.create(path, dump_config(config)) as folder:
-        config = config.model_copy(update={"pools": wanted})
-        tuned = prepare_scorers(config, splits.train, splits.validation, print)
-        found = {
-            name: {kind: measure_scorer(pool, tuned[name], exam) for kind, exam in exams[name].items()}
-            for name, pool in wanted.items()
-        }
-        write_measured(folder, found, {name: str(scorer.path) for name, scorer in tuned.items()})
-        for name, scorer in tuned.items():
-            print(f"{name}: {scorer.path}" + (" (fine-tuned)" if scorer.finetuned else ""))
-        print(f"figures: {folder.path}")
-    return 0
+    Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on
+    pairs of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap:
+    accuracy, AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled
+    responses, the sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than
+    it learnt from. The models are cached and found again by `hamr train`; figures and reliability plots go into the run
+    folder.
+
+      pools.reranker.model=Qwen/Qwen3-4B
+      pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, lora: {}}
+      pools.checker={role: grader, structured: true, finetune: {labelled: judged.jsonl, reward: hallucination}}
+      experiment.run_dir=FOLDER
+    """
+
+    examples = ("hamr scorer experiment=scorer_lora data=data/own",)
+
+    def run(self) -> int:
+        from hamr.apps.scorer.run import start
+
+        return start(self.config())
 
 
-def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[str, Exam]:
-    """Return the sets that the pool is measured on, by name."""
-    assert pool.finetune is not None, "only such pools are measured"
-    if pool.role == "grader":
-        _, rows = labelled_responses(name, pool.finetune)
-        return {"held_out": grader_exam(grading_of(pool, config), rows[:MOST_MEASURED])}
-    sets = {"held_out": clear_pairs("data.test", reply_pairs(splits.test, 2 * MOST_MEASURED, PAIRS_SEED))}
-    if config.data.labelled_pairs:
-        sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
-    if pool.compares:
-        return {kind: compared_exam(pairs) for kind, pairs in sets.items()}
-    prompt = ScorerPrompt(PromptTemplate.load(pool.prompt), load_tokenizer(resolve_model(pool.model)))
-    return {kind: pair_exam(prompt, pairs) for kind, pairs in sets.items()}
+class ScorerCheckCommand(ConfiguredCommand):
+    """Asks the scorers of a job whether a wrong reply can beat the right ones, before RL finds it.
 
+    For each of `contexts` references of the test split they see right rewordings and wrong replies: other acts, wrong
+    facts, negations, courtesies, fragments and shuffled words of the reference, chatter. Printed for reranker, judge
+    and cascade: the share of contexts in which the best wrong reply outscores the median right one, and these replies.
+    """
 
-def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
-    """At most MOST_MEASURED of the pairs that are consistent or inconsistent. Raises BadInput where none is."""
-    clear = [pair for pair in pairs if pair.label != "partial"]
-    if not clear:
-        raise BadInput(key, f"{len(pairs)} pairs", "none is consistent or inconsistent; add some that are")
-    return random.Random(PAIRS_SEED).sample(clear, min(MOST_MEASURED, len(clear)))
+    examples = ("hamr scorer check experiment=quickstart contexts=50 output=check",)
 
+    output: Folder | None = None
+    """Folder of scorer_check.json."""
+    contexts: Count = 200
+    """References of the test split that are used."""
+    overwrite: bool = False
+    """Replace an existing scorer_check.json."""
 
-def measure_scorer(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Quality]:
-    """Figures of the pool's raw model, of the fine-tuned one if there is one, and of word overlap. The models are asked
-    for their verdict at once, a judge without its reasoning: what is compared is what training changed."""
-    assert pool.finetune is not None, "only such pools are measured"
-    base = resolve_model(pool.model)
-    models = {"raw": base} if exam.suits(base) else {}
-    models |= {"tuned": tuned.path} if tuned.finetuned else {}
-    with environment(CHILD_ENV), child_process(KILLED) as call:
-        scores = {model: call(raw_scores, path, exam, pool.finetune) for model, path in models.items()}
-    scores["overlap"] = exam.overlap
-    return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}
+    def run(self) -> int:
+        from hamr.apps.scorer.check import check
+
+        return check(self)

@@ -1,132 +1,27 @@
-"""`hamr serve`: the reward system over HTTP, for trainers in other processes or on other machines."""
+"""Arguments of `hamr serve`."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
-from typing import Any
-from uuid import uuid4
-
-from hamr.apps.score.reward_system import RewardSystem
-from hamr.apps.serve.app import Routes
-from hamr.config.load import load_config
-from hamr.config.schema import Config
-from hamr.config.use import ServeConfig
-from hamr.errors import BadInput, HamrError
-from hamr.telemetry.metrics import JsonlWriter
-
-HELP = "serves the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records"
-
-BACKLOG = 2048
-"""Length of the queue of pending connections."""
+from hamr.apps.shared.commands import ConfiguredCommand
 
 
-def main(args: list[str]) -> int:
-    """Run the server. Takes overrides like every job; `serve.*` sets the address and the value of a missing reward.
+class ServeCommand(ConfiguredCommand):
+    """Serves the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records. `serve.*`
+    sets the address and the value of a missing reward.
 
-        POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group
-        POST /get_reward  OpenRLHF's remote reward model: {"query", "prompts", "labels"} -> {"rewards", "scores"}
-        GET  /health      200 while every pool has a running replica
+      POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group
+      POST /get_reward  OpenRLHF's remote reward model: {"query", "prompts", "labels"} -> {"rewards", "scores"}
+      GET  /health      200 while every pool has a running replica
 
     Client timeouts should be longer than `router.deadline_s`, after which a response without a reward counts as failed.
     OpenRLHF waits 180 s, so set router.deadline_s=120 for it. On SIGTERM or Ctrl-C the server finishes pending requests
     and exits.
     """
-    serve(load_config(args))
-    return 0
 
+    examples = ("hamr serve experiment=quickstart serve.port=8042",)
 
-def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
-    """Serve until a stop signal. The port is bound before anything starts."""
-    with bind_socket(config.serve) as listener, _open_output(config.serve.records) as keep:
-        host, port = listener.getsockname()[:2]
-        # Group numbers restart at 1 with every start, but the records may go to one file.
-        run = f"serve-{uuid4().hex[:8]}"
-        with system(config, run=run, note=lambda line: print(line, flush=True), **options) as rewards:
-            server = build_server(Routes(rewards, config.serve, keep), config.serve)
-            print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
-            with _catch_stop_signals():
-                asyncio.run(server.serve(sockets=[listener]))
-            if not server.started:
-                raise HamrError(f"the server did not start on {host}:{port}")
-            print("stopping", flush=True)
+    def run(self) -> int:
+        from hamr.apps.serve.run import serve
 
-
-def build_server(routes: Routes, config: ServeConfig) -> Any:
-    """Return a uvicorn server without request logging."""
-    import uvicorn
-
-    return uvicorn.Server(
-        uvicorn.Config(
-            routes.app(),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=int(config.drain_s) or 1,
-        )
-    )
-
-
-@contextlib.contextmanager
-def _catch_stop_signals() -> Iterator[None]:
-    """Treat SIGTERM and Ctrl-C as the normal end of the body.
-
-    uvicorn catches both, shuts down cleanly, and then raises the signal again; its default handler would kill the
-    process.
-    """
-
-    def leave(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        with contextlib.suppress(KeyboardInterrupt, SystemExit):
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def bind_socket(config: ServeConfig) -> Iterator[socket.socket]:
-    """Yield a socket bound to the address. Connections queue while the pools start. Raises BadInput if the bind
-    fails."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        # Not SO_REUSEPORT: a second server would silently take half of the requests.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen(BACKLOG)  # two sockets may be bound to one port, but only one may listen
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        where = f"{config.host}:{config.port}"
-        remedy = f"cannot be listened on ({error.strerror or error}); set serve.port or serve.host"
-        raise BadInput("serve.port", where, remedy) from error
-    with listener:
-        yield listener
-
-
-@contextlib.contextmanager
-def _open_output(path: str | None) -> Iterator[Any]:
-    if path is None:
-        yield _discard
-        return
-    try:
-        writer = JsonlWriter(path)
-    except OSError as error:
-        raise BadInput("serve.records", path, f"cannot be written: {error.strerror}") from error
-    try:
-        yield writer.write
-    finally:
-        writer.close()
-
-
-def _discard(record: Mapping[str, Any]) -> None:
-    """Discard the record, where no output is configured."""
+        serve(self.config())
+        return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.box import SIMPLE
@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
-from hamr.config.load import load_config
+from hamr.config.schema import Config
 from hamr.data.sft_encoding import EncodedItem, part_names
-from hamr.errors import BadInput
 from hamr.models.tokenizer import Tokenizer
 
 STYLES = {"rationale": "yellow", "action": "green", "environment": "cyan", "next_action": "bright_green"}
@@ -24,17 +23,13 @@ PROMPT_SHOWN = 1200
 """Maximum number of prompt characters shown; the middle of a longer prompt is omitted."""
 
 
-def preview(args: Sequence[str]) -> int:
-    """Show the mix and `n` items of every set. Raises BadInput like the training job."""
-    own = [arg for arg in args if arg.startswith("n=")]
-    number = own[-1].partition("=")[2] if own else "3"
-    if not number.isdecimal() or int(number) < 1:
-        raise BadInput("n", number, "must be a number of items, 1 or more")
-    prepared = prepare_sft(load_config([arg for arg in args if arg not in own]))
+def preview(config: Config, number: int) -> int:
+    """Show the mix and `number` items of every set. Raises BadInput like the training job."""
+    prepared = prepare_sft(config)
     console = Console(highlight=False, soft_wrap=True)
     console.print(mix_table(prepared))
     for entry in prepared.sets:
-        shown = (entry.train or entry.validation)[: int(number)]
+        shown = (entry.train or entry.validation)[:number]
         for i, item in enumerate(shown, start=1):
             console.rule(escape(f"{entry.name} {i}: {item.kind}"), align="left")
             console.print(item_text(item, prepared.tokenizer))

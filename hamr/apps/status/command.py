@@ -1,52 +1,62 @@
-"""`hamr status`: the state of a run."""
+"""Arguments of `hamr status` and `hamr scale`."""
 
 from __future__ import annotations
 
-import time
+from typing import Annotated
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from pydantic import Field, model_validator
 
-from hamr.apps.status.overview import Overview, overview, overview_lines
+from hamr.apps.shared.commands import Command, Flag, Prefix, Word
 from hamr.errors import BadInput
-from hamr.telemetry.live import find_run
-
-HELP = "shows the state of a run: its pools, their load, step, reward, pace and estimated end"
-
-WATCH_S = 2.0
 
 
-def main(args: list[str]) -> int:
-    """Run `hamr status <run> [--watch]`, where <run> is a run folder or its name under `runs/`.
+class StatusCommand(Command):
+    """Shows the state of a run: its pools, their load, step, reward, pace and estimated end.
 
     All information comes from the run folder: a running job writes its status and that of its pools there every second.
-    No address or token is needed, and a finished run can be inspected, too. `--watch` refreshes the output until the
-    run is over or Ctrl-C.
+    No address or token is needed, and a finished run can be inspected, too.
 
     Per pool: running replicas (and their target number), pending requests, latency of the last requests (median and
     99th percentile, in queue and in service), requests answered so far, and the state of the circuit breaker.
     """
-    watch = "--watch" in args
-    runs = [arg for arg in args if arg != "--watch"]
-    if len(runs) != 1 or runs[0].startswith("-"):
-        raise BadInput("run", " ".join(runs) or None, "name one run: hamr status <run> [--watch]")
-    folder = find_run(runs[0])
-    seen = overview(folder)
-    if not watch or not _alive(seen):
-        print("\n".join(overview_lines(seen)))
-        return 0
-    with Live(_render(seen), console=Console(highlight=False), auto_refresh=False) as live:
-        while _alive(seen):
-            time.sleep(WATCH_S)
-            seen = overview(folder)
-            live.update(_render(seen), refresh=True)
-    return 0
+
+    examples = ("hamr status runs/quickstart --watch",)
+
+    run_folder: Annotated[str, Word(), Field(title="RUN")]
+    """Run folder, or its name under runs/."""
+    watch: Annotated[bool, Flag()] = False
+    """Refresh the output until the run is over or Ctrl-C."""
+
+    def run(self) -> int:
+        from hamr.apps.status.run import show_status
+
+        return show_status(self.run_folder, watch=self.watch)
 
 
-def _alive(seen: Overview) -> bool:
-    return seen.live is not None and seen.live.alive()
+class ScaleCommand(Command):
+    """Resizes the pools of a running job without stopping it.
 
+    A fixed pool gets the number of replicas; an autoscaled pool gets it as its minimum (within the bounds of
+    `pools.<pool>.autoscaling`; load may add more). New replicas start next to the others; a replica that is removed
+    finishes its requests first. Other pools and the remaining replicas are not affected. The change is applied as a
+    whole or not at all: an invalid number is reported in one line and the run is unchanged.
+    """
 
-def _render(seen: Overview) -> Group:
-    return Group(*(Text(line, no_wrap=True) for line in overview_lines(seen)))
+    examples = ("hamr scale runs/quickstart judge=4 reranker=8",)
+
+    run_folder: Annotated[str, Word(), Field(title="RUN")]
+    """Run folder, or its name under runs/."""
+    replicas: Annotated[dict[str, int], Prefix(), Field(title="POOL=N", default_factory=dict)]
+    """Pool and its number of replicas; several are possible."""
+
+    @model_validator(mode="after")
+    def _names_a_pool(self) -> ScaleCommand:
+        if not self.replicas:
+            remedy = f"name a pool and its number of replicas: hamr scale {self.run_folder} judge=4"
+            raise BadInput("scale", None, remedy)
+        return self
+
+    def run(self) -> int:
+        from hamr.apps.status.scale import scale
+
+        return scale(self.run_folder, self.replicas)

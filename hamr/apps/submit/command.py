@@ -1,49 +1,18 @@
-"""`hamr submit`: run a job on a cluster."""
+"""Arguments of `hamr submit`."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import re
-import secrets
-import shlex
-import sys
-import tempfile
-import time
-from pathlib import Path
+from typing import Annotated
 
-from hamr.apps.submit.batch import relative_files, send_batch
-from hamr.apps.submit.package import Package, pack
-from hamr.apps.submit.request import AS_GIVEN, LEARNING, SubmitRequest, run_folder, secret_variables, wandb_place
-from hamr.cluster.job_cluster import JobCluster
-from hamr.cluster.placement import describe_placement
-from hamr.config.cluster_security import check_cluster_address, host_of
-from hamr.config.load import dump_config
-from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first
-from hamr.config.schema import Config
-from hamr.config.secrets_check import refuse_secrets
-from hamr.errors import BadInput, HamrError
+from pydantic import Field
 
-HELP = "submits a job to a Ray cluster, to Kubernetes or to Slurm"
-
-JOBS = ("train", "sft", "score", "calibrate", "evaluate", "scorer")
-FOLDER = ".hamr-job"
-EXPERIMENT = "submitted"
-"""Name under which the resolved configuration is packaged, as a choice of the group `experiment`."""
-STARTED_S = 120.0
-POLL_S = 0.5
-ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
-FLAGS = ("--follow", "--dry-run")
-PATHS = ("input", "output", "pairs", "samples", "labels", "run", "compare", "data")
-MAYBE_PATHS = ("policy", "scenario")
-"""Options with lists of names, some of which may be files or folders."""
+from hamr.apps.shared.commands import Command, Flag, Prefix
 
 
-def main(args: list[str]) -> int:
-    """Run `hamr submit <job> [the job's arguments] cluster=ray|kuberay|slurm|local [--follow] [--dry-run]`.
-
-    First the configuration and the cluster are checked: the plan says which node holds what, and anything that does not
-    fit is reported in one line. Secrets are never written to a file or a job description.
+class SubmitCommand(Command):
+    """Runs a job on a cluster. First the configuration and the cluster are checked: the plan says which node holds
+    what, and anything that does not fit is reported in one line. Secrets are never written to a file or a job
+    description.
 
     `cluster=ray cluster.dashboard=URL`: an existing Ray cluster. The working folder (without files that .gitignore
     excludes and files that look like keys) and the resolved configuration are uploaded, and the job runs there as it
@@ -55,152 +24,27 @@ def main(args: list[str]) -> int:
     `cluster=slurm` (train): a batch job, submitted with `sbatch` from a folder that all nodes see. A copy of the
     working folder is kept next to the run folder, and Slurm passes the environment on.
 
-    `--dry-run` submits nothing: with `cluster=kuberay|slurm` it writes the files and prints the command that would
-    submit them. A machine without kubectl or sbatch does the same, with exit code 2.
-
-    `--follow` shows the job's output and returns its exit code; Ctrl-C leaves the job running. `cluster=local` runs it
-    here. `hamr submit train resume=<run folder> cluster=...` resumes a run on another cluster under the same W&B id;
-    the folder has to be at the same path there.
+    `cluster=local` runs the job here. `hamr submit train resume=<run folder> cluster=...` resumes a run on another
+    cluster under the same W&B id; the folder has to be at the same path there.
     """
-    follow, dry = (flag in args for flag in FLAGS)
-    given = [arg for arg in args if arg not in FLAGS]
-    if not given or given[0] not in JOBS:
-        named = given[0] if given else None
-        known = ", ".join(nearest_first(named, JOBS) if named else JOBS)
-        raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
-    request = SubmitRequest.read(given[0], given[1:])
-    where = request.config.cluster.type
-    if where in ("kuberay", "slurm"):
-        return send_batch(request, follow=follow, dry=dry)
-    if where == "ray":
-        return send(request, follow=follow, dry=dry)
-    if dry:
-        raise BadInput("--dry-run", where, f"a local job is not submitted; check it with: hamr {request.job}")
-    module = importlib.import_module(_module(request.job))
-    return int(module.main([*request.own, *request.settings]))
 
+    examples = (
+        "hamr submit train experiment=quickstart cluster=ray cluster.dashboard=http://head:8265 --follow",
+        "hamr submit train experiment=paper_hrm cluster=slurm launch.partition=gpu --dry-run",
+    )
 
-def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
-    """Check, package and submit the job, then print where to follow it."""
-    config, run = locate_run(request)
-    refuse_secrets(config, (*request.own, *request.settings))
-    there = config.cluster
-    check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
-    cluster = JobCluster(config.cluster.dashboard)
-    if request.job == "train":
-        print("\n".join(describe_placement(config, cluster.nodes())), flush=True)
-    if needed := secret_variables(config):
-        print(f"set these variables on the nodes, they are not uploaded: {', '.join(needed)}")
-    name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
-    with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
-        extra = {f"{FOLDER}/experiment/{EXPERIMENT}.yaml": f"# @package _global_\n{dump_config(config)}"}
-        package = pack(Path.cwd(), Path(aside) / "job.zip", extra, most_mb=config.cluster.max_package_mb)
-        print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
-        if package.kept_back:
-            print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")
-        refuse_left_behind(config, package)
-        if dry:
-            print(f"nothing was submitted; the cluster would run: {command(request)}")
-            return 0
-        job = cluster.submit(command(request), package.path, name, variables={})
-    print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
-    if run is not None:
-        print(f"run:       {run} (hamr status {run})")
-    print(f"W&B:       {wandb_place(config, None if request.job == 'scorer' else run)}", flush=True)
-    if not follow:
-        return wait_for_start(cluster, job)
-    try:
-        asyncio.run(cluster.follow(job, lambda text: print(text, end="", flush=True)))
-    except KeyboardInterrupt:
-        print(
-            f"\nthe job keeps running; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr
-        )
-        raise
-    return wait_for_exit(cluster, job)
+    follow: Annotated[bool, Flag()] = False
+    """Show the job's output and return its exit code; Ctrl-C leaves the job running."""
+    dry_run: Annotated[bool, Flag()] = False
+    """Submit nothing: with cluster=kuberay|slurm, write the files and print the command that would submit them. A
+    machine without kubectl or sbatch does the same, with exit code 2."""
+    job: Annotated[
+        tuple[str, ...], Prefix(), Field(title="JOB [the job's arguments] cluster=ray|kuberay|slurm|local")
+    ] = ()
+    """train, sft, score, calibrate, evaluate or scorer, with its arguments and those of the sections cluster and
+    launch."""
 
+    def run(self) -> int:
+        from hamr.apps.submit.run import start
 
-def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
-    """Return the configuration for the job, and the run folder if the job has one."""
-    config, cluster = request.config, request.config.cluster
-    here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
-    joined = cluster.model_copy(update={"address": "auto", "type": "local"})
-    if request.resume is not None:
-        return config.model_copy(update={"cluster": joined}), request.resume
-    for arg in (*request.own, *(s for s in request.settings if request.job == "evaluate" and s.startswith("data="))):
-        key, _, value = arg.partition("=")
-        if not all(Path(file).is_absolute() for file in _files(request.job, key, value)):
-            raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
-    if request.job not in LEARNING:
-        return config.model_copy(update={"cluster": joined}), None
-    if cluster.run_root is None and not here and not Path(request.run_name()).is_absolute():
-        raise BadInput("cluster.run_root", None, "name a folder for run folders that this machine and all nodes see")
-    run = run_folder(request)
-    experiment = config.experiment.model_copy(update={"run_dir": str(run)})
-    return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
-
-
-def refuse_left_behind(config: Config, package: Package) -> None:
-    """Raise BadInput for a configuration file with a relative path that is not in the package."""
-    for key, file in relative_files(config).items():
-        if not package.has(file):
-            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
-            raise BadInput(key, file, remedy)
-
-
-def command(request: SubmitRequest) -> str:
-    """Return the command to run in the package's folder.
-
-    `pools` is removed from the defaults first, because its keys are names and the resolved configuration is complete.
-    """
-    words = ["python", "-m", "hamr", request.job, *request.own]
-    if request.job in AS_GIVEN:
-        fitted = request.job == "calibrate" and any(arg.startswith("scores=") for arg in request.own)
-        if not fitted:  # a fit to a file takes no configuration
-            kept = [s for s in request.settings if not s.startswith(("cluster=", "cluster.type="))]
-            words += [*kept, "cluster.address=auto"]
-    elif request.resume is None:
-        words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
-    return shlex.join(words)
-
-
-def _files(job: str, key: str, value: str) -> list[str]:
-    """Return the files and folders that an argument names."""
-    if key in MAYBE_PATHS:
-        parts = [part.strip() for part in value.split(",")]
-        return [part for part in parts if "/" in part or part.endswith((".jsonl", ".yaml"))]
-    if key == "labels":
-        return [part.strip() for part in value.split(",")]
-    return [value] if key in PATHS or (job, key) == ("calibrate", "scores") else []  # ECS has scores=hard|soft
-
-
-def wait_for_start(cluster: JobCluster, job: str) -> int:
-    """Wait until the job's process runs. Raises HamrError with the reason if it fails at start."""
-    deadline = time.monotonic() + STARTED_S
-    while time.monotonic() < deadline:
-        state, _, _ = cluster.state(job)
-        if state in ENDED:
-            return wait_for_exit(cluster, job)
-        if state == "RUNNING":
-            return 0
-        time.sleep(POLL_S)
-    print(f"the job waits for resources; follow it with: ray job logs -f {job} --address {cluster.dashboard}")
-    return 0
-
-
-def wait_for_exit(cluster: JobCluster, job: str) -> int:
-    """Return the job's exit code. Raises HamrError if it has none."""
-    deadline = time.monotonic() + STARTED_S
-    while (found := cluster.state(job))[0] not in ENDED and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    state, code, message = found
-    if code is not None:
-        return code
-    if state == "SUCCEEDED":
-        return 0
-    raise HamrError(f"job {job} {state.lower()}: {' '.join(message.split())[:400]}")
-
-
-def _module(job: str) -> str:
-    from hamr.cli import JOBS as ENTRIES
-
-    return ENTRIES[job][0].partition(":")[0]
+        return start(self)

@@ -2,69 +2,78 @@
 
 from __future__ import annotations
 
-import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from hamr.apps.pipeline.command import RunPipeline, TrainSweep
+from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command
+from hamr.apps.train.command import TrainingCommand
 from hamr.config.load import load_config, load_dumped
-from hamr.config.overrides import CONFIG_DIR_FLAG
+from hamr.config.overrides import MULTIRUN, nearest_first
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.telemetry.run_folder import RunFolder
 
 LEARNING = ("train", "sft", "scorer")
-"""Jobs that have a run folder and no arguments besides the configuration."""
-RESUMED = ("train", "sft")
-"""Those that also take `resume`."""
+"""Jobs that have a run folder."""
 AS_GIVEN = ("calibrate", "evaluate")
 """Jobs whose own arguments determine the configuration; their command is forwarded unchanged."""
+JOBS = ("train", "sft", "score", *AS_GIVEN, "scorer")
 OTHERS = ("cluster", "launch")
 """Sections that may change when a run is resumed, because they only say where it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
-    """A parsed command. `own`: the job's own arguments; `settings`: the arguments of the configuration."""
+    """A job for a cluster. `where`: the arguments that only say where it runs; the command has the others."""
 
-    job: str
-    own: tuple[str, ...]
-    settings: tuple[str, ...]
+    command: Command
+    where: tuple[str, ...]
     config: Config
     resume: Path | None = None
 
+    @property
+    def job(self) -> str:
+        return self.command.words.split()[0]
+
     @classmethod
-    def read(cls, job: str, args: Sequence[str]) -> SubmitRequest:
-        own, settings = split(args)
-        if job in AS_GIVEN:
-            where = [s for s in settings if _says_where(s)]
-            overrides = importlib.import_module(f"hamr.apps.{job}.command").overrides_of(
-                [a for a in args if a not in where]
+    def read(cls, words: Sequence[str]) -> SubmitRequest:
+        """Parse the words of a job's command. Raises BadInput as the local command would."""
+        if not words or words[0] not in JOBS:
+            named = words[0] if words else None
+            known = ", ".join(nearest_first(named, JOBS) if named else JOBS)
+            raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
+        where = tuple(word for word in words if "=" in word and _section(word) in OTHERS)
+        command = parse_command([word for word in words if word not in where])
+        if isinstance(command, RunPipeline | TrainSweep):
+            remedy = (
+                "several runs cannot be submitted as one; start them on a node of the cluster: cluster.address=auto"
             )
-            config = load_config([*overrides, *where])
-            return cls(job=job, own=tuple(own), settings=tuple(settings), config=config)
-        if job not in LEARNING:
-            return cls(job=job, own=tuple(own), settings=tuple(settings), config=load_config(settings))
-        for arg in args:
-            if arg == "--multirun" or arg.startswith("pipeline="):
-                remedy = (
-                    "several runs cannot be submitted as one; start them on a node of the cluster: cluster.address=auto"
-                )
-                raise BadInput(job, arg, remedy)
-        resumes = [arg for arg in own if job in RESUMED and arg.startswith("resume=")]
-        resumed = [arg.partition("=")[2] for arg in resumes]
-        # Report unknown arguments as the local command would.
-        config = load_config([*settings, *(arg for arg in own if arg not in resumes)])
-        if not resumed:
-            return cls(job=job, own=(), settings=tuple(settings), config=config)
-        others = [s for s in settings if _section(s) not in OTHERS]
-        if others:
-            raise BadInput("resume", others, "a resumed run keeps its configuration; drop all but cluster settings")
-        folder = RunFolder.open(resumed[0]).path
-        kept = load_dumped(folder / "config.yaml")
-        config = kept.model_copy(update={name: getattr(config, name) for name in OTHERS})
-        return cls(job=job, own=(f"resume={folder}",), settings=(), config=config, resume=folder)
+            given = f"pipeline={command.pipeline}" if isinstance(command, RunPipeline) else MULTIRUN
+            raise BadInput(words[0], given, remedy)
+        if words[0] not in AS_GIVEN and command.words != words[0]:
+            raise BadInput("submit", command.words, f"runs only here; name one of: {', '.join(JOBS)}")
+        if isinstance(command, TrainingCommand) and command.resume is not None:
+            folder = RunFolder.open(command.resume).path
+            there = load_config(where)
+            config = load_dumped(folder / "config.yaml").model_copy(
+                update={name: getattr(there, name) for name in OTHERS}
+            )
+            command = command.model_copy(update={"resume": folder})
+            return cls(command=command, where=where, config=config, resume=folder)
+        config = (
+            with_overrides(command, where).config() if isinstance(command, ConfiguredCommand) else load_config(where)
+        )
+        return cls(command=command, where=where, config=config)
+
+    def local(self) -> Command:
+        """Return the command to run here."""
+        if self.resume is None and isinstance(self.command, ConfiguredCommand):
+            return with_overrides(self.command, self.where)
+        return self.command
 
     def run_name(self) -> str:
         """Return the name of a new run: as configured, or the experiment's name with the time."""
@@ -72,22 +81,23 @@ class SubmitRequest:
         return experiment.run_dir or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def split(args: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (the job's own arguments, the overrides of the configuration)."""
-    own: list[str] = []
-    settings: list[str] = []
-    rest = iter(args)
-    for arg in rest:
-        if arg == CONFIG_DIR_FLAG:
-            settings += [arg, next(rest, "")]
+def with_overrides(command: ConfiguredCommand, more: Sequence[str]) -> ConfiguredCommand:
+    """Return the command with further overrides of the configuration."""
+    return command.model_copy(update={"overrides": (*command.overrides, *more)})
+
+
+def named_files(command: Command) -> Iterator[tuple[str, Any, str]]:
+    """Yield (option, its value, path) of every file or folder that a job's own options name.
+
+    A name that might be a file, as of a scenario or a policy, counts if it looks like a path.
+    """
+    for name, info in type(command).model_fields.items():
+        if name == "overrides":
             continue
-        known = _section(arg) in Config.model_fields or arg.startswith(CONFIG_DIR_FLAG)
-        (settings if known else own).append(arg)
-    return own, settings
-
-
-def _says_where(setting: str) -> bool:
-    return "=" in setting and _section(setting) in OTHERS
+        value = getattr(command, name)
+        for part in value if isinstance(value, tuple) else str(value).split(","):
+            if isinstance(value, Path) or isinstance(part, Path) or "/" in part or part.endswith((".jsonl", ".yaml")):
+                yield info.alias or name, str(value), str(value if isinstance(value, Path) else part).strip()
 
 
 def _section(setting: str) -> str:

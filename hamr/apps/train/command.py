@@ -1,298 +1,63 @@
-"""`hamr train`: SFT warm-up, then RL with the hybrid reward, evaluated on held-out samples before and after."""
+"""Arguments of `hamr train`, and those that all training jobs share."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
-import os
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from hamr import signals
-from hamr.apps.pipeline.log import is_pipeline
-from hamr.apps.report.live import live_report
-from hamr.apps.report.run_report import write_report
-from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
-from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
-from hamr.apps.shared.pool_room import local_node
-from hamr.apps.shared.pools_up import pools_of
-from hamr.apps.shared.preemption import Preemption, stop_error
-from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
-from hamr.apps.shared.reply_clusters import with_reply_clusters
-from hamr.apps.shared.sinks import check_sinks, open_sinks
-from hamr.apps.shared.summary import summarise_run
-from hamr.apps.train.live_control import LiveControl
-from hamr.apps.train.pool_scaler import LivePoolScaler
-from hamr.apps.train.run_actors import RunActors, start_run_actors
-from hamr.apps.train.scorer_watch import check_tuned
-from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
-from hamr.cluster.model_folders import POLICY, check_models, pool_model
-from hamr.cluster.nodes import cluster_nodes
-from hamr.cluster.placement import check_placement, describe_placement, plan
-from hamr.cluster.session import check_cluster, ray_session
-from hamr.config.load import dump_config, load_config, load_dumped
-from hamr.config.overrides import MULTIRUN
-from hamr.config.schema import Config
-from hamr.data.splits import count_copies
-from hamr.errors import Preempted, RunFolderError
-from hamr.models.precision import computations, precision_notes
-from hamr.telemetry.console import Console
-from hamr.telemetry.memory import MemoryWatch
-from hamr.telemetry.recorder import RunRecorder
-from hamr.telemetry.run_folder import RunFolder
-from hamr.telemetry.summary import write_summary
-from hamr.trainer.checkpoints import Checkpoint, Checkpoints
+from pydantic import model_validator
 
-HELP = "the RL run: rollout, reward cascade, update, sync"
+from hamr.apps.shared.commands import ConfiguredCommand, Folder
+from hamr.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from hamr.config.schema import Config
 
 
-def main(args: list[str]) -> int:
-    """Check all inputs, then run the training job.
+class TrainingCommand(ConfiguredCommand):
+    target = "experiment.run_dir"
 
-    `resume=<run folder>` continues a run and takes no other override. `--multirun` with values such as
-    `experiment.seed=0,1,2` runs every combination in sequence, each in its own folder; `resume=<sweep folder>`
-    continues them.
+    resume: Folder | None = None
+    """Run folder to continue after its newest checkpoint. It keeps its configuration, so no other argument is
+    possible."""
 
-    `pipeline=olamind|hrm|olamind_small|hrm_small|FILE.yaml [inputs.<name>=<file>] [stages.<stage>.<override>]
-    [experiment.run_dir=<folder>] [dry_run=true] [overrides for all stages]` runs the stages of a pipeline in sequence,
-    each in its own folder. `dry_run=true` prints their commands, `resume=<pipeline folder>` continues the pipeline.
-    """
-    if MULTIRUN in args:
-        from hamr.apps.pipeline.sweep import sweep
+    def check(self) -> Config:
+        from hamr.apps.shared.sinks import check_sinks
 
-        return sweep(args)
-    if is_pipeline_command(args):
-        from hamr.apps.pipeline.run import main as run_pipeline
-
-        return run_pipeline(args)
-    job = Job.of(args)
-    check_sinks(job.config.logging)
-    check_cluster(job.config.cluster)
-    if job.config.cluster.address is None:
-        check_placement(job.used, [local_node(job.config)])
-    with stoppable(job):
-        return run_job(job)
-
-
-@contextlib.contextmanager
-def stoppable(job: Job, command: str = "train") -> Iterator[None]:
-    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run."""
-    try:
-        with signals.handle_signals():
-            yield
-    except (SystemExit, KeyboardInterrupt) as e:
-        if (signum := signals.signal_of(e)) is None:
-            raise
-        begun = (job.path / "config.yaml").is_file()
-        raise stop_error(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
-
-
-def is_pipeline_command(args: Sequence[str]) -> bool:
-    """Return whether the command runs or resumes several stages."""
-    resumed = [arg.partition("=")[2] for arg in args if arg.startswith("resume=")]
-    return any(arg.startswith("pipeline=") for arg in args) or any(is_pipeline(Path(folder)) for folder in resumed)
-
-
-def run_job(job: Job) -> int:
-    console = Console(job.config.experiment.name, enabled=job.config.logging.console)
-    with MemoryWatch() as memory, console:
-        with console.phase("model and data"):
-            prepared = prepare(job.used)
-            splits, clusters = prepared.splits, None
-            if job.config.rewards.scorers:
-                splits, clusters = with_reply_clusters(splits, console.note)
-            check_scorable(job.config, splits)
-            config, scored_by = with_usable_scorers(job.config, splits)
-            job = dataclasses.replace(job, config=config)
-            prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
-            check_room(job.config, prepared.model_path, job.path)
-        if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
-            console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
-        if scored_by:
-            console.note(scored_by)
-        for note in precision_notes(computations(job.used)):
-            console.note(note)
-        with console.phase("scorers"):
-            scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
-            check_tuned(job.config, scorers)
-        with job.open() as folder:
-            signals.advise(how_to_resume(folder.path))
-            console.note(f"run folder {folder.path}")
-            console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
-            with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
-                nodes = cluster_nodes()
-                lines = describe_placement(job.used, nodes)
-                for line in () if session.local else lines:
-                    console.note(line)
-                models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
-                check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
-                finished = signals.run(train(prepared, scorers, folder, console))
-            write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
-            report = write_report(folder.path)
-    print(f"report: {report}")
-    return 0
-
-
-async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
-    """Run the stages in sequence on one set of actors, starting after the newest checkpoint, if any.
-
-    Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
-    """
-    preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
-    try:
-        with preemption.watching(console.note):
-            return await _train(prepared, scorers, folder, console, preemption)
-    except asyncio.CancelledError:
-        if preemption.asked.is_set():
-            raise stop_error(f"; {how_to_resume(folder.path)}") from None
-        raise
-
-
-async def _train(
-    prepared: Prepared,
-    scorers: dict[str, TunedScorer],
-    folder: RunFolder,
-    console: Console,
-    preemption: Preemption,
-) -> Run:
-    config = prepared.config
-    checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
-    newest = await asyncio.to_thread(checkpoints.newest)
-    if newest is not None and "sft" in newest.state:
-        raise RunFolderError("resume", str(folder.path), "is a run of hamr sft; continue with `hamr sft resume=...`")
-    run: Run | None = None
-    everyone = {s.id: s for split in ("train", "validation", "test") for s in getattr(prepared.splits, split)}
-    with RunRecorder(
-        folder,
-        console=console,
-        wandb=open_sinks(config, folder.path, run_id(folder.path)),
-        prompts=everyone,
-        sample_rows=config.logging.sample_rows,
-        limits=config.logging.alarms,
-        audit_frac=config.rewards.consistency.audit_frac,
-        truth=prepared.truth,
-    ) as recorder:
-        paths = {name: s.path for name, s in scorers.items()}
-        control = LiveControl(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
-        world: RunActors | None = None
-        try:
-            async with control.serving():
-                with console.phase("start"):
-                    world = await start_run_actors(prepared, paths, pools_of(control.run, folder.path))
-                control.scaler = LivePoolScaler(config, paths, world.run, world.router)
-                run = Run(
-                    prepared=prepared,
-                    world=world,
-                    recorder=recorder,
-                    checkpoints=checkpoints,
-                    console=console,
-                    run_id=control.run,
-                    preemption=preemption,
-                )
-                with console.phase("scorer check"):
-                    await run.scorers.at_start()
-                await run_stages(run, newest)
-        except BaseException as e:
-            asked = preemption.asked.is_set()
-            error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
-            control.publish("preempted" if asked else "failed", str(error) or type(error).__name__)
-            if error is e:
-                raise
-            raise error from None
-        else:
-            control.publish("finished")
-            return run
-        finally:
-            if world is not None:
-                await world.stop()
-
-
-async def dropped_error(run: Run) -> Preempted:
-    """Return the error for a run whose unfinished work was dropped after a signal; it names the step to resume from."""
-    if not run.doing:
-        return stop_error(f"; {how_to_resume(run.folder)}")
-    steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
-    newest = await asyncio.to_thread(run.checkpoints.newest)
-    warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
-    if newest is not None:
-        kept = f"step {newest.step} of {steps} is kept"
-    else:
-        kept = f"step {warm_up.step} of the warm-up is kept" if warm_up else "no earlier step was kept"
-    return stop_error(
-        f": {run.doing} was not finished and saved within experiment.checkpoint.grace_s={grace_s:g} s and is dropped, "
-        f"{kept}; {how_to_resume(run.folder)}"
-    )
-
-
-async def run_stages(run: Run, newest: Checkpoint | None) -> None:
-    """Run base evaluation, SFT, evaluation, RL and a final evaluation.
-
-    A resumed run enters RL at its checkpoint. With zero RL steps the final evaluation is skipped.
-    """
-    with run.preemption.patiently():
-        if newest is None:
-            await warm_up(run)
-        await rl_stage(run, newest)
-        steps = run.config.experiment.steps
-        if steps and await run.preemption.unless_asked(run.evaluate("rl", steps)) is None:
-            raise stop_error(
-                f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A new run or a run to resume."""
-
-    config: Config
-    path: Path
-    resume: bool
-
-    @property
-    def used(self) -> Config:
-        """The configuration without the pools that the run never queries."""
-        return self.config.with_asked_pools(*self.config.experiment.sage.asked.values())
-
-    @classmethod
-    def of(cls, args: Sequence[str]) -> Job:
-        """Parse the command line: overrides of a new run, or `resume=<run folder>` alone."""
-        return cls.from_folder(args[0].partition("=")[2]) if _is_resume(args) else cls.new(load_config(args))
-
-    @classmethod
-    def new(cls, config: Config) -> Job:
-        path = run_path(config.experiment)
-        RunFolder.refuse_if_used(path)
-        return cls(config=config, path=path, resume=False)
-
-    @classmethod
-    def from_folder(cls, path: str) -> Job:
-        folder = Path(path)
-        if not (folder / "config.yaml").is_file():
-            raise RunFolderError("resume", path, "is not a run folder (no config.yaml); give one that hamr created")
-        return cls(config=_joining(load_dumped(folder / "config.yaml")), path=folder, resume=True)
-
-    def open(self) -> RunFolder:
-        return RunFolder.resume(self.path) if self.resume else RunFolder.create(self.path, dump_config(self.config))
-
-
-def _joining(config: Config) -> Config:
-    """Set the cluster address to `auto` when a run is resumed inside a cluster job, wherever it started."""
-    if not os.environ.get("RAY_ADDRESS"):
+        config = self.config()
+        check_sinks(config.logging)
         return config
-    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
+
+    @model_validator(mode="after")
+    def _resume_alone(self) -> TrainingCommand:
+        if self.resume is not None and self.overrides:
+            raise RunFolderError(
+                "resume", list(self.overrides), "a resumed run keeps its configuration; drop the other overrides"
+            )
+        return self
 
 
-def _is_resume(args: Sequence[str]) -> bool:
-    wanted = [arg for arg in args if arg.startswith("resume=")]
-    if wanted and len(args) > 1:
-        others = [arg for arg in args if arg not in wanted]
-        raise RunFolderError("resume", others, "a resumed run keeps its configuration; drop the other overrides")
-    return bool(wanted)
+class TrainCommand(TrainingCommand):
+    """SFT warm-up, then RL with the hybrid reward, evaluated on held-out samples before and after.
 
+    All inputs are checked before anything starts. The run folder is experiment.run_dir, or runs/<name>-<time>. `resume`
+    takes the folder of a run, of a pipeline or of a --multirun.
+    """
 
-def run_id(path: Path) -> str:
-    """Return the run's name for use in keys: the folder name reduced to characters valid in every backend."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
+    examples = (
+        "hamr train experiment=quickstart",
+        "hamr train experiment=quickstart data=FOLDER trainer.learning_rate=1e-5",
+        "hamr train resume=runs/quickstart",
+    )
+    outputs: ClassVar = {"run": ".", "policy": "checkpoints", "ledger": "ledger.sqlite"}
+
+    def check(self) -> Config:
+        from hamr.rewards.judged import check_prompts
+
+        config = super().check()
+        check_prompts(config.rewards)
+        return config
+
+    def run(self) -> int:
+        from hamr.apps.train.run import start
+
+        return start(self)

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.report.command import main as report
-from hamr.apps.status.command import main as status
+from hamr.apps.shared.commands import parse_command
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.pipeline import read_pipeline
 from hamr.errors import BadInput
 from hamr.telemetry.ledger import Ledger
+
+
+def run(*words: object) -> int:
+    return parse_command([str(word) for word in words]).run()
+
 
 NO_YAML = [b"a: [1", b"\xff\xfe", b"a: \x07"]
 
@@ -32,8 +36,8 @@ def refused(line: str, call: object, *args: object) -> None:
 @pytest.mark.parametrize("content", [*NO_YAML, b"- a"])
 def test_a_configuration(content: bytes, folder: Path) -> None:
     (folder / "config.yaml").write_bytes(content)
-    refused("config.yaml", status, [str(folder)])
-    refused("config.yaml", report, [str(folder)])
+    refused("config.yaml", run, "status", folder)
+    refused("config.yaml", run, "report", folder)
     refused("config.yaml", load_dumped, folder / "config.yaml")
 
 
@@ -47,8 +51,8 @@ def test_a_pipeline(content: bytes, tmp_path: Path) -> None:
 def test_metrics(content: bytes, folder: Path) -> None:
     whole = b'{"stage": "rl", "step": 1}\n'
     (folder / "metrics.jsonl").write_bytes(whole + content + whole)
-    refused("metrics.jsonl:2", status, [str(folder)])
-    refused("metrics.jsonl:2", report, [str(folder)])
+    refused("metrics.jsonl:2", run, "status", folder)
+    refused("metrics.jsonl:2", run, "report", folder)
 
 
 @pytest.mark.parametrize("readonly", [True, False])

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hamr.apps.data.command import main as data
 from hamr.apps.data.recipe_job import show
-from hamr.apps.plan.command import main as plan
-from hamr.apps.shared.job_options import output_file, output_folder
+from hamr.apps.shared.commands import parse_command
+from hamr.apps.shared.outputs import output_file, output_folder
 from hamr.data.progress import ItemResult
 from hamr.errors import HamrError
 
 
 @pytest.mark.parametrize("below", ["", "/x", "/x/y"])
 @pytest.mark.parametrize(
-    ("job", "args"),
+    "args",
     [
-        (data, ["sage"]),
-        (data, ["olabench", "scenario=telecom_package"]),
-        (plan, ["experiment=paper_hrm", "launch=slurm"]),
+        ["data", "sage"],
+        ["data", "olabench", "scenario=telecom_package"],
+        ["plan", "experiment=paper_hrm", "launch=slurm"],
     ],
 )
-def test_a_file_is_no_folder(job: Callable[[list[str]], int], args: list[str], below: str, tmp_path: Path) -> None:
+def test_a_file_is_no_folder(args: list[str], below: str, tmp_path: Path) -> None:
     (tmp_path / "afile").write_text("mine")
     with pytest.raises(HamrError, match="afile': is a file; give a folder") as refused:
-        job([*args, f"output={tmp_path / 'afile'}{below}"])
+        parse_command([*args, f"output={tmp_path / 'afile'}{below}"]).run()
     assert refused.value.exit_code == 2
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
@@ -35,9 +33,10 @@ def test_a_file_is_no_folder(job: Callable[[list[str]], int], args: list[str], b
 def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
     (tmp_path / "afile").write_text("mine")
     with pytest.raises(HamrError, match="is a file; give a folder"):
-        output_file({"output": str(tmp_path / "afile" / "kept.jsonl")})
-    assert output_file({"output": str(tmp_path / "new" / "kept.jsonl")}) == tmp_path / "new" / "kept.jsonl"
-    assert output_folder({"output": str(tmp_path / "new" / "folder")}, []) == tmp_path / "new" / "folder"
+        output_file(tmp_path / "afile" / "kept.jsonl", overwrite=False)
+    new = tmp_path / "new"
+    assert output_file(new / "kept.jsonl", overwrite=False) == new / "kept.jsonl"
+    assert output_folder(new / "folder", [], overwrite=False) == new / "folder"
 
 
 def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hamr.apps.evaluate.ecs.console import progress, tables
-from hamr.apps.evaluate.ecs.request import EcsRequest, PolicyResponses, check_comparable, read_policy, read_request
+from hamr.apps.evaluate.ecs.responses import PolicyResponses, check_comparable, read_policy
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.bench.agreement import Rating, between, level, with_people
@@ -22,7 +22,6 @@ from hamr.bench.ecs.judge_votes import PASSING, EcsJudge, JudgeVotes, VoteQuesti
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
-from hamr.config.load import load_config
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs
@@ -34,14 +33,16 @@ from hamr.protocols import Ask
 from hamr.rewards.questions import consistency_question
 from hamr.types import Question, Reply
 
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluateEcs
+
 RUN = "ecs"
 PEOPLE: Mapping[str, Label] = {"consistent": "yes", "partial": "part", "inconsistent": "no"}
 
 
-def main(args: list[str]) -> int:
+def start(request: EvaluateEcs) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no judge voted."""
-    request = read_request(args)
-    config = load_config(list(request.overrides))
+    config = request.config()
     judges = judges_of(request, config)
     policies = [read_policy(request.source, config, request.ecs.stage)]
     if request.compare is not None:
@@ -67,7 +68,7 @@ def main(args: list[str]) -> int:
 # --- who is asked what -------------------------------------------------------------------------
 
 
-def judges_of(request: EcsRequest, config: Config) -> list[EcsJudge]:
+def judges_of(request: EvaluateEcs, config: Config) -> list[EcsJudge]:
     """Return the named judges; by default, every judge pool of the configuration. Raises BadInput."""
     named = request.judges or tuple(name for name, pool in config.pools.items() if pool.role == "judge")
     if not named:
@@ -101,7 +102,7 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
     )
 
 
-def _name_policies(policies: Sequence[PolicyResponses], request: EcsRequest) -> dict[str, PolicyResponses]:
+def _name_policies(policies: Sequence[PolicyResponses], request: EvaluateEcs) -> dict[str, PolicyResponses]:
     """Name the policies; files of one name in two folders are distinguished by their paths."""
     if len({policy.name for policy in policies}) == len(policies):
         return {policy.name: policy for policy in policies}
@@ -252,7 +253,7 @@ def _distinct(asked: Sequence[VoteQuestion]) -> list[Question]:
     return list({json.dumps(dict(one.question.variables)): one.question for one in asked}.values())
 
 
-def _write(request: EcsRequest, found: Mapping[str, Any]) -> None:
+def _write(request: EvaluateEcs, found: Mapping[str, Any]) -> None:
     metrics = json.dumps(found["metrics"], ensure_ascii=False, indent=1)
     write_aside(request.output / "metrics.json", metrics + "\n")
     rows = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in found["items"])

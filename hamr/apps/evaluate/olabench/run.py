@@ -6,12 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hamr.apps.evaluate.olabench.console import progress, tables
-from hamr.apps.evaluate.olabench.request import OlaBenchRequest, read_request
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
@@ -31,22 +30,22 @@ from hamr.bench.olabench.run import (
 )
 from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import JudgedRewards
-from hamr.config.load import load_config
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
 from hamr.rewards.judged import check_prompts
 
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluateOlabench
+
 RUN = "olabench"
 
 
-def main(args: list[str]) -> int:
+def start(request: EvaluateOlabench) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no policy
     answered."""
-    request = read_request(args)
-    given = load_config(list(request.overrides))
-    config, asked = with_policies(given, "policy", request.policies, request.options.cot)
+    config, asked = with_policies(request.config(), "policy", request.policy, request.options.cot)
     bench = read_bench(request, config, asked)
     console = Console()
     with Journal(request.output) as journal:
@@ -67,7 +66,7 @@ def main(args: list[str]) -> int:
 # --- what there is to do -----------------------------------------------------------------------
 
 
-def read_bench(request: OlaBenchRequest, config: Config, asked: Mapping[str, str]) -> OlaBenchWork:
+def read_bench(request: EvaluateOlabench, config: Config, asked: Mapping[str, str]) -> OlaBenchWork:
     items = read_items(request.data)[: request.options.limit] if request.data is not None else []
     ids = [item.sample.id for item in items]
     policies = [
@@ -78,7 +77,7 @@ def read_bench(request: OlaBenchRequest, config: Config, asked: Mapping[str, str
         )
         for name, pool in asked.items()
     ]
-    for given in request.policies:
+    for given in request.policy:
         if is_file(given):
             path = Path(given).expanduser()
             policies.append(PolicyUnderTest(name=name_of(given), given=read_responses(path, ids)))
@@ -92,7 +91,7 @@ def read_bench(request: OlaBenchRequest, config: Config, asked: Mapping[str, str
     return OlaBenchWork(items=items, policies=policies, labelled=labelled, judges=judges)
 
 
-def judge_of(request: OlaBenchRequest, config: Config, component: str) -> ComponentJudge:
+def judge_of(request: EvaluateOlabench, config: Config, component: str) -> ComponentJudge:
     """Return the judge of a section of `rewards` with its pool.
 
     Raises BadInput for a pool that cannot generate text, and ConfigError for an invalid template.
@@ -116,7 +115,7 @@ def judge_of(request: OlaBenchRequest, config: Config, component: str) -> Compon
 
 
 def _ask(
-    request: OlaBenchRequest,
+    request: EvaluateOlabench,
     config: Config,
     bench: OlaBenchWork,
     journal: Journal,

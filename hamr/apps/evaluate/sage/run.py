@@ -7,12 +7,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hamr.apps.evaluate.sage.console import coverage_table, progress, tables
-from hamr.apps.evaluate.sage.request import SageRequest, read_request
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
 from hamr.bench.sage.coverage import plan_dialogues
@@ -30,6 +29,9 @@ from hamr.procedures.rules import nearest
 from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluateSage
+
 RUN = "sage"
 FREE = frozenset({"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once"})
 """Options that may change when a folder is resumed: they affect only speed, or the metrics of the same dialogues and
@@ -37,10 +39,9 @@ votes."""
 SCRIPTED_AT_ONCE = 64
 
 
-def main(args: list[str]) -> int:
+def start(request: EvaluateSage) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no dialogue was
     held."""
-    request = read_request(args)
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
     config = _pools(request)
     if request.simulator == f"{PREFIX}worded":
@@ -71,21 +72,19 @@ def main(args: list[str]) -> int:
 # --- who takes part ----------------------------------------------------------------------------
 
 
-def _pools(request: SageRequest) -> Config | None:
+def _pools(request: EvaluateSage) -> Config | None:
     """Return the configuration if a participant is a pool; check every name. Raises BadInput."""
     wanted = list(_asked_pools(request))
     if all(name.startswith(PREFIX) for _, name in wanted) and not request.overrides:
         config = None
     else:
-        from hamr.config.load import load_config
-
-        config = load_config(list(request.overrides))
+        config = request.config()
     for key, name in wanted:
         _check_name(config, key, name)
     return config
 
 
-def _asked_pools(request: SageRequest) -> Iterator[tuple[str, str]]:
+def _asked_pools(request: EvaluateSage) -> Iterator[tuple[str, str]]:
     """Yield (key, pool or script) of every participant that may be queried."""
     if not request.rejudge:
         yield from (("agent", name) for name in request.agents)
@@ -104,7 +103,7 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     writing_pool(config, key, name)
 
 
-def settings_of(request: SageRequest, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
+def settings_of(request: EvaluateSage, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
     before = read_settings(request.output) if request.rejudge else None
@@ -141,7 +140,7 @@ def digest_of(scenario: Scenario) -> str:
 # --- the work ----------------------------------------------------------------------------------
 
 
-def _pairs(request: SageRequest, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, DialoguePlan]]:
+def _pairs(request: EvaluateSage, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, DialoguePlan]]:
     """Return every agent with every customer; for judging again, the existing dialogues."""
     if request.rejudge:
         held = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
@@ -151,7 +150,7 @@ def _pairs(request: SageRequest, scenarios: Mapping[str, Scenario], store: Store
 
 
 def _work(
-    request: SageRequest,
+    request: EvaluateSage,
     scenarios: Mapping[str, Scenario],
     config: Config | None,
     store: Store,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from hamr.apps.calibrate import command as job
 from hamr.apps.calibrate import pools as calibrate_pools
+from hamr.apps.calibrate import run as job
 from hamr.apps.calibrate.pools import score_pairs, triples_of, wanted_pools
 from hamr.calibration import fit as calibration
 from hamr.calibration.fit import calibrate
@@ -140,7 +140,7 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
     [
         ([], "give one of scores="),
         (["scores={scores}", "pairs=x", "output={out}"], "give one of scores="),
-        (["scores={scores}"], "output=<folder>"),
+        (["scores={scores}"], "give output=FOLDER"),
         (["scores={scores}", "outptu={out}"], "did you mean output"),
         (["scores={scores}", "output={out}", "teachers=a"], "teachers"),
         (["scores={scores}", "output={out}", "pools=tiny"], "pools=tiny"),
@@ -322,9 +322,10 @@ def test_from_pairs_to_the_same_files_and_the_scores(
 
     monkeypatch.setattr(calibrate_pools, "ask_pools", ask_pools)
     out = tmp_path / "out"
-    line = ["calibrate", f"pairs={pairs}", "teachers=t1,t2", "pools=tiny", *FAST]
+    judges = [f"pools.{name}={{role: judge, prompt: judge.en}}" for name in ("t1", "t2")]
+    line = ["calibrate", f"pairs={pairs}", "teachers=t1,t2", "pools=tiny", *judges, *FAST]
     assert hamr([*line, f"output={out}"]) == 0
-    assert seen == [("tiny", "partial", ["t1", "t2"])]
+    assert seen == [("tiny", "partial", ("t1", "t2"))]
     # what was asked need not be asked again
     assert hamr(["calibrate", f"scores={out / 'scores.jsonl'}", f"output={tmp_path / 'again'}", *FAST]) == 0
     first, again = (tmp_path / name / "calibration.json" for name in ("out", "again"))

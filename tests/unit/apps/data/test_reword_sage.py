@@ -73,7 +73,7 @@ def test_the_same_command_asks_for_nothing_again(tmp_path: Path, teacher: list[Q
         (["teacher=nobody"], "no such pool"),
         (["teacher=reranker"], "cannot write"),
         (["teacher=talk", "judge=nobody"], "no such pool"),
-        (["teacher=talk", "temperature=9"], "must be 0 to 2"),
+        (["teacher=talk", "temperature=9"], "must be between 0 and 2"),
         (["teacher=talk", "max_new_tokens=0"], "must be 1 or more"),
         (["techer=judge"], "did you mean teacher=...?"),
     ],

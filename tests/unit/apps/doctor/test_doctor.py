@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.doctor import command as doctor
+from hamr.apps.doctor import run as doctor
+from hamr.apps.shared.commands import parse_command
 from hamr.config.load import load_config
 from hamr.errors import BadInput
 
@@ -167,13 +168,13 @@ def test_exit_code_follows_what_is_missing(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_it_takes_no_arguments() -> None:
-    with pytest.raises(BadInput, match="takes no arguments"):
-        doctor.main(["x=1"])
+    with pytest.raises(BadInput, match="usage: hamr doctor"):
+        parse_command(["doctor", "x=1"])
 
 
 @pytest.mark.slow
 def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    code = doctor.main([])
+    code = parse_command(["doctor"]).run()
     out = capsys.readouterr().out
     assert (code == 1) == ("MISSING" in out)
     assert "experiment=quickstart needs 0 GPUs" in out

@@ -8,8 +8,12 @@ from typing import Literal
 
 import pytest
 
-from hamr.apps.pipeline.sweep import expand, sweep
-from hamr.apps.train.command import is_pipeline_command
+from hamr.apps.pipeline.command import TrainSweep
+from hamr.apps.pipeline.run import Run, resume
+from hamr.apps.pipeline.sweep import expand
+from hamr.apps.pipeline.sweep import sweep as sweep_of
+from hamr.apps.shared.commands import parse_command
+from hamr.apps.train.command import TrainCommand
 from hamr.errors import BadInput, ConfigError
 
 
@@ -31,6 +35,12 @@ from hamr.errors import BadInput, ConfigError
 )  # fmt: skip
 def test_every_combination_is_a_run(args: list[str], runs: list[list[str]]) -> None:
     assert expand(args) == runs
+
+
+def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
+    command = parse_command([job, "--multirun", *args])
+    assert isinstance(command, TrainSweep)
+    return sweep_of(command, run) if command.resume is None else resume(command.resume, run)
 
 
 class Runs:
@@ -61,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_share_a_group_and_have_folders_of_their_own(
     job: Literal["train", "sft"], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs, given = Runs(0, 3, 0), ["experiment=smoke", "sft.sets=[{path: a}]", "--multirun", "experiment.seed=3,4,5"]
+    runs, given = Runs(0, 3, 0), ["experiment=smoke", "sft.sets=[{path: a}]", "experiment.seed=3,4,5"]
     assert sweep(given, job, runs) == 3, "one that fails does not end the others"
     assert [args[0] for args in runs.started] == [job] * 3
     assert [args[3] for args in runs.started] == [f"experiment.seed={i}" for i in (3, 4, 5)]
@@ -78,23 +88,23 @@ def test_runs_share_a_group_and_have_folders_of_their_own(
 
 
 def test_a_stopped_sweep_goes_on_with_what_has_not_finished(here: Path) -> None:
-    given = ["experiment=smoke", "--multirun", "experiment.seed=0,1,2"]
+    given = ["experiment=smoke", "experiment.seed=0,1,2"]
     stopped = Runs(0, 130)
     assert sweep(given, run=stopped) == 130
     assert len(stopped.started) == 2
     (folder,) = (here / "runs").iterdir()
     again = Runs()
-    assert is_pipeline_command([f"resume={folder}"]), "without the flag, too"
-    assert sweep(["--multirun", f"resume={folder}"], run=again) == 0
+    assert isinstance(parse_command(["train", f"resume={folder}"]), TrainCommand), "without the flag, too"
+    assert sweep([f"resume={folder}"], run=again) == 0
     assert again.started[0] == ["train", f"resume={folder}/1"]
     assert (again.started[1][2], len(again.started)) == ("experiment.seed=2", 2)
 
 
 def test_of_a_sweep_that_was_taken_up_one_that_fails_does_not_end_the_others_either(here: Path) -> None:
-    assert sweep(["experiment=smoke", "--multirun", "experiment.seed=0,1,2"], run=Runs(130)) == 130
+    assert sweep(["experiment=smoke", "experiment.seed=0,1,2"], run=Runs(130)) == 130
     (folder,) = (here / "runs").iterdir()
     again = Runs(3, 0, 0)
-    assert sweep(["--multirun", f"resume={folder}"], run=again) == 3
+    assert sweep([f"resume={folder}"], run=again) == 3
     assert len(again.started) == 3
 
 
@@ -118,11 +128,11 @@ def test_a_mistake_in_any_of_them_starts_none(here: Path) -> None:
         (["experiment=smoke"], "nothing has several values"),
         (["experiment.seed=range(1000)"], "more than 500 runs"),
         (["trainer.learning_rate=interval(0,1)"], "has infinitely many values"),
-        (["resume=runs/x", "experiment.seed=0,1"], "resume: .*keeps its stages"),
+        (["resume=runs/x", "experiment.seed=0,1"], "resume: .*keeps its configuration"),
         (["resume=runs/x"], r"resume: .*pipeline\.json cannot be read"),
         (["experiment.run_dir=x", "experiment.seed=0,1"], "names one run"),
     ],
 )
 def test_bad_input_is_said(args: list[str], said: str, here: Path) -> None:
     with pytest.raises(BadInput, match=said):
-        sweep(["--multirun", *args], run=Runs())
+        sweep([*args], run=Runs())

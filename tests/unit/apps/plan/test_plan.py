@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hamr import cli
-from hamr.apps.doctor.command import gpus_wanted
+from hamr.apps.doctor.run import gpus_wanted
 from hamr.apps.plan.build import build_cluster, build_workload
-from hamr.apps.plan.command import configuration
+from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
 from hamr.apps.plan.sizing import Cluster, Study
@@ -91,7 +91,7 @@ def test_without_dynamic_sampling_all_groups_are_one_round() -> None:
 
 
 def test_shares_and_times_are_those_of_the_run(run: Path) -> None:
-    past, config = read_past(run), configuration([], str(run))
+    past, config = read_past(run), configuration([], run)
     workload = build_workload(config, past)
     assert workload.cascaded_frac == pytest.approx(3 / 4)
     # Of three replies two were put to both; the third heard its answer from a sibling.
@@ -108,13 +108,13 @@ def test_shares_and_times_are_those_of_the_run(run: Path) -> None:
 
 
 def test_what_is_set_by_name_stands_against_what_was_measured(run: Path) -> None:
-    config = configuration(["plan.escalated_frac=1.0", "pools.judge.replicas=3"], str(run))
+    config = configuration(["plan.escalated_frac=1.0", "pools.judge.replicas=3"], run)
     assert config.experiment.name == "past"
     assert config.plan.model_fields_set == {"escalated_frac"}
     past = read_past(run)
     workload = build_workload(config, past)
     assert workload.escalated_frac == 1.0
-    named = configuration(["plan.references=4"], str(run))
+    named = configuration(["plan.references=4"], run)
     assert build_workload(named, past).first_questions == 4.0
     assert workload.cascaded_frac == pytest.approx(3 / 4)
     assert build_cluster(config, workload, past).pools["judge"].replicas == 3
@@ -147,8 +147,8 @@ def test_a_batch_twice_as_large_has_twice_the_tokens_to_train_on(run: Path) -> N
         replace(s, trained_tokens=100.0 * n, train_s=1.0 + n, total_s=20.0 + n) for n, s in enumerate(past.steps, 1)
     ]
     past = replace(past, steps=tuple(steps))
-    config = configuration([], str(run))
-    larger = configuration([f"experiment.prompts_per_step={2 * config.experiment.prompts_per_step}"], str(run))
+    config = configuration([], run)
+    larger = configuration([f"experiment.prompts_per_step={2 * config.experiment.prompts_per_step}"], run)
     small, large = (build_cluster(c, build_workload(c, past), past).train_s for c in (config, larger))
     assert (small, large) == (pytest.approx(1.0 + 3.5), pytest.approx(1.0 + 2 * 3.5))
 

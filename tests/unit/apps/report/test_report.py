@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from hamr.apps.report import command as job
 from hamr.apps.report.data import ReportData
 from hamr.apps.report.plots_learning import held_out_curve, smooth
 from hamr.apps.report.run_report import verdict, write_report
+from hamr.apps.shared.commands import parse_command
 from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import read_summary, write_summary
@@ -167,19 +167,19 @@ def test_training_scores_alone_make_the_histogram(run):
 
 @pytest.mark.slow
 def test_the_command_prints_where_the_report_is(run, capsys):
-    assert job.main([str(run.path)]) == 0
+    assert parse_command(["report", str(run.path)]).run() == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(run.report)
 
 
 @pytest.mark.parametrize("args", [[], ["a", "b"]])
 def test_the_command_wants_one_folder(args):
-    with pytest.raises(BadInput, match="one run folder"):
-        job.main(args)
+    with pytest.raises(BadInput, match="hamr report RUN"):
+        parse_command(["report", *args])
 
 
 def test_the_command_wants_a_run_folder(tmp_path):
     with pytest.raises(RunFolderError, match=r"no config\.yaml"):
-        job.main([str(tmp_path)])
+        parse_command(["report", str(tmp_path)]).run()
 
 
 def test_no_change_is_called_so_and_blank_responses_are_shown_as_such(tmp_path):

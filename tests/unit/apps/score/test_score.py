@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.score.command import main, replay_run, score_settings
 from hamr.apps.score.file import Checked, check_input
+from hamr.apps.score.run import replay_run, score_settings
+from hamr.apps.shared.commands import parse_command
 from hamr.config.load import dump_config, load_config
 from hamr.config.resources import resource
 from hamr.data.responses import stream_groups
@@ -110,9 +111,9 @@ def test_a_line_without_a_response_is_named(tmp_path: Path, field: dict) -> None
 
 def test_input_and_output_have_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="input"):
-        main([])
+        parse_command(["score"]).run()
     with pytest.raises(BadInput, match="output"):
-        main([f"input={written(tmp_path, {**ROW, 'response': 'ok'})}"])
+        parse_command(["score", f"input={written(tmp_path, {**ROW, 'response': 'ok'})}"]).run()
 
 
 def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
@@ -120,19 +121,19 @@ def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
     good = written(tmp_path, {**ROW, "response": "ok"})
     smoke, out = "experiment=smoke", tmp_path / "out.jsonl"
     with pytest.raises(BadInput, match=r"output: .* is the input"):
-        main([f"input={good}", f"output={good}", smoke])
+        parse_command(["score", f"input={good}", f"output={good}", smoke]).run()
     with pytest.raises(BadInput, match="resume: 'maybe'"):
-        main([f"input={good}", f"output={out}", "resume=maybe", smoke])
+        parse_command(["score", f"input={good}", f"output={out}", "resume=maybe", smoke]).run()
     bad = tmp_path / "bad.jsonl"
     bad.write_text(good.read_text() + json.dumps({**ROW, "references": [], "response": "ok"}) + "\n")
     with pytest.raises(DataError, match=r"bad\.jsonl:2: references"):
-        main([f"input={bad}", f"output={out}", smoke])
+        parse_command(["score", f"input={bad}", f"output={out}", smoke]).run()
     assert not out.exists()
     out.write_text("{}\n")
     with pytest.raises(BadInput, match=r"exists; continue with resume=true"):
-        main([f"input={good}", f"output={out}", smoke])
+        parse_command(["score", f"input={good}", f"output={out}", smoke]).run()
     with pytest.raises(BadInput, match=r"cannot be resumed: out\.jsonl\.resume\.json is missing"):
-        main([f"input={good}", f"output={out}", "resume=true", smoke])
+        parse_command(["score", f"input={good}", f"output={out}", "resume=true", smoke]).run()
     assert out.read_text() == "{}\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.command import bind_socket
+from hamr.apps.serve.run import bind_socket
 from hamr.cli import main as cli
 from hamr.config.use import ServeConfig
 from hamr.data.responses import as_group

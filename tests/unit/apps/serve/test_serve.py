@@ -29,7 +29,7 @@ SERVER = """
 import asyncio, sys
 from hamr.config.load import load_config
 from hamr.data.responses import as_group
-from hamr.apps.serve.command import serve
+from hamr.apps.serve.run import serve
 from hamr.types import Reply, RewardRecord, Scored
 
 class System:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hamr.apps.status.command import main
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.status.overview import overview, overview_lines
 from hamr.errors import BadInput, RunFolderError
 from hamr.telemetry.live import STALE_S, LiveStatus, find_run
@@ -108,7 +108,7 @@ def test_a_run_is_found_by_path_or_name(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_command_shows_a_run_and_refuses_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder(tmp_path, step(1))
     said("finished", at=time.time()).write(path)
-    assert main([str(path), "--watch"]) == 0, "a run that is over is shown once"
+    assert parse_command(["status", str(path), "--watch"]).run() == 0, "a run that is over is shown once"
     assert "finished" in capsys.readouterr().out
-    with pytest.raises(BadInput, match="name one run"):
-        main([])
+    with pytest.raises(BadInput, match="missing; write hamr status RUN"):
+        parse_command(["status"])

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.submit import batch_systems
-from hamr.apps.submit import command as submit
 from hamr.apps.submit.batch import resolve_for_pods
 from hamr.apps.submit.launch_job import name_of, nodes
 from hamr.apps.submit.request import SubmitRequest
@@ -23,6 +23,11 @@ from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, HamrError
 from hamr.telemetry.ledger import Ledger
 from tests.unit.apps.submit import kuberay as schemas
+
+
+def submit(words: list[str]) -> int:
+    return parse_command(["submit", *words]).run()
+
 
 KUBERAY = ["train", "experiment=smoke", "cluster=kuberay", "launch.claim=shared"]
 SLURM = ["train", "experiment=smoke", "cluster=slurm"]
@@ -112,7 +117,7 @@ def test_a_rayjob_is_applied_and_is_the_configured_one(
     tools: Tools, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     tools.add("kubectl")
-    assert submit.main([*KUBERAY, "experiment.seed=7", "launch.namespace=ml"]) == 0
+    assert submit([*KUBERAY, "experiment.seed=7", "launch.namespace=ml"]) == 0
     [(_, words)] = tools.called()
     folder = job_folder(Path.cwd())
     assert words == f"kubectl apply -f {folder}/configmap.yaml -f {folder}/rayjob.yaml"
@@ -143,11 +148,11 @@ def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.C
         "kubectl", "applied", "||", "Initializing||", "Running|RUNNING|", "step 1 of 2", "Running|SUCCEEDED|",
         "Complete|SUCCEEDED|Job finished",
     )  # fmt: skip
-    assert submit.main([*KUBERAY, "--follow"]) == 0
+    assert submit([*KUBERAY, "--follow"]) == 0
     assert "step 1 of 2" in capfd.readouterr().out
     tools.says("kubectl", "applied", "Running|RUNNING|", "step 1", "Failed|FAILED|exit  code\t1")
     with pytest.raises(HamrError, match=r"RayJob hamr-again-\d{4}-\d{6} failed: exit code 1") as failed:
-        submit.main([*KUBERAY, "experiment.run_dir=again", "--follow"])
+        submit([*KUBERAY, "experiment.run_dir=again", "--follow"])
     assert failed.value.exit_code == 1
 
 
@@ -157,7 +162,7 @@ def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.C
 def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add("sbatch")
     tools.says("sbatch", "4711;cluster")
-    assert submit.main([*SLURM, "launch.partition=cpu"]) == 0
+    assert submit([*SLURM, "launch.partition=cpu"]) == 0
     folder = job_folder(Path.cwd())
     assert tools.called() == [(str(folder), "sbatch --parsable job.sbatch")]
     assert (folder / "work" / "notes.txt").read_text() == "mine"
@@ -174,7 +179,7 @@ def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pyte
     Path("mine").mkdir()
     Path("rules.yaml").write_text("")
     theirs = ["data.type=jsonl", "data.train=mine/a.jsonl", "model.path=mine", "rewards.rules.file=rules.yaml"]
-    assert submit.main([*SLURM, "experiment.run_dir=second", *theirs]) == 0
+    assert submit([*SLURM, "experiment.run_dir=second", *theirs]) == 0
     there = load_config(["--config-dir", "second.job/conf", "experiment=launched", "pools=null"])
     assert there.data.train == str(Path.cwd() / "mine" / "a.jsonl"), "the copy need not have it"
     assert there.model.path == str(Path.cwd() / "mine")
@@ -189,7 +194,7 @@ def test_its_script_is_one(experiment: str, tools: Tools) -> None:
     tools.add("sbatch")
     tools.says("sbatch", "1")
     nccl = [] if experiment == "smoke" else ["launch.account=lab"]
-    assert submit.main(["train", f"experiment={experiment}", "logging=off", "cluster=slurm", *nccl]) == 0
+    assert submit(["train", f"experiment={experiment}", "logging=off", "cluster=slurm", *nccl]) == 0
     script = job_folder(Path.cwd()) / "job.sbatch"
     subprocess.run(["bash", "-n", str(script)], check=True)
     options = re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.MULTILINE)
@@ -213,13 +218,13 @@ def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pyt
     original: Callable[..., tuple[str, int]] = batch_systems.Slurm._state
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_systems.Slurm, "_state", started)
-        code.append(submit.main([*SLURM, "experiment.run_dir=a", "--follow"]))
+        code.append(submit([*SLURM, "experiment.run_dir=a", "--follow"]))
     assert code == [2]
     assert capsys.readouterr().out.count("hamr: no such thing") == 1
     tools.says("sbatch", "8")
     tools.says("scontrol", "JobId=8 JobState=NODE_FAIL ExitCode=0:0")
     with pytest.raises(HamrError, match="job 8 node_fail; its output is in"):
-        submit.main([*SLURM, "experiment.run_dir=b", "--follow"])
+        submit([*SLURM, "experiment.run_dir=b", "--follow"])
 
 
 # --- both --------------------------------------------------------------------------------------
@@ -228,7 +233,7 @@ def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pyt
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
 def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool: str, tools: Tools) -> None:
     with pytest.raises(BadInput, match=f"{tool} is not installed, so nothing was submitted") as refused:
-        submit.main(args)
+        submit(args)
     folder = job_folder(Path.cwd())
     assert str(folder) in str(refused.value) and "\n" not in str(refused.value)
     line = str(refused.value).rpartition("installed, run: ")[2]
@@ -240,7 +245,7 @@ def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
 def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add(tool)
-    assert submit.main([*args, "--dry-run"]) == 0
+    assert submit([*args, "--dry-run"]) == 0
     assert tools.called() == []
     assert (
         f"nothing was submitted; to submit it: {'kubectl apply' if tool == 'kubectl' else 'cd '}"
@@ -256,7 +261,7 @@ def test_what_the_tool_refuses_stays_to_be_sent_again(args: list[str], tool: str
     with pytest.raises(
         HamrError, match=r"error: You must be logged in; nothing was submitted, the files are in"
     ) as failed:
-        submit.main(args)
+        submit(args)
     assert failed.value.exit_code == 1
     assert job_folder(Path.cwd()).is_dir()
 
@@ -269,7 +274,7 @@ def test_no_file_holds_a_secret(args: list[str], tools: Tools, monkeypatch: pyte
         monkeypatch.setenv(name, "canary4f1d9ce2".ljust(40, "0"))
     judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_KEY"}
     online = ["logging=online", "launch.secret=keys", *(f"pools.judge.{key}={value}" for key, value in judge.items())]
-    assert submit.main([*args, *online]) == 0
+    assert submit([*args, *online]) == 0
     files = [path for path in [*Path.cwd().rglob("*"), *tools.folder.iterdir()] if path.is_file()]
     assert len(files) > 4
     assert [path.name for path in files if b"canary" in path.read_bytes()] == []
@@ -286,7 +291,7 @@ def test_a_run_goes_on_from_its_folder(
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
     Ledger(run / "ledger.sqlite").close()
-    assert submit.main(["train", f"resume={run}", f"cluster={kind}", "launch.claim=c", "launch.time_limit_h=2"]) == 0
+    assert submit(["train", f"resume={run}", f"cluster={kind}", "launch.claim=c", "launch.time_limit_h=2"]) == 0
     if kind == "slurm":
         script = (run.parent / "it's.job" / "job.sbatch").read_text()
         assert "#SBATCH --time=2:00:00" in script
@@ -320,7 +325,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     tools.add("kubectl", "sbatch")
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
-        submit.main(args)
+        submit(args)
     assert "\n" not in str(refused.value)
     assert tools.called() == []
     assert not Path("runs").exists()
@@ -329,7 +334,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_long_names_stay_apart() -> None:
     names = set()
     for end in ("a", "b"):
-        request = SubmitRequest.read("train", [*KUBERAY[1:], f"experiment.run_dir=runs/{'x' * 60}{end}"])
+        request = SubmitRequest.read([*KUBERAY, f"experiment.run_dir=runs/{'x' * 60}{end}"])
         names.add(name_of(resolve_for_pods(request)[0]))
     assert len(names) == 2
     assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"

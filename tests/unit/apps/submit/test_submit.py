@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.calibrate import command as calibrate
-from hamr.apps.evaluate import command as evaluate
-from hamr.apps.submit import command as submit
-from hamr.apps.submit.command import FOLDER, command, locate_run, refuse_left_behind
+from hamr.apps.score.command import ScoreCommand
+from hamr.apps.shared.commands import ConfiguredCommand, parse_command
 from hamr.apps.submit.package import pack
-from hamr.apps.submit.request import AS_GIVEN, SubmitRequest, secret_variables, split
-from hamr.apps.train.command import Job
+from hamr.apps.submit.request import SubmitRequest, secret_variables
+from hamr.apps.submit.run import FOLDER, command, locate_run, refuse_left_behind
+from hamr.apps.train.run import Job
 from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
@@ -23,15 +22,32 @@ CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
 
 
-def test_what_the_job_takes_and_what_the_configuration_is_made_of() -> None:
-    own, settings = split(["input=a", "experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2", "x=1"])
-    assert own == ["input=a", "x=1"]
-    assert settings == ["experiment=smoke", "--config-dir", "mine", "~pools", "trainer.ranks=2"]
+def submit(words: list[str]) -> int:
+    return parse_command(["submit", *words]).run()
+
+
+def test_cluster_settings_are_kept_apart_from_the_job() -> None:
+    request = SubmitRequest.read(
+        [
+            "score",
+            "input=/a",
+            "output=/o",
+            "experiment=smoke",
+            "--config-dir",
+            ".",
+            *CLUSTER,
+            "trainer.ranks=2",
+            "launch=none",
+        ]
+    )
+    assert request.where == (*CLUSTER, "launch=none")
+    assert isinstance(request.command, ScoreCommand)
+    assert request.command.overrides == ("experiment=smoke", "--config-dir", ".", "trainer.ranks=2")
 
 
 def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
     request = SubmitRequest.read(
-        "train", ["experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
+        ["train", "experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
     )
     config, run = locate_run(request)
     assert run is not None and run.parent == tmp_path and run.name.startswith("smoke-")
@@ -46,20 +62,20 @@ def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Pat
 
 def test_a_run_folder_has_to_be_where_all_see_it() -> None:
     with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
-        locate_run(SubmitRequest.read("train", ["experiment=smoke", *CLUSTER]))
-    _, run = locate_run(SubmitRequest.read("train", ["experiment=smoke", "cluster=ray"]))
+        locate_run(SubmitRequest.read(["train", "experiment=smoke", *CLUSTER]))
+    _, run = locate_run(SubmitRequest.read(["train", "experiment=smoke", "cluster=ray"]))
     assert run is not None and run.parent == Path.cwd() / "runs", "a cluster on this machine sees this folder"
 
 
 def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke", "experiment.steps=9"])))
-    request = SubmitRequest.read("train", [f"resume={tmp_path}", *CLUSTER])
+    request = SubmitRequest.read(["train", f"resume={tmp_path}", *CLUSTER])
     config, run = locate_run(request)
     assert (config.experiment.steps, run) == (9, tmp_path)
     assert config.cluster.dashboard == "http://10.0.0.1:8265"
     assert command(request) == f"python -m hamr train resume={tmp_path}"
     with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
-        SubmitRequest.read("train", [f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+        SubmitRequest.read(["train", f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
 
 
 @pytest.mark.parametrize("to", [CLUSTER, ("cluster=slurm",), ("cluster=kuberay", "launch.claim=c")], ids=str)
@@ -81,43 +97,42 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
 )
 def test_what_no_run_would_take_is_not_sent(args: list[str], says: str, to: tuple[str, ...]) -> None:
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
-        submit.main([*args, *to, "--dry-run"])
+        submit([*args, *to, "--dry-run"])
     assert "\n" not in str(refused.value)
 
 
 def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
-    request = SubmitRequest.read("sft", ["experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
+    request = SubmitRequest.read(["sft", "experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
     config, run = locate_run(request)
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
     (tmp_path / "config.yaml").write_text(dump_config(config))
-    again = SubmitRequest.read("sft", [f"resume={tmp_path}", *CLUSTER])
+    again = SubmitRequest.read(["sft", f"resume={tmp_path}", *CLUSTER])
     assert (command(again), locate_run(again)[1]) == (f"python -m hamr sft resume={tmp_path}", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("given", "runs"),
     [
-        ("calibrate scores=/a.jsonl output=/o", "calibrate scores=/a.jsonl output=/o"),
+        ("calibrate scores=/a.jsonl output=/o", "calibrate output=/o scores=/a.jsonl"),
         (
             "calibrate pairs=/a.jsonl output=/o experiment=smoke",
-            "calibrate pairs=/a.jsonl output=/o experiment=smoke cluster.dashboard=http://10.0.0.1:8265 "
+            "calibrate output=/o pairs=/a.jsonl experiment=smoke cluster.dashboard=http://10.0.0.1:8265 "
             "cluster.address=auto",
         ),
         (
             "evaluate benchmark=olabench data=/bench policy=judge output=/o pools=ecs",
-            "evaluate benchmark=olabench policy=judge output=/o data=/bench pools=ecs "
+            "evaluate benchmark=olabench output=/o data=/bench policy=judge pools=ecs "
             "cluster.dashboard=http://10.0.0.1:8265 cluster.address=auto",
         ),
         (
             "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o",
-            "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o cluster.dashboard=http://10.0.0.1:8265 "
+            "evaluate benchmark=ecs scores=soft output=/o input=/a.jsonl cluster.dashboard=http://10.0.0.1:8265 "
             "cluster.address=auto",
         ),
     ],
 )
 def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str, runs: str) -> None:
-    job, *args = given.split()
-    request = SubmitRequest.read(job, [*args, *CLUSTER])
+    request = SubmitRequest.read([*given.split(), *CLUSTER])
     assert command(request) == f"python -m hamr {runs}"
     assert locate_run(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
 
@@ -125,19 +140,18 @@ def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str
 @pytest.mark.parametrize(
     "given",
     [
-        "evaluate benchmark=olabench data=bench",
-        "evaluate benchmark=olabench labels=/people.jsonl,more.jsonl",
-        "evaluate benchmark=olabench data=/bench policy=judge,runs/a",
-        "evaluate benchmark=ecs run=runs/a",
-        "evaluate benchmark=sage scenario=telecom_package,mine.yaml",
-        "calibrate samples=a.jsonl",
-        "calibrate scores=a.jsonl",
+        "evaluate benchmark=olabench data=bench policy=judge output=/o",
+        "evaluate benchmark=olabench labels=/people.jsonl,more.jsonl output=/o",
+        "evaluate benchmark=olabench data=/bench policy=judge,runs/a output=/o",
+        "evaluate benchmark=ecs run=runs/a output=/o",
+        "evaluate benchmark=sage scenario=telecom_package,mine.yaml agent=judge simulator=judge judges=judge output=/o",
+        "calibrate samples=a.jsonl output=/o",
+        "calibrate scores=a.jsonl output=/o",
     ],
 )
 def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
-    job, *args = given.split()
     with pytest.raises(BadInput, match="give an absolute path"):
-        locate_run(SubmitRequest.read(job, [*args, *CLUSTER]))
+        locate_run(SubmitRequest.read([*given.split(), *CLUSTER]))
 
 
 @pytest.mark.parametrize(
@@ -155,35 +169,31 @@ def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
     ],
 )
 def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int, tmp_path: Path) -> None:
-    job, *args = given.split()
-    request = SubmitRequest.read(job, [*args, *CLUSTER])
+    request = SubmitRequest.read([*given.split(), *CLUSTER])
     config, _ = locate_run(request)
     assert len(config.pools) == pools
     experiment = tmp_path / FOLDER / "experiment"
     experiment.mkdir(parents=True)
     (experiment / "submitted.yaml").write_text(f"# @package _global_\n{dump_config(config)}")
-    sent = [str(tmp_path / FOLDER) if word == FOLDER else word for word in shlex.split(command(request))[4:]]
-    if job in AS_GIVEN:
-        read = {"calibrate": calibrate, "evaluate": evaluate}[job].overrides_of(sent)
-    else:
-        read = [word for word in sent if not word.startswith(("input=", "output="))]
-    assert load_config(read).model_copy(update={"cluster": config.cluster}) == config
+    sent = [str(tmp_path / FOLDER) if word == FOLDER else word for word in shlex.split(command(request))[3:]]
+    read = parse_command(sent)
+    assert isinstance(read, ConfiguredCommand)
+    assert read.config().model_copy(update={"cluster": config.cluster}) == config
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("evaluate benchmark=ecs input=/a.jsonl outptu=/o", "did you mean 'output'"),
+        ("evaluate benchmark=ecs input=/a.jsonl outptu=/o", "did you mean output=...?"),
         ("evaluate benchmark=sgae", "did you mean 'sage'"),
-        ("calibrate pairs=/a.jsonl outptu=/o", "outptu: unknown key"),
-        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "not an option with scores="),
+        ("calibrate pairs=/a.jsonl outptu=/o", "did you mean output=...?"),
+        ("calibrate scores=/a.jsonl output=/o trainer.ranks=2", "unknown option; usage: hamr calibrate scores=FILE"),
         ("scorer resume=/runs/a", "resume: unknown key"),
     ],
 )
 def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None:
-    job, *args = given.split()
     with pytest.raises(BadInput, match=re.escape(says)):
-        SubmitRequest.read(job, [*args, *CLUSTER])
+        SubmitRequest.read([*given.split(), *CLUSTER])
 
 
 def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,11 +212,11 @@ def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SOME_API_KEY", "sk-0123456789abcdef")
     given = ["evaluate", "benchmark=olabench", "policy=judge", "data=/b/sk-0123456789abcdef", "output=/o"]
     with pytest.raises(BadInput, match="argument: .* would be sent with the job"):
-        submit.main([*given, *CLUSTER, OPEN])
+        submit([*given, *CLUSTER, OPEN])
 
 
 def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
-    config, run = locate_run(SubmitRequest.read("scorer", [f"cluster.run_root={tmp_path}", *CLUSTER]))
+    config, run = locate_run(SubmitRequest.read(["scorer", f"cluster.run_root={tmp_path}", *CLUSTER]))
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
 
 
@@ -215,7 +225,7 @@ def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
     [
         (["tarin"], "submit: 'tarin': name a job that can run on a cluster: train"),
         ([], "submit: None"),
-        (["score", "input=a.jsonl", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
+        (["score", "input=a.jsonl", "output=/o", *CLUSTER], "input: 'a.jsonl': the job runs in another folder"),
         (
             ["train", "experiment=smoke", "cluster=ray", "cluster.dashboard=head:8265", "cluster.run_root=/tmp", OPEN],
             "is not the URL of a dashboard",
@@ -237,18 +247,18 @@ def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_line(args: list[str], says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
-        submit.main(args)
+        submit(args)
     assert refused.value.exit_code == 2
     assert "\n" not in str(refused.value)
 
 
 def test_on_a_local_cluster_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    import hamr.apps.score.command as score
-
-    seen: list[list[str]] = []
-    monkeypatch.setattr(score, "main", lambda args: seen.append(args) or 5)
-    assert submit.main(["score", "input=a", "experiment=smoke"]) == 5
-    assert seen == [["input=a", "experiment=smoke"]]
+    seen: list[ScoreCommand] = []
+    monkeypatch.setattr(ScoreCommand, "run", lambda self: seen.append(self) or 5)
+    assert submit(["score", "input=a", "output=b", "experiment=smoke", "cluster.address=auto"]) == 5
+    assert seen == [
+        ScoreCommand(input=Path("a"), output=Path("b"), overrides=("experiment=smoke", "cluster.address=auto"))
+    ]
 
 
 def test_secrets_are_named_and_not_sent() -> None:
@@ -274,6 +284,6 @@ def test_nodes_have_to_be_alike() -> None:
 def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert Job.from_folder(str(tmp_path)).config.cluster.address is None, "where it began: a Ray of its own"
+    assert Job.from_folder(tmp_path).config.cluster.address is None, "where it began: a Ray of its own"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert Job.from_folder(str(tmp_path)).config.cluster.address == "auto"
+    assert Job.from_folder(tmp_path).config.cluster.address == "auto"

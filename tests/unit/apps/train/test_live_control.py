@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.status.scale import main as scale
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.train.live_control import LiveControl
 from hamr.errors import BadInput, HamrError, RunFolderError, ScorerUnavailable
 from hamr.telemetry.glossary import lookup
@@ -51,7 +51,7 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
     control = LiveControl(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)
 
     async def command(*args: str) -> int:
-        return await asyncio.to_thread(scale, [str(folder), *args])
+        return await asyncio.to_thread(parse_command(["scale", str(folder), *args]).run)
 
     async with control.serving():
         early = asyncio.create_task(command("judge=2", "reranker=2"))
@@ -82,17 +82,17 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["judge=4"], "name one run"),
+        (["judge=4"], "RUN: None: missing; write hamr scale RUN POOL=N"),
         (["{run}"], "name a pool and its number"),
-        (["{run}", "judge=many"], "scale judge: 'many': is not a whole number"),
-        (["{run}", "judge=1.5"], "is not a whole number"),
+        (["{run}", "judge=many"], "judge: 'many': must be a whole number"),
+        (["{run}", "judge=1.5"], "must be a whole number"),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, args: list[str], says: str) -> None:
     with pytest.raises(BadInput, match=says):
-        scale([arg.format(run=folder) for arg in args])
+        parse_command(["scale", *(arg.format(run=folder) for arg in args)]).run()
 
 
 def test_a_run_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
-        scale([str(tmp_path / "none"), "judge=4"])
+        parse_command(["scale", str(tmp_path / "none"), "judge=4"]).run()

@@ -14,7 +14,7 @@ import pytest
 
 from hamr.apps.scorer.pair_check import word_overlap
 from hamr.apps.shared.preemption import Preemption
-from hamr.apps.train import command as train
+from hamr.apps.train import run as train
 from hamr.apps.train import stages
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
 from hamr.config.load import load_config

@@ -197,16 +197,16 @@ def test_the_command_from_scenarios_and_from_samples(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "scenario: None: give either scenario="),
-        (["scenario=all", "samples=x"], "scenario: 'all': give either"),
+        ([], "scenario: None: give one of scenario="),
+        (["scenario=all", "samples=x"], "give one of scenario=... and samples=..."),
         (["scenario=telecom"], "scenario: 'telecom': "),
         (["samples=nowhere.jsonl"], "nowhere.jsonl"),
         (["samples=."], "contains neither test.jsonl nor train.jsonl"),
         (["scenario=all", "core=-1"], "core: -1: must be 0 or more"),
         (["scenario=all", "core=0", "risk=0", "hallucination=0"], "core: 0: asks for no item"),
-        (["scenario=all", "language=fr"], "language: 'fr': known: en, zh"),
+        (["scenario=all", "language=fr"], "language: 'fr': must be en or zh"),
         (["scenario=all", "cores=3"], "did you mean core=...?"),
-        (["labels=odd", "input=x"], "labels: 'odd': no such corpus; there are: hallucination, pairs, tau"),
+        (["labels=odd", "input=x"], "labels: 'odd': must be hallucination, pairs or tau"),
         (["labels=tau", "input=x"], "policies: None: missing"),
     ],
 )

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.build_rubrics import recipe_of
-from hamr.apps.data.command import main
+from hamr.apps.data.command import RubricsCommand
 from hamr.apps.data.recipes.rubrics import (
     Responses,
     RubricRecipe,
@@ -24,6 +23,7 @@ from hamr.apps.data.recipes.rubrics import (
 from hamr.apps.data.recipes.runner import Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher as Teacher_
 from hamr.apps.data.recipes.teachers import Teachers
+from hamr.apps.shared.commands import parse, parse_command
 from hamr.data.progress import WorkProgress, summary
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import BadInput, DataError
@@ -231,9 +231,9 @@ async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> Non
         (["input={ok}", "output=o.jsonl", "teacher=nobody", "experiment=smoke"], "there are: judge, reranker"),
         (["input={ok}", "output=o.jsonl", "teacher=reranker", "experiment=smoke"], "cannot write"),
         (["input={ok}", "output=o.jsonl", "teacher=judge", "judge=no", "experiment=smoke"], "no such pool"),
-        (["input={ok}", "output=o.jsonl", "candidates=none"], "must be a number"),
+        (["input={ok}", "output=o.jsonl", "candidates=none"], "must be a whole number"),
         (["input={ok}", "output=o.jsonl", "candidates=0"], "1 or more"),
-        (["input={ok}", "output=o.jsonl", "min_separation=2"], "between -1 and 1"),
+        (["input={ok}", "output=o.jsonl", "min_separation=2"], "must be between -1 and 1"),
         (["input={ok}", "output=o.jsonl", "language=fr"], "en or zh"),
         (["input=/none.jsonl", "output=o.jsonl"], "no such file"),
     ],
@@ -242,13 +242,14 @@ def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path / "ok.jsonl", [sample()])
     with pytest.raises((BadInput, DataError)) as refused:
-        main(["rubrics", *(arg.format(ok=tmp_path / "ok.jsonl") for arg in args)])
+        parse_command(["data", "rubrics", *(arg.format(ok=tmp_path / "ok.jsonl") for arg in args)]).run()
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "o.jsonl").exists()
 
 
 def test_the_default_recipe_is_the_paper_s() -> None:
-    recipe = recipe_of({})
+    files = ["input=a.jsonl", "output=b.jsonl"]
+    recipe = parse(RubricsCommand, files).recipe
     assert (recipe.fewest_items, recipe.most_items) == (8, 16)
-    assert recipe_of({"language": "zh", "candidates": "6"}).candidates == 6
+    assert parse(RubricsCommand, [*files, "language=zh", "candidates=6"]).recipe.candidates == 6

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hamr.apps.evaluate.ecs.run import main as evaluate_ecs
+from hamr.apps.shared.commands import parse_command
 from hamr.apps.shared.preparation import load_splits
 from hamr.cli import main
 from hamr.config.load import dump_config, load_config
@@ -221,7 +221,7 @@ def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
     given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=10", "pools=cpu_small"]
-    assert evaluate_ecs(given) == 0
+    assert parse_command(["evaluate", "benchmark=ecs", *given]).run() == 0
     assert judges.splits is not None and len(judges.splits.train) > 0
     assert [name for name, *_ in judges.asked] == ["judge"]
 
@@ -232,11 +232,11 @@ def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
         (["judges=judge,nobody"], "judges: 'nobody': no such pool"),
         (["judges=reranker"], "judges: 'reranker': is a reranker, which gives no three-level verdict"),
         (["judges=judge,judge"], "judges: 'judge,judge': names one twice"),
-        (["scores=medium"], "scores: 'medium': input should be 'hard' or 'soft'"),
-        (["resamples=0"], "resamples: '0'"),
+        (["scores=medium"], "scores: 'medium': must be hard or soft"),
+        (["resamples=0"], "resamples: 0: must be above 0"),
         (["output="], "output: None: missing"),
         (["run=somewhere"], "give either input=<jsonl of responses> or run=<run folder>"),
-        (["labls=x"], "unknown option; did you mean 'labels'?"),
+        (["labls=x"], "unknown option; did you mean labels=...?"),
         (["input=nowhere.jsonl"], "nowhere.jsonl"),
         (["compare=COMPARE"], "compare: 'a': its references differ"),
         (["compare=OTHERS"], "compare: 'a': is missing this sample; 1 and 1 samples"),
@@ -283,10 +283,10 @@ def test_a_run_is_taken_at_its_last_evaluation(tmp_path, monkeypatch, capsys):
     Judges(monkeypatch, judge={"else": "yes"})
     run = recorded(tmp_path / "run", ("base", 0, "<tool_call>{"), ("rl", 1, "<tool_call>{"), ("rl", 2, "Hi there."))
     given = [f"run={run}", f"output={tmp_path / 'out'}", "judges=judge", "resamples=10", *POOLS]
-    assert evaluate_ecs(given) == 0
+    assert parse_command(["evaluate", "benchmark=ecs", *given]).run() == 0
     assert metrics(tmp_path)["policies"]["run-rl"]["responses"] == 2
     assert "malformed" not in metrics(tmp_path)["policies"]["run-rl"]["kinds"]
-    assert evaluate_ecs([*given, "stage=base"]) == 0
+    assert parse_command(["evaluate", "benchmark=ecs", *given, "stage=base"]).run() == 0
     assert metrics(tmp_path)["policies"]["run-base"]["kinds"] == {"malformed": 2}
     assert main(["evaluate", "benchmark=ecs", *given, "stage=sft"]) == 2
     assert "stage: 'sft': was not evaluated in" in capsys.readouterr().err

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from hamr.apps.evaluate.sage.request import read_request
+from hamr.apps.evaluate.command import EvaluateSage
+from hamr.apps.shared.commands import parse
 from hamr.cli import main
 from hamr.config.resources import resource
 from hamr.procedures import scenario_names
@@ -126,10 +127,10 @@ def test_a_simulator_that_ends_at_once_is_counted(tmp_path):
         ({"agent": "scripted:perfect,scripted:perfect"}, "names one twice"),
         ({"simulator": "scripted:patien"}, "did you mean 'scripted:patient'"),
         ({"judges": None}, "judges: None: missing"),
-        ({"output": ""}, "give output=<folder>"),
+        ({"output": ""}, "give output=FOLDER"),
         ({"tie": "smalest"}, "did you mean 'smallest'"),
-        ({"max_turns": "0"}, "max_turns: '0'"),
-        ({"per_pat": "3"}, "did you mean 'per_path'"),
+        ({"max_turns": "0"}, "max_turns: 0: must be above 0"),
+        ({"per_pat": "3"}, "did you mean per_path=...?"),
         ({"rejudge": "true"}, "contains no evaluation"),
         ({"rejudge": "yes"}, "true or false"),
         ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
@@ -174,8 +175,8 @@ def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
 
 def test_all_names_every_scenario(tmp_path):
     given = {**ARGS, "scenario": "all", "output": str(tmp_path / "out")}
-    request = read_request([f"{key}={value}" for key, value in given.items() if key != "benchmark"])
-    assert set(request.scenarios) == set(scenario_names())
+    command = parse(EvaluateSage, [f"{key}={value}" for key, value in given.items() if key != "benchmark"])
+    assert set(command.scenarios) == set(scenario_names())
 
 
 def test_judges_who_never_answer_are_no_success(tmp_path, capsys, monkeypatch):

@@ -1,0 +1,210 @@
+"""`hamr calibrate`: fits the cascade (Eq. 5) and writes it as a choice of the config group `rewards`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from hamr.apps.shared.outputs import no_file_above
+from hamr.calibration.fit import FEWEST_ROWS, Calibration, FitRow, calibrate, tau_profiles
+from hamr.data.triples import Triples, read_triples
+from hamr.errors import DataError
+
+if TYPE_CHECKING:
+    from hamr.apps.calibrate.command import CalibrateCommand, CalibratePools, CalibrateScores
+    from hamr.data.pairs import ReplyPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOutput:
+    """Output paths.
+
+    `choice` is the option's name in the group `rewards`. `config_dir` is the folder that contains the group, or None
+    where the file is outside such a folder.
+    """
+
+    choice: str
+    config_dir: Path | None
+    rewards: Path
+    plot: Path
+    figures: Path
+    scores: Path
+
+    @classmethod
+    def of(cls, path: Path) -> CalibrateOutput:
+        if path.suffix == ".yaml":
+            group = path.parent.resolve()
+            folder = group.parent if group.name == "rewards" else None
+            named = {"plot": path.with_suffix(".png"), "figures": path.with_suffix(".json")}
+            return cls(
+                choice=path.stem, config_dir=folder, rewards=path, scores=path.with_suffix(".scores.jsonl"), **named
+            )
+        return cls(
+            choice="calibrated",
+            config_dir=path,
+            rewards=path / "rewards" / "calibrated.yaml",
+            plot=path / "calibration.png",
+            figures=path / "calibration.json",
+            scores=path / "scores.jsonl",
+        )
+
+    @property
+    def usage(self) -> str:
+        if self.config_dir is None:
+            return f"put {self.rewards.name} into DIR/rewards/, then: hamr train rewards={self.choice} --config-dir DIR"
+        return f"hamr train rewards={self.choice} --config-dir {self.config_dir}"
+
+
+def calibrate_scores(command: CalibrateScores) -> int:
+    """Calibrate from a file of scores. Raises BadInput for invalid input."""
+    command.check()
+    return _fit(command, read_triples(command.scores, command.columns), command.scores.name, {})
+
+
+def calibrate_pairs(command: CalibratePools, read: Callable[[], list[ReplyPair]], source: str) -> int:
+    """Query the pools about pairs, then calibrate. Raises BadInput for invalid input."""
+    config, output, teachers = command.check(), CalibrateOutput.of(command.output), command.teachers
+    pairs = read()
+    if len(pairs) < FEWEST_ROWS:
+        raise DataError("pairs", f"{len(pairs)} pairs", f"too few to calibrate on; give at least {FEWEST_ROWS}")
+    if not teachers and len({pair.label for pair in pairs}) == 1:
+        raise DataError(
+            "pairs", pairs[0].label, "is the label of every pair; add pairs with other labels, or name teachers"
+        )
+    # Import Ray lazily: a fit to a file does without.
+    from hamr.apps.calibrate.pools import ask_pools
+
+    triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
+    lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
+    return _fit(command, triples, source, {output.scores: lines.encode()})
+
+
+def _fit(command: CalibrateCommand, triples: Triples, source: str, files: Mapping[Path, bytes]) -> int:
+    """Fit the cascade and write it, with the files that say how the triples were obtained."""
+    output = CalibrateOutput.of(command.output)
+    print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
+    fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **command.numbers)
+    profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade)
+    # Import matplotlib lazily: only the plot needs it.
+    from hamr.apps.calibrate.figures import draw_calibration
+
+    write_whole(
+        {
+            **files,
+            output.figures: (json.dumps(figures(fit), indent=1) + "\n").encode(),
+            output.plot: draw_calibration(fit, *profiles),
+            output.rewards: rewards_yaml(fit, source, output.usage).encode(),
+        }
+    )
+    Console().print(table(fit))
+    print(f"written: {output.rewards}, {output.plot}, {output.figures}")
+    print(output.usage)
+    return 0
+
+
+def check_output(command: CalibrateCommand, *, queries: bool) -> None:
+    """Raise BadInput if an output file exists, unless `overwrite`. `queries`: the scores are written, too."""
+    output = CalibrateOutput.of(command.output)
+    for folder in (output.rewards.parent, output.plot.parent):
+        no_file_above(folder)
+    scores = [output.scores] if queries else []
+    held = [file for file in (output.rewards, output.plot, output.figures, *scores) if file.exists()]
+    if held and not command.overwrite:
+        raise DataError("output", str(held[0]), "already exists; give another output or overwrite=true")
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
+    """Return the rewards choice as YAML, with its origin as a comment."""
+    rho = f"{fit.spearman:.4f}"
+    if fit.interval is not None:
+        rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: 95 % bootstrap interval, with a fixed cascade)"
+    others = ", ".join(f"{r.name} {_format_rho(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
+    header = [
+        f"The cascade of the hybrid reward (Eq. 5), fitted by `hamr calibrate` to {fit.n} rows of {source}.",
+        f"Spearman's rho with the teacher: {rho}",
+        f"cross-validated: {_format_rho(fit.cv_spearman)}; on the same rows: {others}",
+        f"The judge is asked about {fit.escalated_frac:.1%} of the replies.",
+        usage,
+    ]
+    content = {"consistency": {"mode": "hybrid", "cascade": asdict(fit.cascade)}}
+    return "".join(f"# {line}\n" for line in header) + yaml.safe_dump(content, sort_keys=False)
+
+
+def figures(fit: Calibration) -> dict[str, Any]:
+    """Return all results as JSON."""
+    return {
+        "n": fit.n,
+        "cascade": asdict(fit.cascade),
+        "spearman": fit.spearman,
+        "interval": fit.interval,
+        "cv_spearman": fit.cv_spearman,
+        "escalated_frac": fit.escalated_frac,
+        "most_escalated": fit.most_escalated,
+        "rows": [asdict(row) for row in fit.rows.values()],
+        "frontier": [asdict(point) for point in fit.frontier],
+    }
+
+
+def table(fit: Calibration) -> Table:
+    shown = Table(
+        "reward", "rho", "cross-validated", "judge asked", "cost", title=f"rho with the teacher, {fit.n} rows"
+    )
+    for row in fit.rows.values():
+        shown.add_row(*_cells(row), style="bold" if row.name == "fit" else "")
+    c, interval = fit.cascade, fit.interval
+    between = f", 95 % interval of rho {interval[0]:.4f} .. {interval[1]:.4f}" if interval else ""
+    shown.caption = f"fit: tau = [{c.tau_a:g}, {c.tau_b:g}], w1 = {c.w1:g}, w2 = {c.w2:g}{between}"
+    return shown
+
+
+def _cells(row: FitRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        _format_rho(row.spearman),
+        _format_rho(row.cv_spearman),
+        f"{row.escalated_frac:.1%}",
+        f"{row.cost:.2f}",
+    )
+
+
+def _format_rho(rho: float | None) -> str:
+    return "none" if rho is None else f"{rho:.4f}"
+
+
+def write_whole(files: Mapping[Path, bytes]) -> None:
+    """Write all of the files or none: write temporary files, then rename; undo if a rename fails.
+
+    Raises DataError where a file cannot be written.
+    """
+    aside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
+    placed: list[Path] = []
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with aside[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in files:
+            new = not path.exists()
+            aside[path].replace(path)
+            if new:
+                placed.append(path)
+    except OSError as error:
+        for path in placed:
+            path.unlink(missing_ok=True)
+        raise DataError("output", str(error.filename or ""), f"cannot be written: {error.strerror}") from error
+    finally:
+        for left in aside.values():
+            left.unlink(missing_ok=True)

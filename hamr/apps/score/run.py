@@ -1,0 +1,107 @@
+"""`hamr score`: the reward system without training, on finished responses or on a run's recorded scores."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as RichConsole
+
+from hamr import __version__, signals
+from hamr.apps.score.file import check_input, progress, score_file
+from hamr.apps.score.output import ScoreOutput
+from hamr.apps.score.reward_system import RewardSystem
+from hamr.apps.score.summary import Tally, plot, render
+from hamr.cascade.replay import replay
+from hamr.config.load import load_dumped
+from hamr.config.pools import SPEED_ONLY
+from hamr.config.schema import Config
+from hamr.errors import BadInput
+from hamr.prompting.templates import is_path, read_template
+from hamr.telemetry.ledger import Ledger
+
+
+def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
+    """Score `source` into `target`. All checks run before Ray starts."""
+    console = RichConsole()
+
+    def note(line: str) -> None:
+        console.print(line, highlight=False)
+
+    if source.resolve() == target.resolve():
+        raise BadInput("output", str(target), "is the input; name another file")
+    checked = check_input(source)
+    tally = Tally()
+    with ScoreOutput(target, source, score_settings(config), resume=resume) as output:
+        groups = output.remaining(tally.add)
+        done, size = output.done, source.stat().st_size
+        known = f"{checked.responses} responses in {checked.groups} groups" if checked.whole else f"{size} bytes"
+        note(f"{source}: {known}; scored before: {done.responses} responses")
+        first = next(groups, None)
+        if first is not None:
+            try:
+                with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
+                    at_once = config.score.groups_in_flight
+                    todo = chain([first], groups)
+                    signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
+            except BaseException:
+                note(f"stopped: {target} has {output.done.responses} records; resume=true continues after them")
+                raise
+    console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
+    drawn = plot(tally, target.with_suffix(".png"))
+    if drawn:
+        note(f"histograms: {drawn}")
+    return 0
+
+
+def score_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that determine a response's score; an output may only be resumed with the same settings."""
+    model = config.model
+    trained = any(pool.learns_pairs for pool in config.pools.values())
+    hybrid = model.response_format == "hybrid"
+    files = _own_files(config)
+    return {
+        "hamr": __version__,
+        "model": model.model_dump(include={"path", "response_format"} | ({"post_cot_share"} if hybrid else set())),
+        "rewards": config.rewards.model_dump(mode="json"),
+        "pools": {name: pool.model_dump(mode="json", exclude=SPEED_ONLY) for name, pool in config.pools.items()},
+        # The results of scorers that are fine-tuned before the run depend on their training data.
+        "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
+        **({"files": files} if files else {}),
+    }
+
+
+def _own_files(config: Config) -> dict[str, str]:
+    """Return digests of the user's own prompts, rules and procedures. Raises ConfigError for an unreadable file.
+
+    Their content affects a score like the settings do, and may change under the same name. Shipped files are identified
+    by hamr's version.
+    """
+    rewards = config.rewards
+    prompts = [pool.prompt for pool in config.pools.values()]
+    for section in rewards.judged.values():
+        prompts += [section.prompt or "", getattr(section, "prompt_compared", None) or ""]
+    found = {prompt: read_template(prompt)[2] for prompt in prompts if is_path(prompt)}
+    others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]
+    for file in filter(None, others):
+        # The code that uses a missing file reports it.
+        content = Path(file).read_bytes() if Path(file).is_file() else b""
+        found[file] = hashlib.sha256(content).hexdigest()[:12]
+    return found
+
+
+def replay_run(folder: Path) -> int:
+    """Recompute every recorded reward from its recorded scores; return 1 if any differs."""
+    config = load_dumped(folder / "config.yaml")
+    total = differing = 0
+    with Ledger(folder / "ledger.sqlite", readonly=True) as ledger:
+        for record in ledger.rows():
+            total += 1
+            again = replay(record, config.rewards)
+            if again != record.total:
+                differing += 1
+                print(f"differs: {record.key}: recorded {record.total}, replayed {again}")
+    print(f"{total} records replayed, {differing} differ")
+    return 1 if differing else 0

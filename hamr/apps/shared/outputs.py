@@ -1,0 +1,34 @@
+"""Checks of output paths before a job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hamr.errors import DataError
+
+
+def output_folder(folder: Path, names: Sequence[str], *, overwrite: bool) -> Path:
+    """Return the output folder. Raises DataError if it contains a file of `names`, unless `overwrite`."""
+    no_file_above(folder)
+    held = [name for name in names if (folder / name).exists()]
+    if held and not overwrite:
+        raise DataError("output", str(folder), f"already contains {held[0]}; give another folder or overwrite=true")
+    return folder
+
+
+def output_file(path: Path, *, overwrite: bool) -> Path:
+    """Return the output file. Raises DataError if it exists, unless `overwrite`."""
+    if path.is_dir():
+        raise DataError("output", str(path), "is a folder; give a file")
+    no_file_above(path.parent)
+    if path.exists() and not overwrite:
+        raise DataError("output", str(path), "already exists; give another file or overwrite=true")
+    return path
+
+
+def no_file_above(folder: Path) -> None:
+    """Raise DataError where `folder` cannot be created because it, or one of its parents, is a file."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if existing and not existing.is_dir():
+        raise DataError("output", str(existing), "is a file; give a folder")

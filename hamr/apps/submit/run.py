@@ -1,0 +1,169 @@
+"""`hamr submit`: run a job on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hamr.apps.shared.commands import ConfiguredCommand, render
+from hamr.apps.submit.batch import relative_files, send_batch
+from hamr.apps.submit.package import Package, pack
+from hamr.apps.submit.request import (
+    AS_GIVEN,
+    LEARNING,
+    SubmitRequest,
+    named_files,
+    run_folder,
+    secret_variables,
+    wandb_place,
+)
+from hamr.cluster.job_cluster import JobCluster
+from hamr.cluster.placement import describe_placement
+from hamr.config.cluster_security import check_cluster_address, host_of
+from hamr.config.load import dump_config
+from hamr.config.overrides import CONFIG_DIR_FLAG
+from hamr.config.schema import Config
+from hamr.config.secrets_check import refuse_secrets
+from hamr.errors import BadInput, HamrError
+
+if TYPE_CHECKING:
+    from hamr.apps.submit.command import SubmitCommand
+
+FOLDER = ".hamr-job"
+EXPERIMENT = "submitted"
+"""Name under which the resolved configuration is packaged, as a choice of the group `experiment`."""
+STARTED_S = 120.0
+POLL_S = 0.5
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def start(command: SubmitCommand) -> int:
+    """Check the job and send it to the cluster that it names, or run it here."""
+    follow, dry, request = command.follow, command.dry_run, SubmitRequest.read(command.job)
+    where = request.config.cluster.type
+    if where in ("kuberay", "slurm"):
+        return send_batch(request, follow=follow, dry=dry)
+    if where == "ray":
+        return send(request, follow=follow, dry=dry)
+    if dry:
+        raise BadInput("--dry-run", where, f"a local job is not submitted; check it with: hamr {request.job}")
+    return request.local().run()
+
+
+def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
+    """Check, package and submit the job, then print where to follow it."""
+    config, run = locate_run(request)
+    refuse_secrets(config, (*render(request.command), *request.where))
+    there = config.cluster
+    check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
+    cluster = JobCluster(config.cluster.dashboard)
+    if request.job == "train":
+        print("\n".join(describe_placement(config, cluster.nodes())), flush=True)
+    if needed := secret_variables(config):
+        print(f"set these variables on the nodes, they are not uploaded: {', '.join(needed)}")
+    name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
+    with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
+        extra = {f"{FOLDER}/experiment/{EXPERIMENT}.yaml": f"# @package _global_\n{dump_config(config)}"}
+        package = pack(Path.cwd(), Path(aside) / "job.zip", extra, most_mb=config.cluster.max_package_mb)
+        print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
+        if package.kept_back:
+            print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")
+        refuse_left_behind(config, package)
+        if dry:
+            print(f"nothing was submitted; the cluster would run: {command(request)}")
+            return 0
+        job = cluster.submit(command(request), package.path, name, variables={})
+    print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
+    if run is not None:
+        print(f"run:       {run} (hamr status {run})")
+    print(f"W&B:       {wandb_place(config, None if request.job == 'scorer' else run)}", flush=True)
+    if not follow:
+        return wait_for_start(cluster, job)
+    try:
+        asyncio.run(cluster.follow(job, lambda text: print(text, end="", flush=True)))
+    except KeyboardInterrupt:
+        print(
+            f"\nthe job keeps running; stop it with: ray job stop {job} --address {cluster.dashboard}", file=sys.stderr
+        )
+        raise
+    return wait_for_exit(cluster, job)
+
+
+def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
+    """Return the configuration for the job, and the run folder if the job has one."""
+    config, cluster = request.config, request.config.cluster
+    here = host_of(cluster.dashboard) in ("127.0.0.1", "localhost", "::1")
+    joined = cluster.model_copy(update={"address": "auto", "type": "local"})
+    if request.resume is not None:
+        return config.model_copy(update={"cluster": joined}), request.resume
+    for key, value, path in named_files(request.command):
+        if not Path(path).is_absolute():
+            raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
+    if request.job not in LEARNING:
+        return config.model_copy(update={"cluster": joined}), None
+    if cluster.run_root is None and not here and not Path(request.run_name()).is_absolute():
+        raise BadInput("cluster.run_root", None, "name a folder for run folders that this machine and all nodes see")
+    run = run_folder(request)
+    experiment = config.experiment.model_copy(update={"run_dir": str(run)})
+    return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
+
+
+def refuse_left_behind(config: Config, package: Package) -> None:
+    """Raise BadInput for a configuration file with a relative path that is not in the package."""
+    for key, file in relative_files(config).items():
+        if not package.has(file):
+            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
+            raise BadInput(key, file, remedy)
+
+
+def command(request: SubmitRequest) -> str:
+    """Return the command to run in the package's folder.
+
+    `pools` is removed from the defaults first, because its keys are names and the resolved configuration is complete.
+    """
+    words = render(request.command)
+    if not isinstance(request.command, ConfiguredCommand) or request.resume is not None:
+        pass  # a fit to a file takes no configuration, a resumed run has its own
+    elif request.job in AS_GIVEN:
+        words += [
+            *(w for w in request.where if not w.startswith(("cluster=", "cluster.type="))),
+            "cluster.address=auto",
+        ]
+    else:
+        words = render(request.command.model_copy(update={"overrides": ()}))
+        words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
+    return shlex.join(["python", "-m", "hamr", *words])
+
+
+def wait_for_start(cluster: JobCluster, job: str) -> int:
+    """Wait until the job's process runs. Raises HamrError with the reason if it fails at start."""
+    deadline = time.monotonic() + STARTED_S
+    while time.monotonic() < deadline:
+        state, _, _ = cluster.state(job)
+        if state in ENDED:
+            return wait_for_exit(cluster, job)
+        if state == "RUNNING":
+            return 0
+        time.sleep(POLL_S)
+    print(f"the job waits for resources; follow it with: ray job logs -f {job} --address {cluster.dashboard}")
+    return 0
+
+
+def wait_for_exit(cluster: JobCluster, job: str) -> int:
+    """Return the job's exit code. Raises HamrError if it has none."""
+    deadline = time.monotonic() + STARTED_S
+    while (found := cluster.state(job))[0] not in ENDED and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    state, code, message = found
+    if code is not None:
+        return code
+    if state == "SUCCEEDED":
+        return 0
+    raise HamrError(f"job {job} {state.lower()}: {' '.join(message.split())[:400]}")
