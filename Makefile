@@ -2,7 +2,8 @@
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
 # make test-deep        property tests with ten times as many examples, and larger sizes
 # make test-benchmarks  the benchmarks' own code
-# make lock    regenerate the lock files                 make clean   remove .venv and caches
+# make docs    build the documentation site in site/     make lock    regenerate the lock files
+# make clean   remove .venv and caches
 #
 # ARGS goes to the command:  make train ARGS="experiment.seed=1"    make test ARGS="-k cascade"
 
@@ -19,7 +20,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks check lock clean
+.PHONY: help setup train test test-deep test-benchmarks check docs lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -45,9 +46,15 @@ test-deep: setup
 test-benchmarks: setup
 	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)
 
+# --no-deps: docs.txt holds only what cpu.txt lacks. Nothing is downloaded where it is installed already.
+docs: setup
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build -q
+	@echo "site/index.html; with search: $(VENV)/bin/python -m http.server -d site"
+
 lock:
 	@scripts/lock.sh
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -409,14 +409,3 @@ def markdown() -> str:
         meaning = m.meaning.replace("|", "\\|")
         lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {BETTER[m.good]} |")
     return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """Return the content of docs/metrics.md. A test checks that the file equals it."""
-    return (
-        "# Metrics\n\n"
-        "The same names are used in `metrics.jsonl`, in W&B and in the report. A word in `<>` is a placeholder,\n"
-        "e.g. for a reward component, a pool or a stage. Generated from `hamr/telemetry/glossary.py`; edit it there.\n"
-        "Back to the [README](../README.md).\n\n"
-        f"{markdown()}"
-    )

@@ -1,17 +1,16 @@
-"""The README's own sample and command train, on the kinds of data that users bring."""
+"""The sample and the command of the first tutorial train, on the kinds of data that users bring."""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.docs_pages import TUTORIALS, blocks, commands
 from tests.e2e.runs import hamr
 
-README = Path(__file__).parents[2] / "README.md"
 SMALL = [
     "model=tiny",
     "experiment.steps=1",
@@ -24,16 +23,15 @@ SMALL = [
     "scorers.contexts=6",
     "logging=offline",
 ]
-TEXT = README.read_text().partition("## Your own tickets")[2]
-SAMPLE: dict[str, Any] = json.loads(re.search(r"```json\n(.*?)```", TEXT, re.S)[1])
-COMMAND = shlex.split(re.search(r"^ +(hamr train .*data=FOLDER)$", TEXT, re.M)[1])
+SAMPLE: dict[str, Any] = json.loads(next(block.text for block in blocks(TUTORIALS[0], "json")))
+COMMAND = shlex.split(next(line for line in commands(TUTORIALS[0]) if line.startswith("hamr train")))
 FEE = ("That costs a fee of ${0}. Shall I go on?", "There is a fee of ${0}. Would you like to continue?")
 ASK = ("Which package would you like?", "What package do you want to have?")
 BYE = ("Thank you for calling. Goodbye!", "Goodbye, have a nice day!")
 
 
 def samples(references: int, n: int = 40) -> list[dict[str, Any]]:
-    """README's sample with other replies, `references` each."""
+    """The tutorial's sample with other replies, `references` each."""
     return [
         {
             **SAMPLE,
@@ -48,7 +46,7 @@ def samples(references: int, n: int = 40) -> list[dict[str, Any]]:
 
 
 def trained(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, dict[str, Any]]:
-    """Return what the README's command prints, and its summary.json."""
+    """Return what the tutorial's command prints, and its summary.json."""
     (folder / "mine").mkdir()
     (folder / "mine/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = [word.replace("FOLDER", "mine") for word in COMMAND[1:]]

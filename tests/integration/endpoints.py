@@ -11,10 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class JudgeEndpoint(ThreadingHTTPServer):
-    """Says Yes. Remembers who asked, and keeps its answers back while `holds()`, so that a run can be caught."""
+    """Answers `says`. Remembers who asked, and keeps its answers back while `holds()`, so that a run can be caught."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.says = "Verdict: Yes"
         self.asked_with: set[str | None] = set()
         self.holds: Callable[[], bool] = lambda: False
 
@@ -52,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
         # As vLLM lists them: the end of the turn is among the tokens, and not in the text.
         said = [(t, likely if t == " Yes" else []) for t in ("Verdict", ":", " Yes", "<|im_end|>")]
         content = [{"token": t, "logprob": -0.1, "bytes": None, "top_logprobs": top} for t, top in said]
-        message = {"role": "assistant", "content": "Verdict: Yes"}
+        message = {"role": "assistant", "content": self.server.says}
         choice = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": content}}
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}

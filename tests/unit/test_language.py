@@ -17,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hamr"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *(path for folder in ("docs", "benchmarks", "launch") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 MOST_PER_1000 = 0.3
 BANNED = re.compile(
@@ -175,7 +178,11 @@ def test_breaches_are_found(tmp_path: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    for path in files([Path(a).resolve() for a in arguments] or [PACKAGE]):
+    paths = [Path(a).resolve() for a in arguments] or [PACKAGE]
+    for page in PAGES:
+        if any(page.is_relative_to(path) for path in paths) and (found := banned(page.read_text())):
+            print(Breach(page, 1, f"plain words: {', '.join(found)}"))
+    for path in files(path for path in paths if path.suffix != ".md"):
         for line, text in docstrings(ast.parse(path.read_text())):
             if found := banned(text):
                 print(Breach(path, line, f"plain words: {', '.join(found)}"))

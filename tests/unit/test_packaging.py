@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_wheel_names_its_command_licence_and_extras(wheel: Path) -> None:
     assert "hamr = hamr.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
     metadata = archive.read(f"{info}/METADATA").decode()
     assert "License-Expression: Apache-2.0" in metadata
-    for extra in ("cpu", "cuda", "embedding", "dev"):
+    for extra in ("cpu", "cuda", "embedding", "docs", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
 
 
@@ -81,12 +82,19 @@ def locked(name: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-@pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt"])
-def test_lock_files_pin_names_and_versions_only(name: str) -> None:
+@pytest.mark.parametrize(("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10)])
+def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     text = (ROOT / "locks" / name).read_text()
     assert "://" not in text
     assert " @ " not in text
-    assert len(locked(name)) > 100
+    assert len(locked(name)) > fewest
+
+
+def test_the_documentation_s_lock_adds_to_the_cpu_lock_and_changes_none_of_it() -> None:
+    assert locked("docs.txt").keys().isdisjoint(locked("cpu.txt"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[>\[]", requirement)[0] for requirement in project["optional-dependencies"]["docs"]]
+    assert set(names) <= locked("docs.txt").keys()
 
 
 def test_cpu_lock_leaves_out_what_breaks_beside_the_cpu_torch() -> None:

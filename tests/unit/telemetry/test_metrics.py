@@ -1,7 +1,6 @@
 import json
 import logging
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -199,10 +198,3 @@ def test_the_glossary_says_each_thing_once_and_prints_as_a_table():
     lines = markdown().splitlines()
     assert len(lines) == len(METRICS) + 2
     assert all(line.count("|") - line.count("\\|") == 5 for line in lines)
-
-
-def test_the_documentation_is_the_glossary():
-    page = Path(__file__).parents[3] / "docs" / "metrics.md"
-    print_page = "from hamr.telemetry.glossary import page; print(page(), end='')"
-    remedy = f'write it again: python -c "{print_page}" > docs/metrics.md'
-    assert page.read_text() == glossary.page(), remedy

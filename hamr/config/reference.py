@@ -1,0 +1,102 @@
+"""Reference of the whole configuration as Markdown, from the schema and its docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hamr.config.schema import Config
+
+
+def markdown() -> str:
+    """Return one heading and one table for each section of the configuration."""
+    return "\n".join(_section(name, info) for name, info in Config.model_fields.items())
+
+
+def field_docs(model: type[BaseModel]) -> dict[str, str]:
+    """Return {field: docstring} of a section, those of inherited fields included."""
+    found: dict[str, str] = {}
+    for base in reversed([cls for cls in model.__mro__ if issubclass(cls, BaseModel) and cls is not BaseModel]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                    found[name] = " ".join(doc.split())
+    return found
+
+
+def _section(name: str, info: FieldInfo) -> str:
+    model, named = _model_of(info.annotation)
+    assert model is not None, "every field of the whole configuration is a section"
+    rows = list(_rows(model, f"{name}.<name>" if named else name))
+    table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
+    return "\n".join([f"## {name}", "", inspect.cleandoc(_about(model)), "", *table, ""])
+
+
+def _about(model: type[BaseModel]) -> str:
+    """Return the section's own docstring, without those that it would inherit."""
+    return vars(model).get("__doc__") or ""
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    docs = field_docs(model)
+    for name, info in model.model_fields.items():
+        key, (section, named) = f"{prefix}.{name}", _model_of(info.annotation)
+        meaning = docs.get(name, "") or (" ".join(_about(section).split()) if section else "")
+        if section is None or meaning or _default(info) == "null":
+            yield _row(key, _type(info.annotation), _default(info), meaning)
+        if section is not None:
+            yield from _rows(section, f"{key}.<name>" if named else key)
+
+
+def _row(*cells: str) -> str:
+    key, kind, default, meaning = (cell.replace("|", "\\|") for cell in cells)
+    return f"| `{key}` | {kind} | {f'`{default}`' if default else 'required'} | {meaning} |"
+
+
+def _default(info: FieldInfo) -> str:
+    """Return the default as YAML would write it; "" if the field is required."""
+    value = info.get_default(call_default_factory=True, validated_data={})
+    if info.is_required():
+        return ""
+    return json.dumps(value, default=list) if not isinstance(value, BaseModel) else "{}"
+
+
+def _type(annotation: Any) -> str:
+    """Return a type in the words of the command line: `number`, `a, b or c`, `list of text`, ..."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _type(args[0])
+    if origin is typing.Literal:
+        return ", ".join(f"`{json.dumps(value).strip(chr(34))}`" for value in args)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(arg) for arg in args)
+    if origin in (tuple, list):
+        return f"list of {_type(args[0])}"
+    if origin is dict:
+        return "mapping"
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return "section"
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """Return (the section in an annotation, True if it is a mapping of sections)."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation, False
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is dict:
+        return _model_of(args[1])[0], True
+    found = (_model_of(arg) for arg in args if typing.get_origin(annotation) in (typing.Union, types.UnionType))
+    return next((one for one in found if one[0]), (None, False))

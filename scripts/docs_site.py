@@ -1,0 +1,87 @@
+"""Content of the documentation site that is made when it is built: an mkdocs hook (see `hooks` in mkdocs.yml).
+
+A line `<!-- build: NAME -->` of a page is replaced by generated text: `commands`, `configuration` or `metrics`. A line
+`<!-- include: PATH -->` is replaced by a file of the repository without its title, with links adapted to the site.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MARK = re.compile(r"^<!-- (build|include): (\S+) -->$", re.MULTILINE)
+LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)\s#]*)(#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Expand the marks of a page. Called by mkdocs."""
+    return expand(markdown, DOCS / page.file.src_uri)
+
+
+def expand(text: str, page: Path) -> str:
+    """Return the text of the file `page` with all marks replaced."""
+
+    def replace(mark: re.Match[str]) -> str:
+        kind, name = mark.groups()
+        return GENERATED[name]() if kind == "build" else include(ROOT / name, page)
+
+    return MARK.sub(replace, text)
+
+
+def include(file: Path, page: Path) -> str:
+    """Return a file without its title. A link to a page of the site is kept, any other becomes its text."""
+    places = included_files()
+
+    def relink(link: re.Match[str]) -> str:
+        text, path, heading = link.groups()
+        target = places.get((file.parent / path).resolve(), (file.parent / path).resolve())
+        if not target.is_relative_to(DOCS):
+            return text
+        return f"[{text}]({os.path.relpath(target, page.parent)}{heading or ''})"
+
+    return LINK.sub(relink, re.sub(r"\A# .*\n", "", file.read_text(encoding="utf-8")))
+
+
+def included_files() -> dict[Path, Path]:
+    """Return {file of the repository: the page that includes it}."""
+    return {
+        ROOT / mark[2]: page
+        for page in DOCS.rglob("*.md")
+        for mark in MARK.finditer(page.read_text(encoding="utf-8"))
+        if mark[1] == "include"
+    }
+
+
+def commands() -> str:
+    """Return the help of every command."""
+    return "\n".join(f"## hamr {name}\n\n```text\n{text}\n```\n" for name, text in command_help())
+
+
+def command_help() -> Iterator[tuple[str, str]]:
+    """Yield (command, its help)."""
+    from hamr import cli
+
+    for name, target in cli.available_jobs().items():
+        yield name, cli._job_help(name, target)
+
+
+def configuration() -> str:
+    """Return the tables of all configuration keys."""
+    from hamr.config.reference import markdown
+
+    return markdown()
+
+
+def metrics() -> str:
+    """Return the table of all metrics."""
+    from hamr.telemetry.glossary import markdown
+
+    return markdown()
+
+
+GENERATED: dict[str, Callable[[], str]] = {"commands": commands, "configuration": configuration, "metrics": metrics}

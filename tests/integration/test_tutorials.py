@@ -1,0 +1,62 @@
+"""The tutorials' commands that score with a judge or with rules: run as written, the judge's address apart."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs_pages import TUTORIALS, commands, run_python, save_files
+from tests.e2e.runs import hamr
+from tests.integration.endpoints import JudgeEndpoint, judge_endpoint
+
+REWARD, ENDPOINT = TUTORIALS[1:3]
+
+
+@pytest.fixture
+def judge() -> Iterator[JudgeEndpoint]:
+    with judge_endpoint() as server:
+        yield server
+
+
+def score(folder: Path, command: str, judge: JudgeEndpoint | None = None) -> list[dict]:
+    """Run `hamr score` in the folder and return its records."""
+    words = shlex.split(command)[1:]
+    if judge:
+        words = [word.replace("127.0.0.1:8001", f"127.0.0.1:{judge.server_port}") for word in words]
+    done = subprocess.run(hamr(*words), cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [output] = [word.removeprefix("output=") for word in words if word.startswith("output=")]
+    return [json.loads(line) for line in (folder / output).read_text().splitlines()]
+
+
+def outcomes(record: dict) -> dict[str, float]:
+    return {component["name"]: component["outcome"].get("value") for component in record["components"]}
+
+
+def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_files(REWARD, tmp_path)
+    rules, _ = [command for command in commands(REWARD) if command.startswith("hamr score")]
+    records = score(tmp_path, rules)
+    assert [outcomes(record)["rules"] for record in records] == [1.0, 0.0]
+    monkeypatch.chdir(tmp_path)
+    assert run_python(REWARD)["record"]["total"] == records[-1]["total"]
+
+
+def test_own_prompt_of_a_judge(tmp_path: Path, judge: JudgeEndpoint) -> None:
+    save_files(REWARD, tmp_path)
+    judge.says = 'Warm. {"reason": "short", "score": 5}'
+    [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
+    assert [outcomes(record)["dialogue"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
+
+
+def test_a_judge_behind_an_endpoint(tmp_path: Path, judge: JudgeEndpoint) -> None:
+    save_files(REWARD, tmp_path)
+    [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score")]
+    records = score(tmp_path, command, judge)
+    assert all(0.5 < record["s_j"] <= 1.0 for record in records)
+    assert all(call["pool"] == "judge" for record in records for call in record["calls"])
