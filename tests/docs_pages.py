@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -45,8 +46,8 @@ def save_files(page: Path, folder: Path) -> None:
             path.write_text(block.text)
 
 
-def run_python(page: Path, number: int = 0) -> dict[str, object]:
+def run_python(page: Path, number: int = 0) -> dict[str, Any]:
     """Run the page's block of Python with this number in the working folder, and return its variables."""
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(blocks(page, "python")[number].text, f"{page.name}, block {number}", "exec"), names)
     return names

@@ -8,7 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.docs_pages import TUTORIALS, blocks, commands
+import pytest
+
+from tests.docs_pages import TUTORIALS, blocks, commands, run_python
 from tests.e2e.runs import hamr
 
 SMALL = [
@@ -78,10 +80,15 @@ def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path) -> None:
     assert {"reranker", "judge", "cascade"} <= summary["scorer_gate"].keys()
 
 
-def test_tool_calls_alone_train_without_scorers(tmp_path: Path) -> None:
+def test_tool_calls_alone_train_without_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is then loaded as the last tutorial does it."""
     rows = samples(1, n=12)
     for i, row in enumerate(rows):
         row["references"] = [{"action": "call_tool", "name": "change_order", "parameters": {"package": f"{i}GB"}}]
     said, summary = trained(tmp_path, rows)
     assert "every reference is a tool call" in said and "no scorer is asked" in said
     assert summary["scorers"] == summary["scorer_gate"] == {} and summary["stages"]["rl"]
+    monkeypatch.chdir(tmp_path)
+    loaded = run_python(TUTORIALS[-1])
+    assert loaded["folder"] == Path("run/checkpoints/step_1/policy")
+    assert loaded["model"].num_parameters() > 0 and len(loaded["tokenizer"]) > 0

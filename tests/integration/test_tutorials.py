@@ -40,7 +40,7 @@ def outcomes(record: dict) -> dict[str, float]:
 
 def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_files(REWARD, tmp_path)
-    rules, _ = [command for command in commands(REWARD) if command.startswith("hamr score")]
+    rules, _ = [command for command in commands(REWARD) if command.startswith("hamr score ")]
     records = score(tmp_path, rules)
     assert [outcomes(record)["rules"] for record in records] == [1.0, 0.0]
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_own_prompt_of_a_judge(tmp_path: Path, judge: JudgeEndpoint) -> None:
 
 def test_a_judge_behind_an_endpoint(tmp_path: Path, judge: JudgeEndpoint) -> None:
     save_files(REWARD, tmp_path)
-    [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score")]
+    [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score ")]
     records = score(tmp_path, command, judge)
     assert all(0.5 < record["s_j"] <= 1.0 for record in records)
     assert all(call["pool"] == "judge" for record in records for call in record["calls"])

@@ -21,7 +21,7 @@ KEYS = set(known_keys(Config, {"pools": {"NAME": {}}}))
 TICKETS, REWARD, _, CALIBRATE, SAGE, CLUSTER, _ = TUTORIALS
 ELSEWHERE = {
     "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
-    "hamr score": "tests/integration/test_tutorials.py",
+    "hamr score ": "tests/integration/test_tutorials.py",
     "hamr submit train experiment=smoke cluster=ray": "tests/integration/test_submit.py",
     "hamr submit train resume=RUN": "tests/integration/test_submit.py",
     "hamr status RUN": "tests/integration/test_scaling.py",
