@@ -64,10 +64,11 @@ def commands() -> str:
 
 def command_help() -> Iterator[tuple[str, str]]:
     """Yield (command, its help)."""
-    from hamr import cli
+    from hamr.apps.jobs import JOBS
+    from hamr.apps.shared.commands import help_text
 
-    for name, target in cli.available_jobs().items():
-        yield name, cli._job_help(name, target)
+    for path in JOBS:
+        yield path, help_text(path)
 
 
 def configuration() -> str:
