@@ -11,7 +11,7 @@ import sys
 import traceback
 
 from hamr import __version__, signals
-from hamr.apps.jobs import JOBS, lookup
+from hamr.apps.jobs import JOBS, lookup, names
 from hamr.errors import HamrError
 from hamr.garbage import collect_rarely
 from hamr.security.redaction import redact_text
@@ -109,11 +109,6 @@ def _is_stdout_closed() -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-
-
-def names() -> list[str]:
-    """Return the first words of the commands."""
-    return [path for path in JOBS if " " not in path]
 
 
 def _unknown_job(job: str) -> str:

@@ -84,6 +84,11 @@ JOBS: dict[str, tuple[str, str]] = {
 """Path -> (model of the command, one line of help). A path without a model is a group of commands."""
 
 
+def names() -> list[str]:
+    """Return the first words of the commands."""
+    return [path for path in JOBS if " " not in path]
+
+
 def lookup(words: Sequence[str]) -> str:
     """Return the path that `words` name: of a command or of a group. Raises BadInput where several do."""
     found = [path for path in JOBS if _matches(path, words)]
@@ -93,8 +98,7 @@ def lookup(words: Sequence[str]) -> str:
         keys = [path.split()[-1] for path in best]
         raise BadInput(best[0].rpartition(" ")[0], " ".join(keys), f"give one of {_join_names(keys)}")
     if not best:
-        jobs = ", ".join(path for path in JOBS if " " not in path)
-        raise BadInput("hamr", words[0] if words else None, f"no such job; there are: {jobs}")
+        raise BadInput("hamr", words[0] if words else None, f"no such job; there are: {', '.join(names())}")
     return best[0]
 
 
@@ -143,19 +147,19 @@ def _is_given(part: str, words: Sequence[str]) -> bool:
 
 def _no_command(group: str, words: Sequence[str]) -> BadInput:
     """Return the error for words that name only a group."""
-    names = list(dict.fromkeys(path.removeprefix(group).split()[0] for path in JOBS if path.startswith(f"{group} ")))
-    key, equals, value = names[0].partition("=")
+    choices = list(dict.fromkeys(path.removeprefix(group).split()[0] for path in JOBS if path.startswith(f"{group} ")))
+    key, equals, value = choices[0].partition("=")
     if equals and not value:
-        return BadInput(key, None, f"give one of {_join_names(names)}")
+        return BadInput(key, None, f"give one of {_join_names(choices)}")
     rest = words[len(group.split()) :]
     where = key if equals else group
     if equals:
-        names = [name.partition("=")[2] for name in names]
+        choices = [choice.partition("=")[2] for choice in choices]
         rest = [word.partition("=")[2] for word in words if word.startswith(f"{key}=")][-1:]
     given = rest[0] if rest else None
-    near = difflib.get_close_matches(given or "", names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given or "", choices, n=1, cutoff=0.5)
     what = key if equals else "command"
-    known = ", ".join(names)
+    known = ", ".join(choices)
     if not given:
         return BadInput(where, None, f"missing; give {f'{key}=<name>, ' if equals else ''}one of: {known}")
     hint = f"did you mean {near[0]!r}? " if near else ""

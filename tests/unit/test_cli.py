@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from hamr import __version__, cli
+from hamr.apps.jobs import names
 from hamr.apps.shared.commands import Command
 from hamr.errors import ConfigError, EngineDied
 
@@ -44,7 +45,7 @@ def raising(job: Callable[[Callable[[], int]], None], error: BaseException) -> N
 def test_help_lists_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in cli.names():
+    for name in names():
         assert f"  {name} " in out and cli.JOBS[name][1] in out
 
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from hamr import cli
+from hamr.apps import jobs
 from hamr.config.explain import known_keys
 from hamr.config.schema import Config
 from tests.docs_pages import PAGES as DOCS
@@ -81,7 +82,7 @@ def test_generated_pages_have_every_command_key_and_metric() -> None:
     from hamr.telemetry.glossary import METRICS
 
     reference = ROOT / "docs" / "reference"
-    assert all(f"\n## hamr {job}\n" in text_of(reference / "commands.md") for job in cli.names())
+    assert all(f"\n## hamr {job}\n" in text_of(reference / "commands.md") for job in jobs.names())
     shown = re.findall(r"^\| `([\w.<>]+)` \|", text_of(reference / "configuration.md"), re.MULTILINE)
     keys = set(known_keys(Config, {"pools": {"<name>": {}}}))
     assert keys - {key.rpartition(".")[0] for key in keys} <= set(shown)
