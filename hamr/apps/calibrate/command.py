@@ -29,7 +29,7 @@ Column = Annotated[str, Field(title="NAME")]
 
 
 class CalibrateCommand(Command):
-    """Finds the trust interval and the weights (Eq. 5) whose ranking of replies is closest to a teacher's.
+    """Find the trust interval and the weights (Eq. 5) whose ranking of replies is closest to a teacher's.
 
     Writes FOLDER/rewards/calibrated.yaml, calibration.png, calibration.json and, where pools are queried, scores.jsonl.
     Train with `hamr train rewards=calibrated --config-dir FOLDER`. output=DIR/rewards/NAME.yaml writes rewards=NAME

@@ -6,7 +6,7 @@ from hamr.apps.shared.commands import Command
 
 
 class DoctorCommand(Command):
-    """Prints this machine's resources, what is missing for the quickstart, and the command that installs it. Exit code
+    """Print this machine's resources, what is missing for the quickstart, and the command that installs it. Exit code
     0 if `hamr train experiment=quickstart` can run here, else 1.
     """
 

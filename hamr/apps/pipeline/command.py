@@ -12,7 +12,7 @@ from hamr.apps.train.command import TrainingCommand
 
 
 class RunPipeline(Command):
-    """Runs the stages of a pipeline in sequence, each in its own process and folder. All stages are checked before the
+    """Run the stages of a pipeline in sequence, each in its own process and folder. All stages are checked before the
     first one starts. `hamr train resume=FOLDER` continues a pipeline.
     """
 
@@ -41,7 +41,7 @@ class RunPipeline(Command):
 
 
 class TrainSweep(TrainingCommand):
-    """Runs every combination of the given values in sequence, each in its own folder. `key=1,2`, `key=range(1,4)` and
+    """Run every combination of the given values in sequence, each in its own folder. `key=1,2`, `key=range(1,4)` and
     `key=choice(a,b)` have several values.
     """
 

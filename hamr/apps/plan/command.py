@@ -10,7 +10,7 @@ from hamr.apps.shared.commands import ConfiguredCommand, Folder
 
 
 class PlanCommand(ConfiguredCommand):
-    """Computes, from assumed or measured model sizes and latencies, the replicas that keep the reward off a step's
+    """Compute, from assumed or measured model sizes and latencies, the replicas that keep the reward off a step's
     critical path; simulates the step; and writes the files that start the cluster. Nothing is started: no Ray, no
     engine, no network.
 

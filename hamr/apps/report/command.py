@@ -10,7 +10,7 @@ from hamr.apps.shared.commands import Command, Folder, Word
 
 
 class ReportCommand(Command):
-    """Draws plots/*.png and writes report.html into a run folder, from its metrics, ledger, samples and summary. The
+    """Draw plots/*.png and write report.html into a run folder, from its metrics, ledger, samples and summary. The
     run may still be running. For a pipeline's folder: the report on all stages. Prints the path of the report.
     """
 

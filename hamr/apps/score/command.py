@@ -11,7 +11,7 @@ from hamr.errors import BadInput
 
 
 class ScoreCommand(ConfiguredCommand):
-    """Scores a file of finished responses, or replays the ledger of a run: recomputes every recorded reward from its
+    """Score a file of finished responses, or replay the ledger of a run: recompute every recorded reward from its
     recorded scores.
 
     A line of the file is a sample with one more field, `response` (a text) or `responses` (several). The responses of

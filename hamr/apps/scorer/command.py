@@ -6,7 +6,7 @@ from hamr.apps.shared.commands import ConfiguredCommand, Count, Folder
 
 
 class ScorerCommand(ConfiguredCommand):
-    """Fine-tunes the pools' scorers on labelled reply pairs where their raw model carries no signal.
+    """Fine-tune the pools' scorers on labelled reply pairs where their raw model carries no signal.
 
     Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on
     pairs of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap:
@@ -30,7 +30,7 @@ class ScorerCommand(ConfiguredCommand):
 
 
 class ScorerCheckCommand(ConfiguredCommand):
-    """Asks the scorers of a job whether a wrong reply can beat the right ones, before RL finds it.
+    """Ask the scorers of a job whether a wrong reply can beat the right ones, before RL finds it.
 
     For each of `contexts` references of the test split they see right rewordings and wrong replies: other acts, wrong
     facts, negations, courtesies, fragments and shuffled words of the reference, chatter. Printed for reranker, judge

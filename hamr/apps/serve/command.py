@@ -6,7 +6,7 @@ from hamr.apps.shared.commands import ConfiguredCommand
 
 
 class ServeCommand(ConfiguredCommand):
-    """Serves the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records. `serve.*`
+    """Serve the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records. `serve.*`
     sets the address and the value of a missing reward.
 
       POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group

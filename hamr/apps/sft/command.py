@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SftCommand(TrainingCommand):
-    """Trains on a mix of prepared sets and writes a run folder; its checkpoints' policy/ is a model for
+    """Train on a mix of prepared sets and write a run folder; its checkpoints' policy/ is a model for
     `hamr train model.path=...`.
 
       sft.sets=[{path, weight, name, validation}, ...]
@@ -44,7 +44,7 @@ class SftCommand(TrainingCommand):
 
 
 class PreviewCommand(ConfiguredCommand):
-    """Shows items of every set with the prompt and the tokens with and without loss."""
+    """Show items of every set with the prompt and the tokens with and without loss."""
 
     examples = ("hamr sft preview 'sft.sets=[{path: items.jsonl}]' n=5",)
 

@@ -11,7 +11,7 @@ from hamr.errors import BadInput
 
 
 class StatusCommand(Command):
-    """Shows the state of a run: its pools, their load, step, reward, pace and estimated end.
+    """Show the state of a run: its pools, their load, step, reward, pace and estimated end.
 
     All information comes from the run folder: a running job writes its status and that of its pools there every second.
     No address or token is needed, and a finished run can be inspected, too.
@@ -34,7 +34,7 @@ class StatusCommand(Command):
 
 
 class ScaleCommand(Command):
-    """Resizes the pools of a running job without stopping it.
+    """Resize the pools of a running job without stopping it.
 
     A fixed pool gets the number of replicas; an autoscaled pool gets it as its minimum (within the bounds of
     `pools.<pool>.autoscaling`; load may add more). New replicas start next to the others; a replica that is removed

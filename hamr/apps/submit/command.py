@@ -10,7 +10,7 @@ from hamr.apps.shared.commands import Command, Flag, Prefix
 
 
 class SubmitCommand(Command):
-    """Runs a job on a cluster. First the configuration and the cluster are checked: the plan says which node holds
+    """Run a job on a cluster. First the configuration and the cluster are checked: the plan says which node holds
     what, and anything that does not fit is reported in one line. Secrets are never written to a file or a job
     description.
 
