@@ -31,7 +31,7 @@ def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path) -> 
 def test_bad_options_are_named_before_ray_starts(tmp_path: Path) -> None:
     for option, said in (
         ("contexts=none", "contexts"),
-        ("contexts=0", "at least 1"),
+        ("contexts=0", "contexts: 0: must be 1 or more"),
         ("rewards.consistency.weight=0", "weight"),
     ):
         command = hamr("scorer", "check", *EMBEDDING, "rewards.format.weight=1", option)
