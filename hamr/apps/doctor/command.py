@@ -119,7 +119,7 @@ RECIPES = (
     Recipe(experiment="quickstart", memory_gib=QUICKSTART_MEMORY_GIB, minutes_there=11.5),
     Recipe(experiment="smoke", memory_gib=4, minutes_there=1.0),
 )
-"""Most demanding first. The quickstart: 2.6 min of scorer training, 2 of SFT, 6.5 of RL (docs/quickstart.md, seed 1)."""
+"""Most demanding first. The quickstart: 2.6 min of scorer training, 2 of SFT, 6.5 of RL (docs/quickstart.md)."""
 
 
 def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> CheckResult:
