@@ -1,4 +1,4 @@
-"""What holds for every test: markers by folder, one model cache a session, no Ray in unit tests, no deadlines."""
+"""Shared by all tests: markers by folder, one model cache and one Ray a session, no Ray in unit tests, no deadlines."""
 
 from __future__ import annotations
 
@@ -110,8 +110,9 @@ def local_ray() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # As hamr's own. At Ray's default, 15, they would wait for whatever else the machine does.
+    # As hamr sets them where it starts Ray.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(
             num_cpus=8, include_dashboard=False, _temp_dir=folder, object_store_memory=200 << 20, log_to_driver=False

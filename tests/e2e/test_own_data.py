@@ -20,7 +20,6 @@ SMALL = [
     "rollout.samples_per_prompt=2",
     "rollout.max_new_tokens=12",
     "trainer.threads=1",
-    "scorers.check_every=1",
     "scorers.contexts=6",
     "logging=offline",
 ]
@@ -62,7 +61,7 @@ def test_forty_lines_of_one_reference_train(tmp_path: Path, joined: tuple[str, .
     """The bundled embedding model scores the replies, no judge is asked, and clusters of the references stand for
     acts."""
     rows = samples(1)
-    said, summary = train(tmp_path, [*rows, {**rows[0], "id": "again"}], *joined)
+    said, summary = train(tmp_path, [*rows, {**rows[0], "id": "again"}], "scorers.check_every=1", *joined)
     assert "all-minilm-l6-v2 as reranker, no judge" in said and "1 samples repeat others" in said
     assert said.count("Better: ") == 1 and "pools.judge.endpoint" in said and "hamr data multigt" in said
     assert "the meanings of 16 different replies" in said and "clusters, which stand for acts" in said

@@ -40,7 +40,7 @@ def environment(token: str | None, **more: str) -> dict[str, str]:
     """Of a shell in which RAY_AUTH_MODE and the token have been exported."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     env |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-    env["RAY_worker_niceness"] = "0"  # as where hamr starts Ray
+    env |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}  # as where hamr starts Ray
     # Without what vLLM noted of a model there, each engine imports vLLM once more to look at it.
     env["VLLM_CACHE_ROOT"] = os.environ.get("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm"))
     env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": tempfile.gettempdir()}
@@ -101,7 +101,7 @@ _COMMANDS = (
 
 
 def _autoscaling(gcs: str, cpus: int, more_nodes: Mapping[str, float]) -> dict[str, Any]:
-    """What `ray start --autoscaling-config` takes. Nothing may be left out that a provider of machines would need."""
+    """Return the value of `ray start --autoscaling-config`. A provider of machines requires all of these keys."""
     more = {**more_nodes, "object_store_memory": 100 << 20}
     return {
         "cluster_name": "here",
