@@ -1,8 +1,9 @@
-"""What holds for every test: markers by folder, one model cache a session, no Ray in unit tests, no deadlines."""
+"""Shared by all tests: markers by folder, one model cache and one Ray a session, no Ray in unit tests, no deadlines."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,8 +25,7 @@ settings.register_profile("push", settings.get_profile("hamr"), max_examples=20)
 settings.load_profile("push")
 
 LONGEST = (
-    "e2e/test_lost_cluster.py",
-    "e2e/test_train.py",
+    "e2e/test_cluster.py",
     "integration/test_trainer.py",
     "integration/test_sft.py",
     "e2e/test_pipeline.py",
@@ -99,3 +99,31 @@ def no_ray_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         raise AssertionError("a unit test started Ray; use a fake, or move the test to tests/integration")
 
     monkeypatch.setattr(ray, "init", refuse)
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """Provide a private local Ray for the whole session."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # As hamr sets them where it starts Ray.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            num_cpus=8, include_dashboard=False, _temp_dir=folder, object_store_memory=200 << 20, log_to_driver=False
+        )
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def joined(local_ray: None) -> tuple[str, ...]:
+    """Return the overrides of a run that joins the session's Ray. Starting one takes seconds of CPU time."""
+    import ray
+
+    return (f"cluster.address={ray.get_runtime_context().gcs_address}", "cluster.allow_unauthenticated=true")

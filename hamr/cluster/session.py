@@ -135,6 +135,8 @@ def _init(what: str, **options: Any) -> None:
     # Ray starts its workers with niceness 15, so every heartbeat of Ray's own processes interrupts them. On two cores a
     # trainer's two threads then spend a third of their time waiting for each other.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Every actor has an environment of its own, for which the workers that Ray starts in advance cannot be used.
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     try:
         with _sigterm_handler_kept():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)

@@ -25,7 +25,6 @@ SETTINGS = {
     "data": "mine",
     "rewards.consistency.weight": 0,
     "rewards.rules.weight": 1,
-    "rewards.rules.file": "rules.yaml",
     "experiment.run_dir": "run",
     "experiment.steps": 20,
     "experiment.prompts_per_step": 5,
@@ -42,7 +41,7 @@ SETTINGS = {
 }
 
 
-def test_rl_finds_the_one_reply_that_is_rewarded(tmp_path: Path) -> None:
+def test_rl_finds_the_one_reply_that_is_rewarded(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """SFT learns to say each of the replies in a fifth of the cases; the optimum is a reward of 1."""
     samples = [
         {
@@ -59,7 +58,13 @@ def test_rl_finds_the_one_reply_that_is_rewarded(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     for name, rows in (("train", samples[:40]), ("validation", samples[40:]), ("test", samples[40:])):
         (tmp_path / "mine" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    done = subprocess.run(hamr("train", **SETTINGS), cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        hamr("train", *joined, **SETTINGS, **{"rewards.rules.file": tmp_path / "rules.yaml"}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     stages = json.loads((tmp_path / "run" / "summary.json").read_text())["stages"]
     assert 0.05 <= stages["sft"]["reward"]["total"] <= 0.5

@@ -21,7 +21,6 @@ SMALL = [
     "rollout.samples_per_prompt=2",
     "rollout.max_new_tokens=12",
     "trainer.threads=1",
-    "scorers.check_every=1",
     "scorers.contexts=6",
     "logging=offline",
 ]
@@ -47,8 +46,8 @@ def samples(references: int, n: int = 40) -> list[dict[str, Any]]:
     ]
 
 
-def trained(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, dict[str, Any]]:
-    """Return what the tutorial's command prints, and its summary.json."""
+def train(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, dict[str, Any]]:
+    """Run the tutorial's command; return what it prints, and its summary.json."""
     (folder / "mine").mkdir()
     (folder / "mine/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = [word.replace("FOLDER", "mine") for word in COMMAND[1:]]
@@ -58,11 +57,11 @@ def trained(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, 
     return done.stdout, json.loads((folder / "run/summary.json").read_text())
 
 
-def test_forty_lines_of_one_reference_train(tmp_path: Path) -> None:
+def test_forty_lines_of_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """The bundled embedding model scores the replies, no judge is asked, and clusters of the references stand for
     acts."""
     rows = samples(1)
-    said, summary = trained(tmp_path, [*rows, {**rows[0], "id": "again"}])
+    said, summary = train(tmp_path, [*rows, {**rows[0], "id": "again"}], "scorers.check_every=1", *joined)
     assert "all-minilm-l6-v2 as reranker, no judge" in said and "1 samples repeat others" in said
     assert said.count("Better: ") == 1 and "pools.judge.endpoint" in said and "hamr data multigt" in said
     assert "the meanings of 16 different replies" in said and "clusters, which stand for acts" in said
@@ -71,21 +70,23 @@ def test_forty_lines_of_one_reference_train(tmp_path: Path) -> None:
     assert summary["stages"]["rl"]
 
 
-def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path) -> None:
+def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """A short training, whose result may be at chance."""
-    sizes = ["pools.reranker.finetune.examples=64", "pools.judge.finetune.examples=32", "data.held_out_frac=0.3"]
-    said, summary = trained(tmp_path, samples(2, n=120), *sizes, "scorers.accept_chance=true")
+    sizes = ["pools.reranker.finetune.examples=16", "pools.judge.finetune.examples=16", "data.held_out_frac=0.3"]
+    said, summary = train(tmp_path, samples(2, n=120), *sizes, "scorers.accept_chance=true", *joined)
     assert "compact-encoder as reranker and all-minilm-l6-v2 as judge, fine-tuned on labelled pairs" in said
     assert all(summary["scorers"][role]["finetuned"] for role in ("reranker", "judge"))
     assert {"reranker", "judge", "cascade"} <= summary["scorer_gate"].keys()
 
 
-def test_tool_calls_alone_train_without_scorers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_calls_alone_train_without_scorers(
+    tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The policy is then loaded as the last tutorial does it."""
     rows = samples(1, n=12)
     for i, row in enumerate(rows):
         row["references"] = [{"action": "call_tool", "name": "change_order", "parameters": {"package": f"{i}GB"}}]
-    said, summary = trained(tmp_path, rows)
+    said, summary = train(tmp_path, rows, *joined)
     assert "every reference is a tool call" in said and "no scorer is asked" in said
     assert summary["scorers"] == summary["scorer_gate"] == {} and summary["stages"]["rl"]
     monkeypatch.chdir(tmp_path)

@@ -53,8 +53,10 @@ stages:
 """
 
 
-def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path, joined: tuple[str, ...]) -> None:
+    """Its SFT has a Ray of its own, its RL joins another."""
+    cluster = "".join(f"      - {setting}\n" for setting in joined)
+    (tmp_path / "tiny.yaml").write_text(PIPELINE + cluster)
     begin = hamr("train", "pipeline=./tiny.yaml", "experiment.run_dir=run")
     process = subprocess.Popen(begin, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run = tmp_path / "run"
@@ -85,7 +87,7 @@ def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def dashboard_port_in_use() -> Iterator[None]:
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # then somebody else has it, which is as good
+        with contextlib.suppress(OSError):  # then another process has it, which is as good
             held.enter_context(socket.create_server(("127.0.0.1", 8265)))
         yield
 

@@ -6,6 +6,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+import ray
+
+from hamr.cli import main
 from tests.e2e.runs import hamr
 
 EMBEDDING = [
@@ -17,8 +21,8 @@ EMBEDDING = [
 ]
 
 
-def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path) -> None:
-    command = hamr("scorer", "check", "contexts=12", "output=found", *EMBEDDING)
+def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path, joined: tuple[str, ...]) -> None:
+    command = hamr("scorer", "check", "contexts=12", "output=found", *EMBEDDING, *joined)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found" / "scorer_check.json").read_text())
@@ -28,13 +32,15 @@ def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path) -> 
     assert "reranker: the best wrong reply outscores the median right one in" in done.stdout
 
 
-def test_bad_options_are_named_before_ray_starts(tmp_path: Path) -> None:
+def test_bad_options_are_named_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))
     for option, said in (
         ("contexts=none", "contexts"),
         ("contexts=0", "contexts: 0: must be 1 or more"),
         ("rewards.consistency.weight=0", "weight"),
     ):
-        command = hamr("scorer", "check", *EMBEDDING, "rewards.format.weight=1", option)
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-        assert done.returncode == 2 and said in done.stderr, done.stderr
-        assert done.stderr.count("\n") == 1
+        assert main(["scorer", "check", *EMBEDDING, "rewards.format.weight=1", option]) == 2
+        [line] = capfd.readouterr().err.splitlines()
+        assert said in line

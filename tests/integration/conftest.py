@@ -7,7 +7,6 @@ environment when it is imported.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,6 @@ from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import SampleKey
 
 ENGINE = EngineConfig(threads=1, kv_cache_mb=32, max_num_seqs=32, block_size=32)
-
-
-@pytest.fixture(scope="session")
-def local_ray() -> Iterator[None]:
-    """A private local Ray for the whole session."""
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # As hamr's own. At Ray's default, 15, they would wait for whatever else the machine does.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            num_cpus=8, include_dashboard=False, _temp_dir=folder, object_store_memory=200 << 20, log_to_driver=False
-        )
-        yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A judge behind an endpoint, for whole runs that are not about its engine: each engine costs a process of its own."""
+"""Scorer behind an endpoint, for whole runs that are not about engines: each engine costs 10 seconds of CPU time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-class JudgeEndpoint(ThreadingHTTPServer):
-    """Answers `says`. Remembers who asked, and keeps its answers back while `holds()`, so that a run can be caught."""
+class ScorerEndpoint(ThreadingHTTPServer):
+    """OpenAI-compatible server that answers Yes to every question, with log-probabilities.
+
+    `asked_with` collects the Authorization headers. While `holds()` is true, answers are held back, so that a run stays
+    where it is.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -20,19 +24,22 @@ class JudgeEndpoint(ThreadingHTTPServer):
         self.holds: Callable[[], bool] = lambda: False
 
     @property
-    def settings(self) -> dict[str, str]:
-        """For a run whose pool `judge` is this one."""
-        return {"pools.judge.type": "openai", "pools.judge.endpoint": f"http://127.0.0.1:{self.server_port}/v1"}
+    def both(self) -> dict[str, str]:
+        """Return the settings of a run whose reranker and judge are this endpoint."""
+        return {key: value for role in ("reranker", "judge") for key, value in self._pool(role).items()}
 
     @property
-    def alone(self) -> dict[str, str]:
-        """For a run in which nobody else is asked: without a reranker the only engine is the policy's."""
-        return self.settings | {"rewards.consistency.mode": "soft_judge"}
+    def judge(self) -> dict[str, str]:
+        """Return the settings of a run that asks this endpoint as its judge, and no reranker."""
+        return self._pool("judge") | {"rewards.consistency.mode": "soft_judge"}
+
+    def _pool(self, role: str) -> dict[str, str]:
+        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": f"http://127.0.0.1:{self.server_port}/v1"}
 
 
 @contextlib.contextmanager
-def judge_endpoint() -> Iterator[JudgeEndpoint]:
-    with JudgeEndpoint() as server:
+def scorer_endpoint() -> Iterator[ScorerEndpoint]:
+    with ScorerEndpoint() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.holds = lambda: False
@@ -40,7 +47,7 @@ def judge_endpoint() -> Iterator[JudgeEndpoint]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: JudgeEndpoint
+    server: ScorerEndpoint
 
     def do_POST(self) -> None:
         self.server.asked_with.add(self.headers.get("Authorization"))
@@ -58,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
         data = json.dumps(body).encode()
-        with contextlib.suppress(ConnectionError):  # who asked may have been killed meanwhile
+        with contextlib.suppress(ConnectionError):  # the client may have been killed
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -66,4 +73,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Print nothing."""

@@ -23,19 +23,24 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """`folder` has the session's logs and whatever jobs brought along."""
+    """`folder` has the session's logs and the packages of jobs."""
 
     address: str
     dashboard: str
     metrics: str
     folder: Path
 
+    def kill(self) -> None:
+        """Kill its processes and all that they have started, without a warning."""
+        of_it = [p for p in psutil.process_iter(["cmdline"]) if str(self.folder) in " ".join(p.info["cmdline"] or ())]
+        kill_all({*of_it, *(child for p in of_it for child in children(p))})
+
 
 def environment(token: str | None, **more: str) -> dict[str, str]:
     """Of a shell in which RAY_AUTH_MODE and the token have been exported."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     env |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
-    env["RAY_worker_niceness"] = "0"  # as where hamr starts Ray; at 15 they wait for whatever else the machine does
+    env |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}  # as where hamr starts Ray
     # Without what vLLM noted of a model there, each engine imports vLLM once more to look at it.
     env["VLLM_CACHE_ROOT"] = os.environ.get("VLLM_CACHE_ROOT", str(Path.home() / ".cache" / "vllm"))
     env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": tempfile.gettempdir()}
@@ -46,7 +51,7 @@ def environment(token: str | None, **more: str) -> dict[str, str]:
 def head(
     env: dict[str, str], cpus: int = 4, *, dashboard: bool = False, more_nodes: Mapping[str, float] | None = None
 ) -> Iterator[Head]:
-    """Start a head. All its processes, and what they had started, are killed afterwards, without a warning.
+    """Start a head, and kill it afterwards.
 
     Args:
         dashboard: Whether jobs can be submitted. The dashboard's modules are a dozen processes.
@@ -72,17 +77,17 @@ def head(
             ],
             env=env, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
+        node = Head(
+            address=f"127.0.0.1:{port}",
+            dashboard=f"http://127.0.0.1:{jobs}",
+            metrics=f"http://127.0.0.1:{metrics}/metrics",
+            folder=Path(folder),
+        )
         try:
             assert started.returncode == 0, started.stdout + started.stderr
-            yield Head(
-                address=f"127.0.0.1:{port}",
-                dashboard=f"http://127.0.0.1:{jobs}",
-                metrics=f"http://127.0.0.1:{metrics}/metrics",
-                folder=Path(folder),
-            )
+            yield node
         finally:
-            family = [p for p in psutil.process_iter(["cmdline"]) if folder in " ".join(p.info["cmdline"] or ())]
-            kill_all({*family, *(child for p in family for child in children(p))})
+            node.kill()
 
 
 # --- Ray's provider of nodes that are processes of this machine -----------------------------------
@@ -96,7 +101,7 @@ _COMMANDS = (
 
 
 def _autoscaling(gcs: str, cpus: int, more_nodes: Mapping[str, float]) -> dict[str, Any]:
-    """What `ray start --autoscaling-config` takes. Nothing may be left out that a provider of machines would need."""
+    """Return the value of `ray start --autoscaling-config`. A provider of machines requires all of these keys."""
     more = {**more_nodes, "object_store_memory": 100 << 20}
     return {
         "cluster_name": "here",

@@ -106,8 +106,8 @@ def section(role: str, **changes: object) -> PoolConfig:
 
 SECTIONS = {
     "reranker": section("reranker", replicas=2, max_ongoing_requests=2),
-    "judge": section("judge", replicas=2, max_ongoing_requests=2),
-    "side": section("grader", replicas=2, max_ongoing_requests=2),
+    "judge": section("judge", max_ongoing_requests=4),
+    "side": section("grader", max_ongoing_requests=4),
     "hedged": section(
         "judge",
         replicas=2,

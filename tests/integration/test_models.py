@@ -54,6 +54,9 @@ def test_tiny_is_what_it_says(tiny: Path) -> None:
 
 
 def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
     from hamr.config.schema import SageDataConfig
     from hamr.data.actions import render_action
     from hamr.data.rendering import policy_messages
@@ -70,8 +73,12 @@ def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
     assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)
     assert [tokenizer.decode(tokenizer.encode(t)) for t in texts] == texts
     build_compact(resolve_model("smollm2-135m"), tmp_path)
-    for file in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
-        assert (tmp_path / file).read_bytes() == (path / file).read_bytes(), "built twice, it is the same"
+    for file in ("tokenizer.json", "chat_template.jinja"):
+        same = (tmp_path / file).read_bytes() == (path / file).read_bytes()
+        assert same, f"built twice, {file} is not the same"
+    # LAPACK's rounding depends on the number of threads, and the first build may be an actor's.
+    first, again = (load_file(folder / "model.safetensors") for folder in (path, tmp_path))
+    torch.testing.assert_close(again, first, atol=1e-3, rtol=0)
 
 
 def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:

@@ -96,12 +96,14 @@ def section(**changes: object) -> PoolConfig:
 RUN = "scripted"
 SECTIONS = {
     "plain": section(deadline_s=60.0),
-    "hanging": section(deadline_s=3.0, batch_size=1),
-    "raising": section(attempts=2),
     "flaky": section(attempts=3),
-    "patient": section(max_ongoing_requests=1, max_queued_requests=1, batch_size=1, attempts=40),
-    "hasty": section(max_ongoing_requests=1, max_queued_requests=1, batch_size=1, attempts=1),
+    "narrow": section(max_ongoing_requests=1, max_queued_requests=1, batch_size=1),
 }
+"""Deployments. What a client decides, such as its deadline and attempts, differs between tests."""
+
+
+def client_of(pool: str, **changes: object) -> PoolClient:
+    return PoolClient(pool, SECTIONS[pool].model_copy(update=changes), RUN)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -112,8 +114,8 @@ def pools(local_ray: None) -> Iterator[None]:
     assert pool_status(RUN) == {}
 
 
-async def ask(pool: str, *what: object) -> list[Answer]:
-    client = PoolClient(pool, SECTIONS[pool], RUN)
+async def ask(pool: str, *what: object, **changes: object) -> list[Answer]:
+    client = client_of(pool, **changes)
     return await asyncio.gather(*(client.ask(do(w)) for w in what))
 
 
@@ -122,7 +124,7 @@ def do(what: object) -> Question:
 
 
 async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
-    client = PoolClient("hanging", SECTIONS["hanging"], RUN)
+    client = client_of("plain", deadline_s=3.0, batch_size=1)
     hung, quick = await asyncio.gather(client.ask(do("hang")), client.ask(do(0.5)))
     assert (hung.score, hung.failure) == (None, "timeout")
     assert "no answer from 1 running replicas within 3 s" in hung.detail
@@ -137,9 +139,9 @@ async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
 
 
 async def test_a_raising_scorer_is_asked_again_and_then_unavailable() -> None:
-    [answer] = await ask("raising", "raise")
+    [answer] = await ask("plain", "raise", attempts=2)
     assert answer.failure == "unavailable"
-    assert answer.detail == "pool 'raising': RuntimeError: the script says so"
+    assert answer.detail == "pool 'plain': RuntimeError: the script says so"
     assert answer.call is not None
     assert answer.call.attempts == 2
 
@@ -191,15 +193,15 @@ async def test_overload_is_waited_out_or_said() -> None:
     """One request at a time, one in the queue, eight who ask come at once: those that are turned away ask again. One
     alone puts no more than the pool can take."""
 
-    async def eight_ask(pool: str) -> list[Answer]:
-        clients = [PoolClient(pool, SECTIONS[pool], RUN) for _ in range(8)]
+    async def eight_ask(attempts: int) -> list[Answer]:
+        clients = [client_of("narrow", attempts=attempts) for _ in range(8)]
         return await asyncio.gather(*(client.ask(do("slow 0.2")) for client in clients))
 
-    assert [a.failure for a in await ask("hasty", *["slow 0.2"] * 4)] == [None] * 4
-    answers = await eight_ask("patient")
+    assert [a.failure for a in await ask("narrow", *["slow 0.2"] * 4, attempts=1)] == [None] * 4
+    answers = await eight_ask(attempts=40)
     assert [a.score for a in answers] == [0.25] * 8
     assert any(a.call and a.call.attempts > 1 for a in answers)
-    failures = [a for a in await eight_ask("hasty") if a.failure]
+    failures = [a for a in await eight_ask(attempts=1) if a.failure]
     assert failures
     assert {a.failure for a in failures} == {"unavailable"}
     assert all("BackPressureError" in a.detail for a in failures)
@@ -235,7 +237,7 @@ async def test_a_replica_that_fails_its_health_check_is_replaced() -> None:
 
 
 async def test_closing_a_client_cancels_those_who_wait() -> None:
-    client = PoolClient("plain", SECTIONS["plain"], RUN)
+    client = client_of("plain")
     sent, gathering = (asyncio.create_task(client.ask(do("hang"))) for _ in range(2))
     await asyncio.sleep(0.1)
     late = asyncio.create_task(client.ask(do("hang")))

@@ -56,14 +56,6 @@ def validations_of(run_folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def joined(local_ray: None) -> tuple[str, ...]:
-    """For runs that need no Ray of their own."""
-    import ray
-
-    return (f"cluster.address={ray.get_runtime_context().gcs_address}", "cluster.allow_unauthenticated=true")
-
-
-@pytest.fixture(scope="module")
 def folder(joined: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder with a set of plans, and `whole`, the run folder of an unbroken run."""
     cwd = tmp_path_factory.mktemp("sft")
@@ -88,14 +80,14 @@ def test_every_set_is_learnt_and_validated(folder: Path) -> None:
     assert (folder / "whole" / "report.html").stat().st_size > 0
 
 
-def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path) -> None:
+def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path, joined: tuple[str, ...]) -> None:
     import torch
     from safetensors.torch import load_file
 
     broken, output = folder / "broken", folder / "broken.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            hamr("sft", *OVERRIDES, "experiment.run_dir=broken"),
+            hamr("sft", *OVERRIDES, *joined, "experiment.run_dir=broken"),
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hamr.telemetry.metrics import read_metrics
-from tests.integration.endpoints import judge_endpoint
+from tests.e2e.runs import hamr
 from tests.integration.heads import environment
 from tests.killing import kill_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COMMANDS = {
-    # Runs the script at once, as Slurm does on the first node of the allocation.
+    # Run the script directly, as Slurm does on the first node of the allocation.
     "sbatch": """\
 [[ $1 == --parsable ]] && shift
 export SLURM_JOB_ID=77 SLURM_JOB_NODELIST=here SLURM_SUBMIT_DIR=$PWD
@@ -49,16 +48,15 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_batch_job_trains_on_a_ray_of_its_own_and_returns_its_code(tmp_path: Path, slurm: dict[str, str]) -> None:
+    """One step without scorers, which need more actors."""
     work = tmp_path / "work"
     work.mkdir()
-    settings = ("experiment=smoke", "experiment.run_dir=run", "cluster=slurm", "launch.cpus_per_node=4")
+    small = ("experiment=smoke", "experiment.steps=1", "rewards.consistency.weight=0", "experiment.run_dir=run")
     try:
-        with judge_endpoint() as judge:
-            judged = (f"{key}={value}" for key, value in judge.alone.items())
-            command = [sys.executable, "-m", "hamr", "submit", "train", *settings, *judged, "--follow"]
-            done = subprocess.run(command, cwd=work, env=slurm, capture_output=True, text=True, timeout=280)
+        command = hamr("submit", "train", *small, "--follow", cluster="slurm", **{"launch.cpus_per_node": 4})
+        done = subprocess.run(command, cwd=work, env=slurm, capture_output=True, text=True, timeout=280)
     finally:
-        # Slurm ends the job's other steps; here nobody does.
+        # Slurm ends the job's other steps; here the test does.
         mine = [
             p
             for p in psutil.process_iter(["environ"])
@@ -67,6 +65,6 @@ def test_a_batch_job_trains_on_a_ray_of_its_own_and_returns_its_code(tmp_path: P
         kill_all(mine)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "report: " in done.stdout, "the job's own words"
-    assert [row["step"] for row in read_metrics(work / "run" / "metrics.jsonl") if row["stage"] == "rl"] == [1, 2]
+    assert [row["step"] for row in read_metrics(work / "run" / "metrics.jsonl") if row["stage"] == "rl"] == [1]
     assert re.search(r"^  address: auto$", (work / "run" / "config.yaml").read_text(), re.MULTILINE)
     assert not os.listdir(work / "run.job" / "work"), "an empty folder was copied; the job worked in it"

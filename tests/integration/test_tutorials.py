@@ -12,18 +12,18 @@ import pytest
 
 from tests.docs_pages import TUTORIALS, commands, run_python, save_files
 from tests.e2e.runs import hamr
-from tests.integration.endpoints import JudgeEndpoint, judge_endpoint
+from tests.integration.endpoints import ScorerEndpoint, scorer_endpoint
 
 REWARD, ENDPOINT = TUTORIALS[1:3]
 
 
 @pytest.fixture
-def judge() -> Iterator[JudgeEndpoint]:
-    with judge_endpoint() as server:
+def judge() -> Iterator[ScorerEndpoint]:
+    with scorer_endpoint() as server:
         yield server
 
 
-def score(folder: Path, command: str, judge: JudgeEndpoint | None = None) -> list[dict]:
+def score(folder: Path, command: str, judge: ScorerEndpoint | None = None) -> list[dict]:
     """Run `hamr score` in the folder and return its records."""
     words = shlex.split(command)[1:]
     if judge:
@@ -47,14 +47,14 @@ def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run_python(REWARD)["record"]["total"] == records[-1]["total"]
 
 
-def test_own_prompt_of_a_judge(tmp_path: Path, judge: JudgeEndpoint) -> None:
+def test_own_prompt_of_a_judge(tmp_path: Path, judge: ScorerEndpoint) -> None:
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'
     [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
     assert [outcomes(record)["dialogue"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
 
 
-def test_a_judge_behind_an_endpoint(tmp_path: Path, judge: JudgeEndpoint) -> None:
+def test_a_judge_behind_an_endpoint(tmp_path: Path, judge: ScorerEndpoint) -> None:
     save_files(REWARD, tmp_path)
     [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score ")]
     records = score(tmp_path, command, judge)
