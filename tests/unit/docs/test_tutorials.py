@@ -24,8 +24,8 @@ TICKETS, REWARD, _, CALIBRATE, SAGE, CLUSTER, _ = TUTORIALS
 ELSEWHERE = {
     "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
     "hamr score ": "tests/integration/test_tutorials.py",
-    "hamr submit train experiment=smoke cluster=ray": "tests/integration/test_submit.py",
-    "hamr submit train resume=RUN": "tests/integration/test_submit.py",
+    "hamr submit train experiment=smoke cluster=ray": "tests/e2e/test_cluster.py",
+    "hamr submit train resume=RUN": "tests/e2e/test_cluster.py",
     "hamr status RUN": "tests/integration/test_scaling.py",
     "hamr scale RUN": "tests/integration/test_scaling.py",
     "hamr report RUN": "tests/unit/apps/report/test_report.py",
