@@ -9,6 +9,21 @@ from pydantic import Field
 from hamr.config.section import Fraction, Section
 
 
+class RefitConfig(Section):
+    """Further training of the scorers on the policy's replies (`on_alarm: refit`).
+
+    Every scorer of the consistency reward has to be a `cross_encoder` pool with a `finetune` section. The pools load
+    the new weights without a restart.
+    """
+
+    labels: str = "rule"
+    """Source of the labels. `rule`: the rule for exact acts, for data that name their acts. `judge`: the judge's score;
+    only the reranker is trained. Otherwise a file of labelled pairs, as `data.labelled_pairs`."""
+    examples: Annotated[int, Field(ge=2)] = 600
+    """Maximum number of pairs of the policy's replies in one refit. As many pairs of the original training are added,
+    so that the scorers do not forget it."""
+
+
 class ScorersConfig(Section):
     contexts: Annotated[int, Field(ge=0)] = 24
     """Number of references for which the start of a run, and every check during RL, compares wrong replies with right
@@ -18,8 +33,11 @@ class ScorersConfig(Section):
     replies: Annotated[int, Field(ge=1)] = 20
     """Number of most frequent replies in a check."""
     max_fooled: Fraction = 0.1
-    """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL)."""
-    on_alarm: Literal["warn", "stop"] = "warn"
-    """Action of an alarm: a line on the terminal and in the metrics, or the end of the run after a checkpoint."""
+    """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL). In RL also
+    the maximum share of an act's replies that are wrong and score like right ones, where the data name their acts."""
+    on_alarm: Literal["warn", "stop", "refit"] = "warn"
+    """Action of an alarm: a line on the terminal and in the metrics; the end of the run after a checkpoint; or further
+    training of the scorers on the policy's replies, after which RL goes on (before RL, only the line)."""
+    refit: RefitConfig = RefitConfig()
     accept_chance: bool = False
     """Train even if the check at the start finds a scorer that is no better than chance. By default the run stops."""

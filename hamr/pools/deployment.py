@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import os
 import time
@@ -50,9 +51,16 @@ class ScorerReplica:
         from ray import serve
 
         collect_rarely()
-        self.scorer = factory(pool, config, model)
+        self.build, self.model = functools.partial(factory, pool, config), model
+        self.scorer = self.build(model)
         self.pool = pool
         self.replica = serve.get_replica_context().replica_tag
+
+    def reconfigure(self, user_config: Mapping[str, str]) -> None:
+        """Load another model folder. Serve calls this at the start, and when the folder in `_application` changes."""
+        model = Path(user_config["model"])
+        if model != self.model:
+            self.scorer, self.model = self.build(model), model
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
         try:
@@ -122,8 +130,9 @@ async def resize_pools(
 ) -> None:
     """Resize running pools of `run` to the replicas that their sections request, and wait for completion.
 
-    Nothing else in the sections may differ. Remaining replicas and other pools are not affected. Removed replicas first
-    finish their work. Raises ScorerUnavailable with the reason if a new replica cannot start or has no room within
+    Nothing else in the sections may differ. Remaining replicas and other pools are not affected, except that replicas
+    load another folder in `model_paths` in place (only pools that compare pairs). Removed replicas first finish their
+    work. Raises ScorerUnavailable with the reason if a new replica cannot start or has no room within
     `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
@@ -224,6 +233,7 @@ def _application(
     deployment = serve.deployment(
         ScorerReplica,
         name=DEPLOYMENT,
+        user_config={"model": str(model)},
         num_replicas=None if scale else config.replicas,
         autoscaling_config=scale.model_dump() | start if scale else None,
         max_ongoing_requests=config.max_ongoing_requests,
@@ -251,8 +261,8 @@ def _application(
         max_replicas_per_node=config.max_replicas_per_node,
         logging_config={"enable_access_log": False},
     )
-    # By default Serve generates a version at each deployment and replaces replicas of other versions. A pool's
-    # behaviour is fixed for a run, so its version is too: a new deployment changes only the number of replicas.
+    # By default Serve generates a version at each deployment and replaces replicas of other versions. Here the version
+    # is fixed: a new deployment changes only the number of replicas and, through `user_config`, the model's folder.
     return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory)
 
 

@@ -177,6 +177,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("watch/scorer_gap", "Mean |S_R - S_J| of replies with both scores", "score", "down"),
     _metric("scorers/fooled_frac", "Share of contexts in which a wrong reply of the policy wins", "share", "zero"),
+    _metric(
+        "scorers/false_accept_frac",
+        "Share of wrong replies that score like right ones, of the act in which it is largest; only if the data name "
+        "their acts",
+        "share",
+        "zero",
+    ),
+    _metric("scorers/refits", "Refits of the scorers so far (`scorers.on_alarm=refit`)", "count", "watch"),
     _metric("watch/top_component", "Largest component's share of the contributions' variance", "share", "watch"),
     _metric("alarm/<name>", "1 if a metric exceeds its limit in `logging.alarms`, else 0", "flag", "zero"),
     # Truth, by rule and never part of the reward; only if the data name their acts

@@ -79,6 +79,9 @@ class NoRouter:
     async def resize(self, replicas: Mapping[str, int]) -> None:
         self.told.append(dict(replicas))
 
+    async def forget(self) -> None:
+        """There is no cache."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def pools(local_ray: None) -> Iterator[None]:

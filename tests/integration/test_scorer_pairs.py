@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hamr.apps.train.pool_scaler import LivePoolScaler
+from hamr.apps.train.scorer_refit import ScorerRefit
+from hamr.config.load import load_config
 from hamr.config.pools import PoolConfig
+from hamr.config.schema import SageDataConfig
+from hamr.data.sage_samples import generate_samples
 from hamr.errors import BadInput
 from hamr.models.bundled import resolve_model
 from hamr.pools.deployment import PoolClient, start_pools, stop_pools
@@ -114,6 +120,61 @@ def test_as_a_pool_it_answers_as_any_other(local_ray: None, cross_encoder: Path)
     answers = asyncio.run(through_serve())
     assert [a.score for a in answers] == pytest.approx([a.score for a in direct], abs=1e-6)
     assert all(a.call and a.call.replica for a in answers)
+
+
+def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tmp_path: Path) -> None:
+    """The replicas load the new weights without a restart, and pairs that are not in the file are taught again."""
+    wrong = {"content_A": "the fee is twelve euros", "content_B": "may i ask why ?", "label": "inconsistent"}
+    right = {"content_A": "may i ask why ?", "content_B": "why ? may i ask", "label": "consistent"}
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in (wrong, right)))
+    config = load_config(
+        [
+            "experiment=quickstart",
+            "rewards=reranker",
+            f"pools.reranker.model={cross_encoder}",
+            "pools.reranker.engine.num_cpus=0.5",
+            "pools.reranker.finetune.learning_rate=0.03",
+            f"scorers.refit.labels={tmp_path / 'pairs.jsonl'}",
+        ]
+    ).with_asked_pools()
+    paths = {"reranker": cross_encoder}
+    questions = [ask(pair["content_A"], pair["content_B"]) for pair in (wrong, right)]
+
+    class Router:
+        forgot = 0
+
+        async def forget(self) -> None:
+            self.forgot += 1
+
+    router: Any = Router()
+
+    async def around_the_refit() -> list[Answer]:
+        await start_pools(config.pools, paths, run="refit", timeout_s=120)
+        client = PoolClient("reranker", config.pools["reranker"], "refit")
+        refit = ScorerRefit(
+            config=config,
+            truth=None,
+            train=generate_samples(SageDataConfig(train=40, validation=6, test=6)).train,
+            folder=tmp_path / "scorers",
+            paths=paths,
+            judge=None,
+            reload=LivePoolScaler(config, paths, "refit", router).reload,
+            note=print,
+        )
+        try:
+            before = [await client.ask(question) for question in questions]
+            for step in range(1, 9):
+                await refit.run(step, [])
+            return [*before, *[await client.ask(question) for question in questions]]
+        finally:
+            await client.close()
+            await stop_pools("refit")
+
+    answers = asyncio.run(around_the_refit())
+    wrong_before, right_before, wrong_after, right_after = (answer.score or 0.0 for answer in answers)
+    assert right_after - wrong_after > right_before - wrong_before + 0.05
+    assert len({answer.call.replica for answer in answers if answer.call}) == 1, "the replica is the same"
+    assert router.forgot == 8
 
 
 def test_embeddings_fall_into_the_negation_trap() -> None:

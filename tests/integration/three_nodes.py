@@ -72,6 +72,9 @@ class NoRouter:
     async def resize(self, replicas: object) -> None:
         """Nobody to tell."""
 
+    async def forget(self) -> None:
+        """There is no cache."""
+
 
 @contextlib.contextmanager
 def three_nodes() -> Iterator[Cluster]:

@@ -155,12 +155,12 @@ def grading_of(pool: PoolConfig, config: Config) -> Grading:
     )
 
 
-def contrast_examples(samples: Sequence[ServiceSample], n: int) -> list[PairExample]:
+def contrast_examples(samples: Sequence[ServiceSample], n: int, seed: int = PAIRS_SEED) -> list[PairExample]:
     """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part, and twice
     as many wrong ones, half of them other acts."""
-    rng = Random(f"contrast examples/{PAIRS_SEED}")
+    rng = Random(f"contrast examples/{seed}")
     examples: list[PairExample] = []
-    for contrast in contrasts(samples, n // FEWEST_EACH + 1, PAIRS_SEED):
+    for contrast in contrasts(samples, n // FEWEST_EACH + 1, seed):
         right = rng.sample(contrast.right, min(RIGHT_EACH, len(contrast.right)))
         if rng.random() < VERBATIM_SHARE:
             right[-1] = contrast.reference

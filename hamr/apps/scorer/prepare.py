@@ -174,7 +174,7 @@ def _train_scorer(
         found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
         progress(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
         if needed and not (folder / "config.json").is_file():
-            call(_finetune, taught.train, begin, folder, taught.examples(), tuning, name)
+            call(finetune_scorer, taught.train, begin, folder, taught.examples(), tuning, name)
         facts = {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
         if needed:
             tuned = auc(call(raw_scores, folder, exam, tuning), exam.labels)
@@ -219,7 +219,7 @@ def raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[flo
     return exam.scores(base, tuning)
 
 
-def _finetune(
+def finetune_scorer(
     train: Callable[..., None],
     base: Path,
     out: Path,
@@ -227,6 +227,7 @@ def _finetune(
     tuning: ScorerTrainingConfig,
     name: str,
 ) -> None:
+    """Train from `base` to `out`, with a line of progress every PROGRESS_S seconds."""
     begin = last = time.monotonic()
 
     def report(step: int, steps: int, loss: float) -> None:

@@ -29,6 +29,8 @@ class Router(Protocol):
 
     async def resize(self, replicas: Mapping[str, int]) -> None: ...
 
+    async def forget(self) -> None: ...
+
 
 class LivePoolScaler:
     """`hamr.apps.train.live_control.PoolScaler` for Serve pools. `pools` are the current sections; their counts
@@ -75,6 +77,15 @@ class LivePoolScaler:
         self.pools.update(changed)
         await self.router.resize({name: pool.most_replicas for name, pool in changed.items()})
         return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}
+
+    async def reload(self, paths: Mapping[str, Path]) -> None:
+        """Let the replicas of running pools load other model folders, and drop cached answers.
+
+        Raises HamrError if a replica cannot load it.
+        """
+        self._paths = {**self._paths, **paths}
+        await self._deploy({name: self.pools[name] for name in paths})
+        await self.router.forget()
 
     async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:
         limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values()) + more_s

@@ -28,6 +28,7 @@ from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.run_actors import RunActors, start_run_actors
+from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
@@ -89,6 +90,7 @@ def run_job(job: Job) -> int:
             config, scored_by = with_usable_scorers(job.config, splits)
             job = dataclasses.replace(job, config=config)
             prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
+            check_refit(job.config, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
@@ -163,7 +165,8 @@ async def _train(
             async with control.serving():
                 with console.phase("start"):
                     world = await start_run_actors(prepared, paths, pools_of(control.run, folder.path))
-                control.scaler = LivePoolScaler(config, paths, world.run, world.router)
+                control.scaler = scaler = LivePoolScaler(config, paths, world.run, world.router)
+                judge = config.rewards.scorers.get("judge")
                 run = Run(
                     prepared=prepared,
                     world=world,
@@ -172,6 +175,16 @@ async def _train(
                     console=console,
                     run_id=control.run,
                     preemption=preemption,
+                    refit=ScorerRefit(
+                        config=config,
+                        truth=prepared.truth,
+                        train=prepared.splits.train,
+                        folder=folder.path / "scorers",
+                        paths=paths,
+                        judge=world.pools[judge].ask if judge else None,
+                        reload=scaler.reload,
+                        note=console.note,
+                    ),
                 )
                 with console.phase("scorer check"):
                     await run.scorers.at_start()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hamr.apps.scorer.gate import GateResult, ask_all, gate, gates, mix_scores
+from hamr.apps.scorer.gate import MARGIN, GateResult, ask_all, gate, gates, mix_scores
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embed_in_child
+from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, Wrong, contrasts
@@ -31,6 +34,8 @@ CHECK_SEED = 29
 RANDOM_MODEL = "tiny"
 """The bundled model with random weights, which tests use, may be at chance."""
 MOST_PAIRS = 120
+FEWEST_REPLIES = 10
+"""Replies to prompts of one act from which the share of false accepts is computed."""
 MOST_NAMED = 500
 """Replies of the policy, the most frequent ones, whose act or cluster is looked for."""
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
@@ -146,18 +151,53 @@ class ScorerWatch:
                 "(hamr scorer check shows more)"
             )
 
-    async def of_replies(self, said: Mapping[str, int]) -> dict[str, float]:
-        """Return `scorers/*` and `watch/distinct_acts` of the policy's most frequent replies, each of which is tried in
-        the contexts of acts that it is not. `said`: reply -> how often.
+    async def of_replies(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
+        """Return `scorers/*`, `watch/distinct_acts` and `alarm/scorers_fooled` of the policy's replies.
+
+        The most frequent ones are tried in the contexts of acts that they are not. Where the data name their acts, the
+        replies' own scores are compared with the truth too.
 
         Raises:
-            UnreliableScorer: one of them wins in more than `scorers.max_fooled` of the contexts and `scorers.on_alarm`
-                is `stop`.
+            UnreliableScorer: a limit is exceeded and `scorers.on_alarm` is `stop`.
         """
-        ordered = sorted(said, key=lambda text: -said[text])
+        ordered = [text for text, _ in Counter(reply.text for reply in replies).most_common()]
         acts = await self._acts_of(ordered[: max(MOST_NAMED, self.config.scorers.replies)])
         found = {"watch/distinct_acts": float(len(set(acts.values()) - {None}))} if acts else {}
-        return found | await self._check_replies(ordered[: self.config.scorers.replies], acts)
+        found |= self._check_accepted(replies)
+        for name, value in (await self._check_replies(ordered[: self.config.scorers.replies], acts)).items():
+            found[name] = max(value, found.get(name, 0.0))
+        return found
+
+    def _check_accepted(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
+        """Return the share of wrong replies that score like right ones, of the due act in which it is largest."""
+        if self.truth is None:
+            return {}
+        exact: dict[str, list[tuple[ScoredReply, float, bool]]] = {}
+        for reply in replies:
+            if reply.score is not None:
+                right = self.truth.is_exact(Reply(content=reply.text), reply.sample)
+                exact.setdefault(str(reply.sample.meta["act"]), []).append((reply, reply.score, right))
+        scores = [score for judged in exact.values() for _, score, right in judged if right]
+        if not scores:
+            return {}
+        accepted = median(scores) - MARGIN
+        wrong = {
+            act: [(score, reply) for reply, score, right in judged if not right and score >= accepted]
+            for act, judged in exact.items()
+            if len(judged) >= FEWEST_REPLIES
+        }
+        shares = {act: len(found) / len(exact[act]) for act, found in wrong.items()}
+        worst = max(shares, key=lambda act: shares[act], default=None)
+        if worst is None:
+            return {}
+        fooled = shares[worst] > self.config.scorers.max_fooled
+        if fooled:
+            score, reply = max(wrong[worst], key=lambda each: each[0])
+            self._alarm(
+                f"{shares[worst]:.0%} of the replies where {worst} is due are wrong and score like right ones, e.g. "
+                f"{reply.text!r} with {score:.2f}"
+            )
+        return {"scorers/false_accept_frac": shares[worst], "alarm/scorers_fooled": float(fooled)}
 
     async def _check_replies(self, replies: Sequence[str], acts: Mapping[str, str | None]) -> dict[str, float]:
         drawn, asks = self._draw(self.splits.train), self._asks()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
+from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
 from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.config.schema import Config
@@ -30,18 +30,19 @@ from hamr.types import Reply, RewardRecord, Rollout, ServiceSample
 
 
 class Counted:
-    """Rewarder wrapper that shows scoring progress on the console and counts the replies."""
+    """Rewarder wrapper that shows scoring progress on the console and collects the replies."""
 
     def __init__(self, rewarder: Rewarder, console: Console, total: int) -> None:
         self._rewarder, self._console, self._total = rewarder, console, total
         self._done = 0
-        self.said: Counter[str] = Counter()
+        self.replies: list[ScoredReply] = []
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._rewarder.score(sample, rollout)
         self._done += 1
         if isinstance(record.action, Reply):
-            self.said[record.action.content] += 1
+            score = next((c.value for c in record.components if c.name == "consistency"), None)
+            self.replies.append(ScoredReply(sample, record.action.content, score))
         self._console.progress(self._done, max(self._done, self._total), "responses scored")
         return record
 
@@ -61,6 +62,7 @@ class Run:
     console: Console
     run_id: str
     preemption: Preemption
+    refit: ScorerRefit
     version: int = 0
     doing: str = ""
     """The current activity, for the message after a signal; empty when idle."""
@@ -97,7 +99,7 @@ class Run:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
         state["dialogues"] = self.dialogues
-        return {**state, "cascade": self.cascade_controller.state()}
+        return {**state, "cascade": self.cascade_controller.state(), "refits": self.refit.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
         """Evaluate the engines' current weights on the test split, and in whole dialogues where configured."""
@@ -244,8 +246,8 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
                 await leave(run, step - 1, before)
             run.version = controller.version
             metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
-            alarm = await _check_scorers(run, step, counted.said)
-            run.recorder.metrics(step, {**metrics, **alarm})
+            check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
+            run.recorder.metrics(step, {**metrics, **(await check or {})})
             await measure(run, step)  # before the save, so that the checkpoint contains the measurements
             if step % experiment.checkpoint.every == 0 or step == experiment.steps:
                 await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
@@ -253,13 +255,19 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
                 await leave(run, step, run.state(stream))
 
 
-async def _check_scorers(run: Run, step: int, said: Counter[str]) -> dict[str, float]:
-    """Run the scorer checks that are due after this step, on the replies since the last check."""
-    every = run.config.scorers.check_every
-    if not every or step % every:
+async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dict[str, float]:
+    """Check the scorers after this step if that is due, on the replies since the last check; refit them on an alarm."""
+    scorers = run.config.scorers
+    if not scorers.check_every:
+        replies.clear()
+    if not scorers.check_every or step % scorers.check_every:
         return {}
-    found = await run.scorers.of_replies(said)
-    said.clear()
+    found = await run.scorers.of_replies(replies)
+    if scorers.on_alarm == "refit":
+        if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
+            await run.refit.run(step, replies)
+        found["scorers/refits"] = float(len(run.refit.steps))
+    replies.clear()
     return found
 
 
@@ -313,6 +321,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.evaluations.update(newest.state["evaluations"])
         run.dialogues.update(newest.state.get("dialogues", {}))
         run.cascade_controller.restore(newest.state.get("cascade"))
+        await run.refit.restore(newest.state.get("refits", ()))
         await publish(run)
         run.recorder.rewind(run.run_id, newest.step)
         run.console.note(f"resume after step {newest.step}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from hamr.apps.scorer.prepare import TunedScorer
+from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.scorer_watch import ScorerWatch, check_tuned
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
+from hamr.data.contrasts import replies_of
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
@@ -59,6 +62,12 @@ def watch(scorer: object, *overrides: str, splits: Splits = SPLITS, truth: Exact
     return ScorerWatch(config=config, splits=splits, truth=truth, pools=pools, note=notes.append, **more), notes
 
 
+def replies(often: Mapping[str, int], score: float | None = None) -> list[ScoredReply]:
+    """Each text as often as given, to the prompts of the training split in turn."""
+    texts = [text for text, times in often.items() for _ in range(times)]
+    return [ScoredReply(SPLITS.train[i % len(SPLITS.train)], text, score) for i, text in enumerate(texts)]
+
+
 async def test_a_right_scorer_passes() -> None:
     found, notes = watch(Right())
     await found.at_start()
@@ -86,7 +95,7 @@ async def test_the_alarm_stops_the_run_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize("truth", [RULE, None])
 async def test_a_reply_of_the_policy_that_wins_where_it_is_wrong_is_named(truth: ExactAct | None) -> None:
     found, notes = watch(Right(GOODBYE), truth=truth)
-    figures = await found.of_replies({GOODBYE: 40, "Do you mainly use data or voice?": 12})
+    figures = await found.of_replies(replies({GOODBYE: 40, "Do you mainly use data or voice?": 12}))
     assert figures["alarm/scorers_fooled"] == 1.0
     assert figures["scorers/fooled_frac"] >= (0.7 if truth else 0.5)
     assert any(repr(GOODBYE) in note for note in notes) and "WARNING" in notes[-1]
@@ -131,15 +140,15 @@ async def test_a_reply_of_the_policy_is_not_wrong_in_the_cluster_of_its_nearest_
         clusters=known,
         embed=embed,
     )
-    figures = await found.of_replies({said: 9})
+    figures = await found.of_replies(replies({said: 9}))
     assert figures["scorers/fooled_frac"] == share and figures["watch/distinct_acts"] == 1.0
-    figures = await found.of_replies({said: 9, "That is $4.": 1, "That is $5.": 1})
+    figures = await found.of_replies(replies({said: 9, "That is $4.": 1, "That is $5.": 1}))
     assert figures["watch/distinct_acts"] == 2.0
 
 
 async def test_right_scorers_raise_no_alarm_about_a_policy_of_one_reply() -> None:
     found, notes = watch(Right())
-    assert await found.of_replies({GOODBYE: 99}) == {
+    assert await found.of_replies(replies({GOODBYE: 99})) == {
         "scorers/fooled_frac": 0.0,
         "alarm/scorers_fooled": 0.0,
         "watch/distinct_acts": 1.0,
@@ -147,13 +156,38 @@ async def test_right_scorers_raise_no_alarm_about_a_policy_of_one_reply() -> Non
     assert notes == []
 
 
+def answered(act: str, right: int, wrong: int, score: float) -> list[ScoredReply]:
+    """Replies to prompts where this act is due: right ones that score 0.9, and the goodbye, which scores `score`."""
+    due = [sample for sample in map(with_all_wordings, SPLITS.train) if sample.meta["act"] == act]
+    cases = [due[i % len(due)] for i in range(right + wrong)]
+    exact = [ScoredReply(case, replies_of(case)[0], 0.9) for case in cases[:right]]
+    return exact + [ScoredReply(case, GOODBYE, score) for case in cases[right:]]
+
+
+@pytest.mark.parametrize(("score", "share"), [(0.95, 0.5), (0.7, 0.5), (0.6, 0.0)])
+async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: float, share: float) -> None:
+    """Even if they are a small part of all replies, and no reply beats the right ones of another act."""
+    said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 6, 6, score)]
+    found, notes = watch(Right(), truth=WHOLE_RULE)
+    figures = await found.of_replies(said)
+    assert figures["scorers/false_accept_frac"] == share and figures["alarm/scorers_fooled"] == float(share > 0)
+    expected = "50% of the replies where ask ApplicationTendency is due are wrong and score like right ones, e.g. "
+    assert any(expected + repr(GOODBYE) in note for note in notes) == (share > 0)
+
+
+async def test_the_share_of_an_act_needs_ten_replies() -> None:
+    said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 4, 5, 0.95)]
+    found, _ = watch(Right(), truth=WHOLE_RULE)
+    assert (await found.of_replies(said))["alarm/scorers_fooled"] == 0.0
+
+
 async def test_only_the_most_frequent_replies_are_tried() -> None:
     asked = {}
-    for replies in (1, 3):
+    for most in (1, 3):
         scorer = Right()
-        found, _ = watch(scorer, f"scorers.replies={replies}", "scorers.contexts=4", "rewards=reranker")
-        await found.of_replies({GOODBYE: 3, "Hello?": 2, "Yes.": 1})
-        asked[replies] = scorer.asked
+        found, _ = watch(scorer, f"scorers.replies={most}", "scorers.contexts=4", "rewards=reranker")
+        await found.of_replies(replies({GOODBYE: 3, "Hello?": 2, "Yes.": 1}))
+        asked[most] = scorer.asked
     assert asked[3] - asked[1] == 4 * 2
 
 
@@ -163,7 +197,7 @@ async def test_only_the_most_frequent_replies_are_tried() -> None:
 async def test_nothing_is_asked_where_nothing_can_be(overrides: list[str]) -> None:
     scorer = Right()
     found, _ = watch(scorer, *overrides)
-    assert await found.of_replies({GOODBYE: 3}) == {"watch/distinct_acts": 1.0} and scorer.asked == 0
+    assert await found.of_replies(replies({GOODBYE: 3})) == {"watch/distinct_acts": 1.0} and scorer.asked == 0
 
 
 async def test_contexts_come_from_all_splits_where_the_test_split_has_one_act() -> None:
@@ -190,5 +224,5 @@ def test_a_fine_tuned_scorer_at_chance_is_refused_before_its_pool_starts(
 async def test_data_of_one_act_have_no_contrasts() -> None:
     one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
     found, _ = watch(Right(), splits=Splits(train=one_act, validation=(), test=one_act))
-    assert await found.of_replies({GOODBYE: 3}) == {"watch/distinct_acts": 1.0}
+    assert await found.of_replies(replies({GOODBYE: 3})) == {"watch/distinct_acts": 1.0}
     assert found.gates == {}

@@ -1,0 +1,124 @@
+"""Which pairs a refit of the scorers trains on, and what is refused before Ray starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit, check_refit
+from hamr.config.load import load_config
+from hamr.config.schema import SageDataConfig
+from hamr.data.contrasts import replies_of
+from hamr.data.sage_samples import generate_samples
+from hamr.errors import BadInput, DataError
+from hamr.pools.pair_training import PairExample
+from hamr.rewards.truth import ExactAct
+from hamr.types import Answer, Question
+
+SPLITS = generate_samples(SageDataConfig())
+RULE = ExactAct.of((*SPLITS.train, *SPLITS.validation, *SPLITS.test))
+WITH_REPLIES = [sample for sample in SPLITS.train if replies_of(sample)]
+
+
+class Recorded(ScorerRefit):
+    """Trains nothing, and keeps what it would train on."""
+
+    def _train(self, step: int, pairs: Any) -> dict[str, Path]:
+        self.trained = list(pairs)
+        return {"reranker": self.folder / f"reranker-{step}", "judge": self.folder / f"judge-{step}"}
+
+
+def refit(folder: Path, *overrides: str) -> tuple[Recorded, list[Mapping[str, Path]]]:
+    loaded: list[Mapping[str, Path]] = []
+
+    async def load(paths: Mapping[str, Path]) -> None:
+        loaded.append(paths)
+
+    async def judge(question: Question) -> Answer:
+        return Answer(score=0.25) if question.variables["history"] else Answer(failure="unparsable")
+
+    made = Recorded(
+        config=load_config(["experiment=quickstart", "scorers.on_alarm=refit", *overrides]),
+        truth=RULE,
+        train=SPLITS.train,
+        folder=folder / "scorers",
+        paths={"reranker": folder / "first", "judge": folder / "second"},
+        judge=judge,
+        reload=load,
+        note=lambda line: None,
+    )
+    return made, loaded
+
+
+def said(wrong: int, right: int) -> list[ScoredReply]:
+    """Wrong replies with rising scores, and right ones with falling ones."""
+    replies = [ScoredReply(WITH_REPLIES[i], f"Wrong {i}.", i / 100) for i in range(wrong)]
+    return replies + [ScoredReply(s, replies_of(s)[0], 1 - i / 100) for i, s in enumerate(WITH_REPLIES[:right])]
+
+
+async def test_by_rule_the_most_accepted_wrong_and_the_least_accepted_right_replies_are_taken(tmp_path: Path) -> None:
+    made, loaded = refit(tmp_path, "scorers.refit.examples=10")
+    await made.run(20, said(30, 3))
+    wrong, right = ([p for p in made.trained if p.target == target] for target in (0.0, 1.0))
+    assert [pair.b for pair in wrong] == [f"Wrong {i}." for i in (29, 28, 27, 26, 25)] and len(right) == 3
+    assert loaded == [{"reranker": tmp_path / "scorers/reranker-20", "judge": tmp_path / "scorers/judge-20"}]
+    assert made.state() == [20]
+
+
+async def test_later_refits_repeat_the_pairs_of_earlier_ones(tmp_path: Path) -> None:
+    made, loaded = refit(tmp_path)
+    await made.run(20, said(4, 0))
+    first = made.trained
+    await made.run(40, said(0, 2))
+    assert made.trained[:4] == first and len(made.trained) == 6 and made.state() == [20, 40]
+    again, loaded = refit(tmp_path)
+    await again.restore([20])
+    assert loaded == [{"reranker": tmp_path / "scorers/reranker-20", "judge": tmp_path / "scorers/judge-20"}]
+    await again.run(40, said(2, 0))
+    assert again.trained[:4] == first and len(again.trained) == 6
+
+
+async def test_the_judge_gives_its_scores_to_the_reranker_alone(tmp_path: Path) -> None:
+    made, _ = refit(tmp_path, "scorers.refit.labels=judge")
+    await made.run(20, said(3, 0))
+    assert {pair.target for pair in made.trained} == {0.25} and len(made.trained) == 3
+
+
+async def test_a_file_gives_its_own_pairs(tmp_path: Path) -> None:
+    rows = [{"content_A": "Yes.", "content_B": "Sure.", "label": "consistent"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made, _ = refit(tmp_path, f"scorers.refit.labels={tmp_path / 'pairs.jsonl'}")
+    await made.run(20, said(3, 0))
+    assert made.trained == [PairExample("Yes.", "Sure.", 1.0)]
+
+
+async def test_without_a_scored_reply_nothing_is_trained(tmp_path: Path) -> None:
+    made, loaded = refit(tmp_path)
+    await made.run(20, [ScoredReply(WITH_REPLIES[0], "Hello.", None)])
+    assert made.state() == [] and loaded == [] and not made.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "truth", "error", "message"),
+    [
+        (["pools=tiny"], True, BadInput, r"pools.reranker.type: 'vllm': is the reranker and cannot be refitted"),
+        (["pools.judge.finetune=null"], True, BadInput, r"pools.judge.type: 'cross_encoder'.*with a finetune section"),
+        ([], False, BadInput, r"scorers.refit.labels: 'rule': the samples name no act"),
+        (["scorers.refit.labels=judge", "rewards.consistency.mode=reranker"], True, BadInput, "needs a reranker and a"),
+        (["scorers.refit.labels=absent.jsonl"], True, DataError, "absent.jsonl"),
+    ],
+)
+def test_what_cannot_be_refitted_is_refused(
+    overrides: list[str], truth: bool, error: type[Exception], message: str
+) -> None:
+    config = load_config(["experiment=quickstart", "scorers.on_alarm=refit", *overrides])
+    with pytest.raises(error, match=message):
+        check_refit(config, RULE if truth else None)
+
+
+def test_other_alarms_need_nothing() -> None:
+    check_refit(load_config(["experiment=quickstart", "pools=tiny"]), None)
