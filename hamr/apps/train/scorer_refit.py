@@ -150,7 +150,9 @@ class ScorerRefit:
     def _by_rule(self, shown: Mapping[tuple[str, str], ScoredReply]) -> list[PairExample]:
         """Return the wrong replies with the highest scores and as many right ones with the lowest."""
         assert self.truth is not None, "check_refit"
-        half, wrong, right = self.config.scorers.refit.examples // 2, [], []
+        half = self.config.scorers.refit.examples // 2
+        wrong: list[tuple[float, PairExample]] = []
+        right: list[tuple[float, PairExample]] = []
         for (a, b), reply in shown.items():
             exact = self.truth.is_exact(Reply(content=reply.text), reply.sample)
             (right if exact else wrong).append((reply.score or 0.0, PairExample(a, b, float(exact))))
