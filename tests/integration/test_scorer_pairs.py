@@ -123,10 +123,10 @@ def test_as_a_pool_it_answers_as_any_other(local_ray: None, cross_encoder: Path)
 
 
 def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tmp_path: Path) -> None:
-    """The replicas load the new weights without a restart, and pairs that are not in the file are taught again."""
-    wrong = {"content_A": "the fee is twelve euros", "content_B": "may i ask why ?", "label": "inconsistent"}
-    right = {"content_A": "may i ask why ?", "content_B": "why ? may i ask", "label": "consistent"}
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in (wrong, right)))
+    """The replica loads the new weights without a restart."""
+    wrong = {"content_A": "may i ask why ?", "content_B": "why ? may i ask", "label": "inconsistent"}
+    right = {"content_A": "the fee is twelve euros", "content_B": "twelve euros is the fee", "label": "consistent"}
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in (wrong, right) * 60))
     config = load_config(
         [
             "experiment=quickstart",
@@ -134,6 +134,7 @@ def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tm
             f"pools.reranker.model={cross_encoder}",
             "pools.reranker.engine.num_cpus=0.5",
             "pools.reranker.finetune.learning_rate=0.03",
+            "pools.reranker.finetune.batch_size=8",
             f"scorers.refit.labels={tmp_path / 'pairs.jsonl'}",
         ]
     ).with_asked_pools()
@@ -163,8 +164,7 @@ def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tm
         )
         try:
             before = [await client.ask(question) for question in questions]
-            for step in range(1, 9):
-                await refit.run(step, [])
+            await refit.run(1, [])
             return [*before, *[await client.ask(question) for question in questions]]
         finally:
             await client.close()
@@ -172,9 +172,9 @@ def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tm
 
     answers = asyncio.run(around_the_refit())
     wrong_before, right_before, wrong_after, right_after = (answer.score or 0.0 for answer in answers)
-    assert right_after - wrong_after > right_before - wrong_before + 0.05
+    assert right_after - wrong_after > right_before - wrong_before + 0.3
     assert len({answer.call.replica for answer in answers if answer.call}) == 1, "the replica is the same"
-    assert router.forgot == 8
+    assert router.forgot == 1
 
 
 def test_embeddings_fall_into_the_negation_trap() -> None:
