@@ -1,4 +1,4 @@
-"""Collect the responses of a group for a comparative judge, with a bounded wait.
+"""Collect the responses of a group for a comparative judge or a batched function, with a bounded wait.
 
 The first response of a group opens a round. The round closes when all siblings have arrived or declined, or after
 `wait_s`. The responses present are then judged. A later response opens another round: it is shown together with the
@@ -8,59 +8,65 @@ responses already judged, whose verdicts are final.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from hamr.cascade.cached_pool import unpaid
 from hamr.rewards.comparative import order
-from hamr.rewards.questions import JudgedText
-from hamr.types import Failure, Judgement, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
+from hamr.types import Failure, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
+Said = TypeVar("Said", bound=Hashable)
+"""A response as the judge sees it. Equal ones are judged once."""
+Result = TypeVar("Result")
+"""A judgement, or what a function returns."""
+
+LATE = JudgeTimeout(detail="the response's deadline passed before its group was judged")
 KEEP_S = 3600.0
 """A group whose siblings never arrive is dropped after this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupVerdict:
+class GroupVerdict(Generic[Result]):
     """Verdict or failure of one response, with its calls."""
 
-    result: Judgement | Failure
+    result: Result | Failure
     calls: tuple[ScorerCall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupAnswers:
+class GroupAnswers(Generic[Result]):
     """Verdicts or failures of the responses in one prompt, in their order. `calls` are shared by all of them."""
 
-    results: tuple[Judgement | Failure, ...]
+    results: tuple[Result | Failure, ...]
     calls: tuple[ScorerCall, ...] = ()
 
 
 GroupKey = tuple[object, ...]
-Compare = Callable[[ServiceSample, GroupKey, Sequence[JudgedText], float], Awaitable[GroupAnswers]]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[GroupAnswers[Result]]]
 """(sample, group, distinct responses, deadline in event loop time) -> a result per response."""
 
 
 @dataclass(eq=False)
-class _Round:
+class _Round(Generic[Said, Result]):
     """Members that wait for one judgement. `until` is the latest of their deadlines."""
 
-    members: dict[int, JudgedText] = field(default_factory=dict)
+    members: dict[int, Said] = field(default_factory=dict)
     until: float = 0.0
-    task: asyncio.Task[dict[int, GroupVerdict]] | None = None
+    task: asyncio.Task[dict[int, GroupVerdict[Result]]] | None = None
 
 
 @dataclass(eq=False)
-class _Group:
+class _Group(Generic[Said, Result]):
     """`came`: response by sample, None for a sibling that does not participate."""
 
     size: int
-    came: dict[int, JudgedText | None] = field(default_factory=dict)
+    came: dict[int, Said | None] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    open: _Round | None = None
+    open: _Round[Said, Result] | None = None
     end: asyncio.TimerHandle | None = None
 
-    def enter(self, member: int, said: JudgedText | None) -> None:
+    def enter(self, member: int, said: Said | None) -> None:
         self.came[member] = said
         if len(self.came) >= self.size:
             self.complete.set()
@@ -71,18 +77,26 @@ def group_of(key: SampleKey) -> GroupKey:
     return key.run, key.step, key.prompt, key.attempt
 
 
-class GroupJudge:
-    """One comparative judge and its groups. Bound to one event loop."""
+class GroupJudge(Generic[Said, Result]):
+    """One comparative judge or batched function and its groups. Bound to one event loop."""
 
-    def __init__(self, compare: Compare, *, wait_s: float, most: int) -> None:
-        """Compare at most `most` (>= 2) distinct responses in one prompt. More are split evenly."""
-        self._compare, self._wait_s, self._most = compare, wait_s, most
-        self._groups: dict[GroupKey, _Group] = {}
-        self._tasks: set[asyncio.Task[dict[int, GroupVerdict]]] = set()
+    def __init__(
+        self,
+        compare: Compare[Said, Result],
+        *,
+        wait_s: float,
+        most: int,
+        late: Failure = LATE,
+    ) -> None:
+        """Compare at most `most` (>= 2) distinct responses in one prompt. More are split evenly. `late` is the result
+        of a response whose deadline passes."""
+        self._compare, self._wait_s, self._most, self._late = compare, wait_s, most, late
+        self._groups: dict[GroupKey, _Group[Said, Result]] = {}
+        self._tasks: set[asyncio.Task[dict[int, GroupVerdict[Result]]]] = set()
 
     async def judge(
-        self, sample: ServiceSample, key: SampleKey, siblings: int, said: JudgedText, until: float
-    ) -> GroupVerdict:
+        self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float
+    ) -> GroupVerdict[Result]:
         """Return the verdict on one response of a group of `siblings`, compared with those that arrive in time."""
         group = self._group(key, siblings)
         # Open the round before the group can complete, so that the last member finds it.
@@ -100,9 +114,7 @@ class GroupJudge:
             async with asyncio.timeout_at(until):
                 verdicts = await asyncio.shield(current.task)
         except TimeoutError:
-            return GroupVerdict(
-                result=JudgeTimeout(detail="the response's deadline passed before its group was judged")
-            )
+            return GroupVerdict(result=self._late)
         return verdicts[key.sample]
 
     def decline(self, key: SampleKey, siblings: int) -> None:
@@ -121,21 +133,23 @@ class GroupJudge:
         for name, group in list(self._groups.items()):
             self._forget(name, group)
 
-    def _group(self, key: SampleKey, siblings: int) -> _Group:
+    def _group(self, key: SampleKey, siblings: int) -> _Group[Said, Result]:
         name = group_of(key)
         if name not in self._groups:
-            self._groups[name] = group = _Group(size=siblings)
+            self._groups[name] = group = _Group[Said, Result](size=siblings)
             group.end = asyncio.get_running_loop().call_later(KEEP_S, self._forget, name, group)
         return self._groups[name]
 
-    def _forget(self, name: GroupKey, group: _Group) -> None:
+    def _forget(self, name: GroupKey, group: _Group[Said, Result]) -> None:
         # The timer holds a reference to the texts of the group, so cancel it too.
         if group.end is not None:
             group.end.cancel()
         if self._groups.get(name) is group:
             del self._groups[name]
 
-    async def _run(self, name: GroupKey, group: _Group, mine: _Round, sample: ServiceSample) -> dict[int, GroupVerdict]:
+    async def _run(
+        self, name: GroupKey, group: _Group[Said, Result], mine: _Round[Said, Result], sample: ServiceSample
+    ) -> dict[int, GroupVerdict[Result]]:
         try:
             async with asyncio.timeout(self._wait_s):
                 await group.complete.wait()
@@ -149,13 +163,13 @@ class GroupJudge:
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
         answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))
-        verdicts: dict[int, GroupVerdict] = {}
+        verdicts: dict[int, GroupVerdict[Result]] = {}
         for chunk, asked in zip(chunks, answers, strict=True):
             verdicts |= _share_out(chunk, asked, mine.members)
         return verdicts
 
 
-def deal(responses: Sequence[JudgedText], most: int, name: GroupKey) -> list[list[JudgedText]]:
+def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
     """Split distinct responses into as few prompts of at most `most` as possible, with sizes that differ by at most
     one."""
     prompts = -(-len(responses) // most)
@@ -166,11 +180,11 @@ def deal(responses: Sequence[JudgedText], most: int, name: GroupKey) -> list[lis
 
 
 def _share_out(
-    chunk: Sequence[JudgedText], asked: GroupAnswers, members: dict[int, JudgedText]
-) -> dict[int, GroupVerdict]:
+    chunk: Sequence[Said], asked: GroupAnswers[Result], members: dict[int, Said]
+) -> dict[int, GroupVerdict[Result]]:
     """Return the verdict of each member. Time and cost of the shared calls are recorded once, for the first member."""
     results = dict(zip(chunk, asked.results, strict=True))
-    verdicts: dict[int, GroupVerdict] = {}
+    verdicts: dict[int, GroupVerdict[Result]] = {}
     for member, said in sorted(members.items()):
         if said in results:
             calls = tuple(unpaid(c) for c in asked.calls) if verdicts else asked.calls

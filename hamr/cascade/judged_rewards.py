@@ -122,7 +122,7 @@ class JudgedRewardScorer:
             verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
         else:
             asked = await self._ask(name, case.sample, (), [case.said], case.until)
-            verdict = GroupVerdict(result=asked.results[0], calls=asked.calls)
+            verdict = GroupVerdict[Judgement](result=asked.results[0], calls=asked.calls)
         if isinstance(verdict.result, Failure):
             return JudgedComponent(component=name, outcome=verdict.result, calls=verdict.calls)
         value = JUDGED[name].value(verdict.result, self._sections[name])
@@ -132,7 +132,7 @@ class JudgedRewardScorer:
 
     async def _ask(
         self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[JudgedText], until: float
-    ) -> GroupAnswers:
+    ) -> GroupAnswers[Judgement]:
         """Ask one question about these responses. Retry while the answer is unparseable or omits one of them.
 
         The order in the prompt depends on the group and the attempt, so no response has a fixed position. Responses

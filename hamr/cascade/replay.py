@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
@@ -17,8 +18,8 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
     """Return the total of `record` under `rewards`. Its own configuration gives exactly the recorded total.
 
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
-    as far as the recorded scores allow. Length and rules keep their recorded values, since their texts are not read
-    again.
+    as far as the recorded scores allow. Length, rules and the user's own functions keep their recorded values, since
+    their texts are not read again.
 
     The cascade is the one in force when the response was scored (it may move during a run), or that of `rewards` if the
     record has none. `cascade` overrides it.
@@ -36,9 +37,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 def _again(
     component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
 ) -> Component:
-    section = getattr(rewards, component.name, None)
+    section: Any = rewards.section(component.name)
     if section is None:
-        known = sorted(type(rewards).model_fields)
+        known = sorted(name for name in (*type(rewards).model_fields, *rewards.custom) if rewards.section(name))
         raise DataError("record.components", component.name, f"the configuration has only {known}")
     outcome = component.outcome
     if component.name == "consistency" and record.reference_scores:

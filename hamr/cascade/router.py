@@ -3,7 +3,8 @@
     parse the action -> match its type and its parameters -> ask the scorers about a reply -> mix
 
 Format, length and rules need no model and are computed in process. The judged side rewards are sent to their judges
-(`hamr.cascade.judged_rewards`) while the cascade runs.
+(`hamr.cascade.judged_rewards`), and the user's own functions are called (`hamr.cascade.custom_rewards`), while the
+cascade runs.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import is_audited
 from hamr.cascade.cached_pool import Ask, CachedPool
 from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
+from hamr.cascade.custom_rewards import CallFunction, CustomRewardScorer
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
@@ -51,15 +54,17 @@ MATCHED: dict[str, Band] = {"type_mismatch": "type_mismatch", "tool_call": "tool
 class RewardRouter:
     """Scores responses independently and concurrently.
 
-    `pools` maps the names in `rewards` to callables. `count_tokens` counts a text in tokens of the policy. `deadline_s`
-    bounds the whole wait for one response, after which the outcome is a timeout. `group_wait_s` is the time that the
-    first response of a group waits for its siblings if a judge compares them; half of `deadline_s` by default.
+    `pools` maps the names in `rewards` to callables, `functions` those in `rewards.custom`. `count_tokens` counts a
+    text in tokens of the policy. `deadline_s` bounds the whole wait for one response, after which the outcome is a
+    timeout. `group_wait_s` is the time that the first response of a group waits for its siblings if a judge compares
+    them or a function is batched; half of `deadline_s` by default.
     """
 
     def __init__(
         self,
         rewards: RewardsConfig,
         pools: Mapping[str, Ask],
+        functions: Mapping[str, CallFunction] = MappingProxyType({}),
         *,
         count_tokens: Callable[[str], int],
         formats: Formats = PLAIN,
@@ -86,6 +91,7 @@ class RewardRouter:
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
         self._bench = JudgedRewardScorer(rewards, self._askers, self._metrics, group_wait_s=wait_s)
+        self._custom = CustomRewardScorer(rewards.custom, functions, group_wait_s=wait_s)
 
     async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
         """Return the record of one response. A scorer failure is a typed outcome in it, never an exception.
@@ -103,9 +109,12 @@ class RewardRouter:
         consistency = self._in_force(cascade)
         comparing = self._consistency(sample, rollout.key, action, consistency, until)
         opinions: tuple[JudgedComponent, ...] = ()
-        if self._rewards.judged:
-            finding, opinions = await asyncio.gather(
-                comparing, self._opinions(sample, rollout, text, action, asked, until)
+        own: tuple[Component, ...] = ()
+        if self._rewards.judged or self._rewards.custom:
+            finding, opinions, own = await asyncio.gather(
+                comparing,
+                self._opinions(sample, rollout, text, action, asked, until),
+                self._custom.score(sample, rollout.key, rollout.siblings, text, until),
             )
         else:
             finding = await comparing
@@ -113,6 +122,7 @@ class RewardRouter:
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
             for o in opinions
         )
+        components += own
         weight = self._rewards.consistency.weight
         if weight:
             components = (Component(name="consistency", outcome=finding.outcome, weight=weight), *components)
@@ -154,6 +164,7 @@ class RewardRouter:
     async def close(self) -> None:
         """Cancel pending questions."""
         await self._bench.close()
+        await self._custom.close()
         for asker in self._askers.values():
             await asker.close()
 
@@ -199,6 +210,8 @@ class RewardRouter:
         asked: ResponseFormat,
         until: float,
     ) -> tuple[JudgedComponent, ...]:
+        if not self._rewards.judged:
+            return ()
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
         read = words_of(text, action, asked)

@@ -198,7 +198,9 @@ def _check_dialogues(c: Config) -> None:
 def _check_some_weight(c: Config) -> None:
     """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal."""
     r = c.rewards
-    if not r.judged and not any(s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)):
+    weights = [s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)]
+    weights += [s.weight for s in r.custom.values()]
+    if not r.judged and not any(weights):
         raise ValueError(
             f"rewards.consistency.weight={r.consistency.weight:g}, and no other reward has a weight: every reward "
             "would be 0; give at least one a weight above 0"

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ UNUSED = tuple(
     f"~hydra/{group}" for group in ("launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging")
 )
 """Removes Hydra's own settings, which are not used here and take half of the time."""
+ALLOWED_FUNCTIONS = "HAMR_ALLOWED_FUNCTIONS"
+"""Environment variable with the paths of functions that may be executed, separated by commas. Unset: all that the
+command line or a config folder names. A resumed pipeline sets it, because the commands of its stages come from its
+folder."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIALS = re.compile(r"//[^/@]+@|[?&][^=&]*(key|token|secret|password)[^=&]*=", re.IGNORECASE)
 
@@ -45,7 +50,7 @@ def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -
     if place := origin(["hydra"]):
         raise Contradiction("hydra", None, f"Hydra's own settings are not used; remove them ({place})")
     _refuse_magic(raw, origin)
-    return _validate(raw, origin)
+    return _restrict_functions(_validate(raw, origin))
 
 
 def sweep_values(arg: str) -> list[str]:
@@ -81,6 +86,9 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load the output of `dump_config` without Hydra, to resume a run.
 
     `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
+
+    A run folder may come from elsewhere, so the paths of functions in it are not executed
+    (`CustomRewardConfig.as_recorded`) unless an override repeats them.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -94,7 +102,22 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError("config", str(path), "contains no configuration; give a run folder's config.yaml")
     for text in overrides:
         _set(raw, text)
-    return _validate(raw, Origin())
+    named = {text.lstrip("+").partition("=")[0].strip() for text in overrides}
+    return _restrict_functions(_validate(raw, Origin()), named)
+
+
+def _restrict_functions(config: Config, named: Collection[str] | None = None) -> Config:
+    """Mark the functions that must not be executed: those whose key is not in `named`, and those that are not in
+    HAMR_ALLOWED_FUNCTIONS, where that is set."""
+    listed = os.environ.get(ALLOWED_FUNCTIONS)
+    allowed = None if listed is None else listed.split(",")
+    custom = {
+        name: section
+        if (named is None or f"rewards.custom.{name}.path" in named) and (allowed is None or section.path in allowed)
+        else section.as_recorded()
+        for name, section in config.rewards.custom.items()
+    }
+    return config.model_copy(update={"rewards": config.rewards.model_copy(update={"custom": custom})})
 
 
 def _set(raw: dict[str, Any], text: str) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
+from hamr.config.custom import CustomRewardConfig, RewardName
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
@@ -253,14 +254,33 @@ class ConsistencyConfig(Section):
         return self
 
 
+RESERVED = ("total", "outcome")
+"""Names in metrics (`reward/total/mean`) that no reward may have."""
+
+
 class RewardsConfig(JudgedRewards):
-    """Every reward has a section with its weight. The judged ones are in `hamr.config.judged`."""
+    """Every reward has a section with its weight. The judged ones are in `hamr.config.judged`, the user's own ones in
+    `hamr.config.custom`."""
 
     consistency: ConsistencyConfig = ConsistencyConfig()
     format: FormatConfig = FormatConfig()
     length: LengthConfig = LengthConfig()
     rules: RulesConfig = RulesConfig()
     sage_logic: SageLogicConfig = SageLogicConfig()
+    custom: dict[RewardName, CustomRewardConfig] = Field(default_factory=dict)
+    """Reward functions of your own, by the name of their component in records and metrics."""
+
+    @model_validator(mode="after")
+    def _own_names(self) -> RewardsConfig:
+        for name in self.custom:
+            if name in RESERVED or name in type(self).model_fields:
+                raise ValueError(f"custom.{name}: {name!r} is a name of hamr's own; rename your reward")
+        return self
+
+    def section(self, component: str) -> Section | None:
+        """Return the section of a component, None if the configuration does not have it."""
+        section = self.custom.get(component) or getattr(self, component, None)
+        return section if isinstance(section, Section) else None
 
     @property
     def scorers(self) -> dict[Literal["reranker", "judge"], str]:

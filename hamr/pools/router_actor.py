@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ from hamr.errors import HamrError
 from hamr.garbage import collect_rarely
 from hamr.models.tokenizer import load_tokenizer
 from hamr.pools.client import PoolClient
+from hamr.pools.function_pool import LOAD_S, FunctionPool, read_sources
 from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpack
 from hamr.protocols import Metrics
+from hamr.rewards.custom import FunctionOutcome, FunctionSource
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
 
 if TYPE_CHECKING:
@@ -52,11 +54,16 @@ class RouterActor:
         model_path: Path,
         formats: Formats,
         run: str,
+        functions: Mapping[str, FunctionSource],
     ) -> None:
+        self.functions = {
+            name: FunctionPool(source, rewards.custom[name].processes) for name, source in functions.items()
+        }
         self.pools = {name: PoolClient(name, config, run) for name, config in pools.items()}
         self.router = RewardRouter(
             rewards,
             {name: pool.ask for name, pool in self.pools.items()},
+            {name: function.score for name, function in self.functions.items()},
             count_tokens=load_tokenizer(model_path).count,
             formats=formats,
             deadline_s=router.deadline_s,
@@ -86,14 +93,18 @@ class RouterActor:
             self.pools[name].resize(count)
 
     async def close(self) -> None:
-        """Cancel all requests under way, so that replicas do not compute unused answers."""
+        """Cancel all requests under way, so that replicas do not compute unused answers, and end the functions'
+        processes."""
+        for function in self.functions.values():
+            function.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
 
     async def forget(self) -> None:
         self.router.forget()
 
     async def ready(self) -> int:
-        """Return the process id once the constructor has finished."""
+        """Return the process id once the constructor has finished and the reward functions are loaded."""
+        await asyncio.gather(*(function.start() for function in self.functions.values()))
         return os.getpid()
 
 
@@ -121,17 +132,21 @@ class RouterClient:
         """Start the actor. Its pools may be started later.
 
         Raises:
-            ConfigError: The rewards do not fit the pools.
+            ConfigError: The rewards do not fit the pools, or a reward function cannot be loaded.
             HamrError: The actor does not start within `timeout_s`.
         """
         import ray
         from ray.exceptions import RayError
 
+        # A file may not exist on the router's node, so its text is sent.
+        functions = read_sources(rewards)
+        timeout_s += LOAD_S if functions else 0.0
         # Validate here, without Ray, so that a configuration error is one clear message and not an actor's death
         # report.
         RewardRouter(
             rewards,
             dict.fromkeys(pools, _never_asked),
+            dict.fromkeys(functions, _never_called),
             count_tokens=load_tokenizer(model_path).count,
             formats=formats,
             deadline_s=router.deadline_s,
@@ -144,7 +159,7 @@ class RouterClient:
                 max_task_retries=0,
                 max_concurrency=CONCURRENT_CALLS,
             )
-            .remote(rewards, dict(pools), router, model_path, formats, run)
+            .remote(rewards, dict(pools), router, model_path, formats, run, functions)
         )
         try:
             await asyncio.wait_for(actor.ready.remote(), timeout_s)
@@ -236,3 +251,7 @@ def _unrouted_record(rollout: Rollout, detail: str) -> RewardRecord:
 
 async def _never_asked(question: Question) -> Answer:
     raise AssertionError("placeholder for a pool during the configuration check")
+
+
+async def _never_called(sample: ServiceSample, responses: Sequence[str]) -> Sequence[FunctionOutcome]:
+    raise AssertionError("placeholder for a reward function during the configuration check")

@@ -19,6 +19,8 @@ from hamr.types.batches import Aggregation, SftKind, SftPart, TrainBatch, TrainG
 from hamr.types.outcomes import (
     Absent,
     Failure,
+    FunctionFailed,
+    FunctionTimeout,
     JudgeTimeout,
     JudgeUnavailable,
     JudgeUnparsable,
@@ -58,6 +60,8 @@ __all__ = [
     "Component",
     "Failure",
     "Fallback",
+    "FunctionFailed",
+    "FunctionTimeout",
     "JudgeTimeout",
     "JudgeUnavailable",
     "JudgeUnparsable",

@@ -60,6 +60,20 @@ class JudgeUnavailable(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FunctionFailed(Failure):
+    """A user's reward function raised an exception, returned no number, or its process ended."""
+
+    kind = "function_failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTimeout(Failure):
+    """A user's reward function did not return before its deadline."""
+
+    kind = "function_timeout"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Absent:
     """The sample has nothing to judge for this component (for example no rubric). Not counted: neither number nor
     failure."""

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_pages import TUTORIALS, commands, run_python, save_files
+from tests.docs_pages import DOCS, TUTORIALS, commands, run_python, save_files
 from tests.e2e.runs import hamr
 from tests.integration.endpoints import ScorerEndpoint, scorer_endpoint
 
 REWARD, ENDPOINT = TUTORIALS[1:3]
+HOOKS = DOCS / "reference" / "hooks.md"
 
 
 @pytest.fixture
@@ -38,9 +39,20 @@ def outcomes(record: dict) -> dict[str, float]:
     return {component["name"]: component["outcome"].get("value") for component in record["components"]}
 
 
+@pytest.mark.parametrize("page", [REWARD, HOOKS], ids=lambda page: page.stem)
+def test_own_reward_function(page: Path, tmp_path: Path) -> None:
+    save_files(REWARD, tmp_path)
+    save_files(page, tmp_path)
+    [command] = [command for command in commands(page) if command.startswith("hamr score ") and "my_rewards" in command]
+    records = score(tmp_path, command)
+    assert [outcomes(record)["politeness"] for record in records] == [1.0, 0.0]
+    if page == HOOKS:
+        assert [outcomes(record)["novelty"] for record in records] == [1.0, 1.0]
+
+
 def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_files(REWARD, tmp_path)
-    rules, _ = [command for command in commands(REWARD) if command.startswith("hamr score ")]
+    [rules] = [command for command in commands(REWARD) if "rules.yaml" in command]
     records = score(tmp_path, rules)
     assert [outcomes(record)["rules"] for record in records] == [1.0, 0.0]
     monkeypatch.chdir(tmp_path)

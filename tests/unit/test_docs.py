@@ -111,8 +111,8 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_configuration_keys_that_are_named_exist(page: Path) -> None:
-    known = set(known_keys(Config, {"pools": {"judge": {}}}))
-    text = re.sub(r"(?<=pools\.)(?:<\w+>|\w+)", "judge", page.read_text())
+    known = set(known_keys(Config, {"pools": {"mine": {}}, "rewards": {"custom": {"mine": {}}}}))
+    text = re.sub(r"((?:pools|rewards\.custom)\.)(?:<\w+>|\w+)", r"\1mine", page.read_text())
     named = re.findall(rf"(?:`|^hamr .* | )((?:{SECTIONS})\.[a-z_.]+[a-z_])(?==|`)", text, re.MULTILINE)
     missing = [key for key in named if key not in known]
     assert not missing

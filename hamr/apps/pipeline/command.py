@@ -51,7 +51,7 @@ class TrainSweep(TrainingCommand):
         from hamr.apps.pipeline.run import resume
         from hamr.apps.pipeline.sweep import sweep
 
-        return sweep(self) if self.resume is None else resume(self.resume)
+        return sweep(self) if self.resume is None else resume(self.resume, functions=self.overrides)
 
 
 class SftSweep(TrainSweep):

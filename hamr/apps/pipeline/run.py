@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import os
 import shlex
 import shutil
 import signal
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,8 @@ from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
+from hamr.config.custom import function_arguments, names_function
+from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.errors import Preempted, RunFolderError
 
 if TYPE_CHECKING:
@@ -57,9 +61,14 @@ def start(command: RunPipeline, run: Run | None = None) -> int:
     return work_off(plan, run)
 
 
-def resume(folder: Path, run: Run | None = None) -> int:
-    """Run the stages of a pipeline's folder that have not finished."""
-    return work_off(PipelinePlan.load(folder), run)
+def resume(folder: Path, run: Run | None = None, *, functions: Sequence[str] = ()) -> int:
+    """Run the stages of a pipeline's folder that have not finished.
+
+    The commands of the stages come from the folder, which cannot name code: only `functions` are executed, the
+    arguments of the command line with the paths of reward functions.
+    """
+    allowed = [arg.partition("=")[2] for arg in functions]
+    return work_off(PipelinePlan.load(folder), run or partial(_run, allowed=allowed))
 
 
 def work_off(plan: PipelinePlan, run: Run | None = None) -> int:
@@ -84,7 +93,8 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
     Stages after a failed one do not start, unless the stages are independent.
     """
     log = PipelineLog(plan.folder)
-    go_on = f"continue with: hamr train resume={plan.folder}"
+    functions = dict.fromkeys(arg for stage in plan.stages for arg in stage.args if names_function(arg))
+    go_on = f"continue with: hamr {shlex.join(['train', f'resume={plan.folder}', *functions])}"
     kind, whole_thing = ("run", "multirun") if plan.independent else ("stage", "pipeline")
     print(f"{whole_thing} {plan.name}: {len(plan.stages)} {kind}s, folder {plan.folder}", flush=True)
     failures: list[int] = []
@@ -130,7 +140,8 @@ def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
     """Return the words of a stage's command, or of the one that resumes it where an earlier process left results."""
     if is_run(stage.kind):
         if (stage.folder / "config.yaml").is_file():
-            return render(stage.kind.model_validate({"resume": stage.folder}))
+            functions = function_arguments(load_dumped(stage.folder / "config.yaml").rewards.custom)
+            return render(stage.kind.model_validate({"resume": stage.folder, "overrides": functions}))
         # A process that was killed before it wrote its configuration has done nothing yet.
         shutil.rmtree(stage.folder, ignore_errors=True)
         return render(stage.command(plan.paths()))
@@ -155,14 +166,16 @@ def trim(stage: PipelineStage) -> None:
             path.unlink()
 
 
-def _run(args: Sequence[str]) -> int:
-    """Run `hamr <args>` in a process that ends with this one.
+def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
+    """Run `hamr <args>` in a process that ends with this one. `allowed` are the functions that it may execute, None for
+    all.
 
     The process has its own process group, so that it receives Ctrl-C once, forwarded from here. A second signal would
     kill it before it has saved its last step.
     """
     command = [sys.executable, "-m", "hamr", *args]
-    child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0)
+    env = None if allowed is None else {**os.environ, ALLOWED_FUNCTIONS: ",".join(allowed)}
+    child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0, env=env)
     try:
         return child.wait()
     except BaseException as error:

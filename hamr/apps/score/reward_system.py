@@ -32,6 +32,7 @@ from hamr.data.responses import ResponseGroup, Scorable, as_group
 from hamr.models.bundled import resolve_model
 from hamr.pools.client import app_name, import_serve
 from hamr.pools.deployment import pool_status, start_pools, stop_pools
+from hamr.pools.function_pool import check_functions
 from hamr.pools.router_actor import RouterClient
 from hamr.pools.scorers import build_scorer
 from hamr.rewards.judged import check_prompts
@@ -79,11 +80,14 @@ class RewardSystem:
         self._exiting = False
 
     @classmethod
-    def from_config(cls, source: str | Path | Sequence[str] = (), **options: Any) -> RewardSystem:
+    def from_config(
+        cls, source: str | Path | Sequence[str] = (), *, overrides: Sequence[str] = (), **options: Any
+    ) -> RewardSystem:
         """Create from a YAML file (`config.yaml` of a run folder, or the folder) or from command-line overrides.
 
         Overrides are given as `["experiment=quickstart", "rewards.format.weight=0.2"]`. A string with `=` is one
-        override.
+        override. `overrides` change values of a YAML file. They have to repeat the path of a reward function in it
+        (`rewards.custom.politeness.path=...`), because a file that may come from elsewhere cannot name code.
 
         Raises ConfigError; nothing is started.
         """
@@ -91,8 +95,8 @@ class RewardSystem:
             source = [source]
         if isinstance(source, str | Path):
             path = Path(source)
-            return cls(load_dumped(path / "config.yaml" if path.is_dir() else path), **options)
-        return cls(load_config(source), **options)
+            return cls(load_dumped(path / "config.yaml" if path.is_dir() else path, overrides), **options)
+        return cls(load_config([*source, *overrides]), **options)
 
     # --- scoring -------------------------------------------------------------------------------
 
@@ -191,6 +195,7 @@ class RewardSystem:
 
         config = self.config
         check_prompts(config.rewards)
+        check_functions(config.rewards)
         check_pool_room(config, config.pools, router=True)
         trained = any(pool.learns_pairs for pool in config.pools.values())
         splits = scorer_splits(config, self._note) if trained else None
@@ -204,7 +209,8 @@ class RewardSystem:
         check_pool_room(config, config.pools, router=True, models=models)
         loop = BackgroundLoop("hamr-reward-system")
         stack.callback(loop.close)
-        self._note(f"starting the pools {', '.join(config.pools)}")
+        if config.pools:
+            self._note(f"starting the pools {', '.join(config.pools)}")
         loop.run(
             start_pools(
                 config.pools,

@@ -19,6 +19,7 @@ from hamr.config.load import load_dumped
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput
+from hamr.pools.function_pool import check_functions
 from hamr.prompting.templates import is_path, read_template
 from hamr.telemetry.ledger import Ledger
 
@@ -32,6 +33,7 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
 
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
+    config = config.model_copy(update={"rewards": check_functions(config.rewards)})
     checked = check_input(source)
     tally = Tally()
     with ScoreOutput(target, source, score_settings(config), resume=resume) as output:

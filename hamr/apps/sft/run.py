@@ -73,7 +73,7 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
             console.note(note)
         console.show(mix_table(prepared))
         with job.open() as folder:
-            signals.advise(how_to_resume(folder.path, "sft"))
+            signals.advise(how_to_resume(folder.path, job="sft"))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(config.cluster, logs=folder.path / "logs"):
@@ -163,7 +163,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
             raise
         newest = await asyncio.to_thread(Checkpoints(folder.checkpoints).newest)
         kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
-        raise stop_error(f"{kept}; {how_to_resume(folder.path, 'sft')}") from None
+        raise stop_error(f"{kept}; {how_to_resume(folder.path, job='sft')}") from None
 
 
 async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, preemption: Preemption) -> SftRun:
@@ -232,7 +232,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
             if asked or step == total or step % every == 0:
                 await run.save(step)
             if asked:
-                raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, 'sft')}")
+                raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, job='sft')}")
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_insta
 from hamr.apps.submit.launch_files import CLAIM, render
 from hamr.apps.submit.launch_job import name_of, nodes, nodes_to_be
 from hamr.apps.submit.launch_scripts import WORK
-from hamr.apps.submit.package import pack
+from hamr.apps.submit.package import Package, pack
 from hamr.apps.submit.request import SubmitRequest, run_folder, secret_variables, wandb_place
 from hamr.cluster.placement import describe_placement
 from hamr.config.schema import Config
@@ -128,9 +128,18 @@ def relative_files(config: Config) -> dict[str, str]:
     """Return setting -> path of the files and folders that are given relative to the working folder."""
     named = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
     named |= {"rewards.rules.file": config.rewards.rules.file}
+    named |= {f"rewards.custom.{name}.path": section.file for name, section in config.rewards.custom.items()}
     if Path(config.model.path).is_dir():  # not the name of a bundled or published model
         named["model.path"] = config.model.path
     return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}
+
+
+def refuse_left_behind(config: Config, package: Package) -> None:
+    """Raise BadInput for a configuration file with a relative path that is not in the package."""
+    for key, file in relative_files(config).items():
+        if not package.has(file):
+            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
+            raise BadInput(key, file, remedy)
 
 
 def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
@@ -163,7 +172,7 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
     if kuberay:
         print(f"code:      the image's, {config.launch.image}; this folder is not uploaded")
     else:
-        _copy_work(folder / WORK, config.cluster.max_package_mb)
+        _copy_work(folder / WORK, config)
     # Keep this folder out of the packages of later jobs.
     for file, text in {".gitignore": "*\n", **{file: files[file] for file in system.files}}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -172,9 +181,10 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
     return system
 
 
-def _copy_work(target: Path, most_mb: float) -> None:
+def _copy_work(target: Path, config: Config) -> None:
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
-        package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=most_mb)
+        package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=config.cluster.max_package_mb)
+        refuse_left_behind(config, package)
         target.mkdir(parents=True)
         with zipfile.ZipFile(package.path) as archive:
             for info in archive.infolist():

@@ -38,7 +38,7 @@ def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
     folder = f"{CLAIM}/runs/{name}"
     spec = cluster_spec(config)
     job = {
-        "entrypoint": command(MOUNT, resume),
+        "entrypoint": command(config, MOUNT, resume),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": launch.keep_finished_s,
         "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),

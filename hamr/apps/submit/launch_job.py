@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hamr.cluster.placement import Node, plan
 from hamr.cluster.resource_requests import demands
+from hamr.config.custom import function_arguments
 from hamr.config.load import dump_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
@@ -113,14 +114,14 @@ def experiment_file(config: Config, run_dir: str) -> str:
     return f"# @package _global_\n# The resolved configuration; written by hamr.\n{dump_config(there)}"
 
 
-def command(folder: str, resume: str | None = None, *, program: str = "hamr") -> str:
+def command(config: Config, folder: str, resume: str | None = None, *, program: str = "hamr") -> str:
     """Return the shell command of the job; `folder` is a shell word.
 
     Groups whose keys are names are removed first, because the file is complete. A run to `resume` has its configuration
-    in its folder.
+    in its folder, except the paths of its functions.
     """
     if resume is not None:
-        return f"{program} train {shlex.quote(f'resume={resume}')}"
+        return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.rewards.custom)])}"
     return f"{program} train --config-dir {folder} experiment={EXPERIMENT} pools=null"
 
 

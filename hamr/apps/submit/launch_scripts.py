@@ -31,7 +31,7 @@ def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
     options |= {key: value for key in ("partition", "account") if (value := getattr(launch, key))}
     header = "".join(f"#SBATCH --{key}={value}\n" for key, value in options.items())
     resources = f"--num-cpus={launch.cpus_per_node} --num-gpus={wanted.gpus}"
-    run_line = command('"$SLURM_SUBMIT_DIR/conf"', resume, program="python3 -m hamr")
+    run_line = command(config, '"$SLURM_SUBMIT_DIR/conf"', resume, program="python3 -m hamr")
     script = f"""\
 #!/usr/bin/env bash
 {header}
@@ -126,7 +126,7 @@ ip=${{1:?usage: worker.sh IP_OF_THE_HEAD}}
 # Runs the job from the head, in the folder of this file. usage: ./train.sh [overrides]
 set -euo pipefail
 cd "$(dirname "$0")"
-{token}exec {command("conf", resume)} "$@"
+{token}exec {command(config, "conf", resume)} "$@"
 """,
         CONFIG_FILE: experiment_file(config, f"runs/{name_of(config)}"),
     }

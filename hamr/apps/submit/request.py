@@ -59,9 +59,11 @@ class SubmitRequest:
         if isinstance(command, TrainingCommand) and command.resume is not None:
             folder = RunFolder.open(command.resume).path
             there = load_config(where)
-            config = load_dumped(folder / "config.yaml").model_copy(
+            config = load_dumped(folder / "config.yaml", command.overrides).model_copy(
                 update={name: getattr(there, name) for name in OTHERS}
             )
+            for name, section in config.rewards.custom.items() if command.words == "train" else ():
+                section.refuse_recorded(name)
             command = command.model_copy(update={"resume": folder})
             return cls(command=command, where=where, config=config, resume=folder)
         config = (

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.apps.shared.commands import ConfiguredCommand, render
-from hamr.apps.submit.batch import relative_files, send_batch
-from hamr.apps.submit.package import Package, pack
+from hamr.apps.submit.batch import refuse_left_behind, send_batch
+from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import (
     AS_GIVEN,
     LEARNING,
@@ -113,14 +113,6 @@ def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
     run = run_folder(request)
     experiment = config.experiment.model_copy(update={"run_dir": str(run)})
     return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
-
-
-def refuse_left_behind(config: Config, package: Package) -> None:
-    """Raise BadInput for a configuration file with a relative path that is not in the package."""
-    for key, file in relative_files(config).items():
-        if not package.has(file):
-            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
-            raise BadInput(key, file, remedy)
 
 
 def command(request: SubmitRequest) -> str:

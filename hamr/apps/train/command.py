@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import model_validator
 
 from hamr.apps.shared.commands import ConfiguredCommand, Folder
+from hamr.config.custom import names_function
 from hamr.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class TrainingCommand(ConfiguredCommand):
 
     resume: Folder | None = None
     """Run folder to continue after its newest checkpoint. It keeps its configuration, so no other argument is
-    possible."""
+    possible, except the paths of its own reward functions, which have to be repeated."""
 
     def check(self) -> Config:
         from hamr.apps.shared.sinks import check_sinks
@@ -29,10 +30,9 @@ class TrainingCommand(ConfiguredCommand):
 
     @model_validator(mode="after")
     def _resume_alone(self) -> TrainingCommand:
-        if self.resume is not None and self.overrides:
-            raise RunFolderError(
-                "resume", list(self.overrides), "a resumed run keeps its configuration; drop the other overrides"
-            )
+        others = [override for override in self.overrides if not names_function(override)]
+        if self.resume is not None and others:
+            raise RunFolderError("resume", others, "a resumed run keeps its configuration; drop the other overrides")
         return self
 
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from hamr.config.schema import Config
 from hamr.data.splits import count_copies
 from hamr.errors import Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
+from hamr.pools.function_pool import check_functions
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
 from hamr.telemetry.recorder import RunRecorder
@@ -56,7 +57,7 @@ def start(command: TrainCommand) -> int:
     if command.resume is not None and is_pipeline(command.resume):
         from hamr.apps.pipeline.run import resume
 
-        return resume(command.resume)
+        return resume(command.resume, functions=command.overrides)
     job = Job.of(command)
     check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
@@ -75,13 +76,18 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
         if (signum := signals.signal_of(e)) is None:
             raise
         begun = (job.path / "config.yaml").is_file()
-        raise stop_error(f"; {how_to_resume(job.path, command) if begun else 'nothing was begun'}", signum) from None
+        raise stop_error(
+            f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
+        ) from None
 
 
 def run_job(job: Job) -> int:
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
+            # The digests of the functions' files go into the run's config.yaml.
+            checked = job.config.model_copy(update={"rewards": check_functions(job.config.rewards)})
+            job = dataclasses.replace(job, config=checked)
             prepared = prepare(job.used)
             splits, clusters = prepared.splits, None
             if job.config.rewards.scorers:
@@ -102,7 +108,7 @@ def run_job(job: Job) -> int:
             scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
             check_tuned(job.config, scorers)
         with job.open() as folder:
-            signals.advise(how_to_resume(folder.path))
+            signals.advise(how_to_resume(folder.path, job.config))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
@@ -130,7 +136,7 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
             return await _train(prepared, scorers, folder, console, preemption)
     except asyncio.CancelledError:
         if preemption.asked.is_set():
-            raise stop_error(f"; {how_to_resume(folder.path)}") from None
+            raise stop_error(f"; {how_to_resume(folder.path, prepared.config)}") from None
         raise
 
 
@@ -207,7 +213,7 @@ async def _train(
 async def dropped_error(run: Run) -> Preempted:
     """Return the error for a run whose unfinished work was dropped after a signal; it names the step to resume from."""
     if not run.doing:
-        return stop_error(f"; {how_to_resume(run.folder)}")
+        return stop_error(f"; {how_to_resume(run.folder, run.config)}")
     steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
     newest = await asyncio.to_thread(run.checkpoints.newest)
     warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
@@ -217,7 +223,7 @@ async def dropped_error(run: Run) -> Preempted:
         kept = f"step {warm_up.step} of the warm-up is kept" if warm_up else "no earlier step was kept"
     return stop_error(
         f": {run.doing} was not finished and saved within experiment.checkpoint.grace_s={grace_s:g} s and is dropped, "
-        f"{kept}; {how_to_resume(run.folder)}"
+        f"{kept}; {how_to_resume(run.folder, run.config)}"
     )
 
 
@@ -233,7 +239,7 @@ async def run_stages(run: Run, newest: Checkpoint | None) -> None:
         steps = run.config.experiment.steps
         if steps and await run.preemption.unless_asked(run.evaluate("rl", steps)) is None:
             raise stop_error(
-                f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder)}"
+                f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder, run.config)}"
             )
 
 
@@ -253,7 +259,9 @@ class Job:
     @classmethod
     def of(cls, command: TrainingCommand) -> Job:
         """Return the run of a command, after its checks."""
-        return cls.new(command.check()) if command.resume is None else cls.from_folder(command.resume)
+        if command.resume is None:
+            return cls.new(command.check())
+        return cls.from_folder(command.resume, command.overrides)
 
     @classmethod
     def new(cls, config: Config) -> Job:
@@ -262,12 +270,16 @@ class Job:
         return cls(config=config, path=path, resume=False)
 
     @classmethod
-    def from_folder(cls, path: Path) -> Job:
+    def from_folder(cls, path: Path, functions: Sequence[str] = ()) -> Job:
         if not (path / "config.yaml").is_file():
             raise RunFolderError(
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
-        config = _joining(load_dumped(path / "config.yaml"))
+        recorded = load_dumped(path / "config.yaml")
+        for key, _, value in (arg.partition("=") for arg in functions):
+            if key.split(".")[2] not in recorded.rewards.custom:
+                raise RunFolderError(key, value, "the run has no such reward; remove it")
+        config = _joining(load_dumped(path / "config.yaml", functions))
         check_sinks(config.logging)
         return cls(config=config, path=path, resume=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 import shutil
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
 from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
+from hamr.config.custom import function_arguments
 from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
@@ -171,7 +173,7 @@ class WarmUp:
         state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
         await run.warm_ups.save(self.done, run.world.trainers.save, state)
         kept = f" in the warm-up, step {self.done} of {steps} is kept" if self.done else " before the first step"
-        raise stop_error(f"{kept}; {how_to_resume(run.folder)}")
+        raise stop_error(f"{kept}; {how_to_resume(run.folder, run.config)}")
 
 
 async def warm_up(run: Run) -> None:
@@ -288,11 +290,13 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
     if newest is None or newest.step != step:
         await run.checkpoints.save(step, run.world.trainers.save, state)
     total = run.config.experiment.steps
-    raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder)}")
+    raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config)}")
 
 
-def how_to_resume(folder: Path, job: str = "train") -> str:
-    return f"continue with: hamr {job} resume={folder.absolute()}"
+def how_to_resume(folder: Path, config: Config | None = None, job: str = "train") -> str:
+    """Return the command that continues a run. `config` is that of a run with rewards."""
+    functions = function_arguments(config.rewards.custom) if config is not None else []
+    return f"continue with: hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:

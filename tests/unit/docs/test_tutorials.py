@@ -19,7 +19,7 @@ from hamr.config.schema import Config
 from tests.docs_pages import DOCS, PAGES, ROOT, TUTORIALS, blocks, commands, run_python, save_files
 
 GROUPS = {folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
-KEYS = set(known_keys(Config, {"pools": {"NAME": {}}}))
+KEYS = set(known_keys(Config, {"pools": {"NAME": {}}, "rewards": {"custom": {"NAME": {}}}}))
 TICKETS, REWARD, _, CALIBRATE, SAGE, CLUSTER, _ = TUTORIALS
 ELSEWHERE = {
     "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
@@ -50,11 +50,11 @@ def test_every_option_of_a_command_is_known(command: str, capsys: pytest.Capture
     told = capsys.readouterr().out + help_text(path)
     for word in words:
         key = word.partition("=")[0]
-        pool = re.sub(r"^pools\.\w+", "pools.NAME", key)
+        general = re.sub(r"^(pools|rewards\.custom)\.\w+", r"\1.NAME", key)
         assert (
             ("=" not in word and not word.startswith("--"))
             or key in GROUPS
-            or pool in KEYS
+            or general in KEYS
             or re.search(rf"(?<![\w.]){re.escape(key)}\b", told)
             or key.partition(".")[0] in ("inputs", "stages")
         ), word

@@ -17,10 +17,12 @@ from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.pipeline.run import Run, prepare_command, resume, start
 from hamr.apps.shared.commands import parse, parse_command, render
 from hamr.apps.train.command import TrainCommand
+from hamr.config.load import dump_config, load_config
 from hamr.config.pipeline import read_pipeline
 from hamr.config.resources import resource
 from hamr.errors import BadInput, Preempted, RunFolderError
 
+CONFIG = dump_config(load_config(["experiment=smoke"]))
 SHIPPED = sorted(file.stem for file in resource("conf", "pipeline").glob("*.yaml"))
 
 TEXT = """\
@@ -87,7 +89,7 @@ class Runs:
                 (place / f"checkpoints/step_{step}/policy").mkdir(parents=True)
                 (place / f"checkpoints/step_{step}/zero").mkdir()
                 (place / f"checkpoints/step_{step}/state.json").write_text("{}")
-            (place / "config.yaml").touch()
+            (place / "config.yaml").write_text(CONFIG)
             (place / "summary.json").write_text(json.dumps(SUMMARIES[args[0]]))
         elif args[1] == "sage":
             place.mkdir(exist_ok=True)
@@ -308,7 +310,7 @@ def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str]
         if args[0] != "train":
             return None
         place.mkdir(parents=True)
-        (place / "config.yaml").touch()
+        (place / "config.yaml").write_text(CONFIG)
         return 1
 
     run = tmp_path / "run"
@@ -383,7 +385,7 @@ def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
         if args[0] == "sft":
             (place / "plots").mkdir(parents=True)
             if begun:
-                (place / "config.yaml").touch()
+                (place / "config.yaml").write_text(CONFIG)
             raise Killed
         return None
 

@@ -14,7 +14,10 @@ from hamr.apps.pipeline.sweep import expand
 from hamr.apps.pipeline.sweep import sweep as sweep_of
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.train.command import TrainCommand
+from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, ConfigError
+
+CONFIG = dump_config(load_config(["experiment=smoke"]))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ class Runs:
         self.started.append(list(args))
         folder = next(Path(arg.partition("=")[2]) for arg in args if arg.startswith(("experiment.run_dir=", "resume=")))
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text("")
+        (folder / "config.yaml").write_text(CONFIG)
         code = self.codes.pop(0) if self.codes else 0
         if not code:
             (folder / "summary.json").write_text("{}")

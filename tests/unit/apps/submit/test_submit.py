@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.score.command import ScoreCommand
-from hamr.apps.shared.commands import ConfiguredCommand, parse_command
+from hamr.apps.shared.commands import ConfiguredCommand, parse, parse_command
+from hamr.apps.submit.launch_job import command as launch_command
 from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import SubmitRequest, secret_variables
 from hamr.apps.submit.run import FOLDER, command, locate_run, refuse_left_behind
+from hamr.apps.train.command import TrainCommand
 from hamr.apps.train.run import Job
+from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput
+from hamr.pools.function_pool import read_sources
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
@@ -24,6 +28,10 @@ OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this mach
 
 def submit(words: list[str]) -> int:
     return parse_command(["submit", *words]).run()
+
+
+def job(words: list[str]) -> Job:
+    return Job.of(parse(TrainCommand, words))
 
 
 def test_cluster_settings_are_kept_apart_from_the_job() -> None:
@@ -198,7 +206,8 @@ def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None
 
 def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in {".gitignore": "data/\n", "data/train.jsonl": "{}", "kept/train.jsonl": "{}"}.items():
+    files = {".gitignore": "data/\n", "data/train.jsonl": "{}", "kept/train.jsonl": "{}", "kept/my.py": ""}
+    for name, text in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
     package = pack(tmp_path, tmp_path.with_suffix(".zip"), {}, most_mb=1)
@@ -206,6 +215,31 @@ def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.
         refuse_left_behind(load_config([f"data.train={folder}/train.jsonl", "data.type=jsonl"]), package)
     with pytest.raises(BadInput, match=r"data\.train: 'data/train\.jsonl': is not in the package"):
         refuse_left_behind(load_config(["data.train=data/train.jsonl", "data.type=jsonl"]), package)
+    function = "rewards.custom.mine.path"
+    for path in ("kept/my.py:f", "installed_module:f", "/elsewhere/my.py:f"):
+        refuse_left_behind(load_config(["experiment=smoke", f"{function}={path}"]), package)
+    with pytest.raises(BadInput, match=r"rewards\.custom\.mine\.path: 'data/my\.py': is not in the package"):
+        refuse_left_behind(load_config(["experiment=smoke", f"{function}=data/my.py:f"]), package)
+
+
+def test_a_resumed_run_needs_the_paths_of_its_functions_again(tmp_path: Path) -> None:
+    path = "rewards.custom.mine.path=my.py:f"
+    config = load_config(["experiment=smoke", path])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(BadInput, match=f"repeat it on the command line: {path}"):
+        SubmitRequest.read(["train", f"resume={tmp_path}", *CLUSTER])
+    request = SubmitRequest.read(["train", f"resume={tmp_path}", path, *CLUSTER])
+    assert command(request) == f"python -m hamr train resume={tmp_path} {path}"
+    assert launch_command(request.config, "conf", "/run") == f"hamr train resume=/run {path}"
+    assert how_to_resume(tmp_path, request.config) == f"continue with: hamr train resume={tmp_path} {path}"
+    with pytest.raises(BadInput, match="repeat it"):
+        read_sources(job([f"resume={tmp_path}"]).config.rewards)
+    job([path, f"resume={tmp_path}"]).config.rewards.custom["mine"].refuse_recorded("mine")
+    with pytest.raises(BadInput, match="the run has no such reward"):
+        job([f"resume={tmp_path}", "rewards.custom.other.path=my.py:f"])
+    with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
+        job([f"resume={tmp_path}", path, "rewards.custom.mine.weight=2"])
 
 
 def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""Sections of the rewards that a user adds: functions and judged dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr
+
+from hamr.config.section import NonNegative, Section
+from hamr.errors import ConfigError
+
+
+def _function_path(path: str) -> str:
+    source, _, name = path.rpartition(":")
+    if not source or not name.isidentifier():
+        raise ValueError(f"{path!r} names no function; write FILE.py:FUNCTION or MODULE:FUNCTION")
+    return path
+
+
+FunctionPath = Annotated[str, AfterValidator(_function_path)]
+"""`file.py:function` or `module:function`."""
+RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+"""Name of a user's reward: that of its component in records and metrics."""
+
+
+class CustomRewardConfig(Section):
+    """A reward function of the user's own: `def politeness(sample, response) -> float | None`, which may be async."""
+
+    path: FunctionPath
+    """`file.py:function`, relative to the working folder, or `module:function`. Accepted on the command line and in
+    files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
+    line."""
+    weight: NonNegative = 1.0
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further keyword arguments of the function."""
+    batch: bool = False
+    """Call the function once per group with two lists, samples and responses. It returns a list of numbers."""
+    deadline_s: PositiveFloat = 10.0
+    """Maximum duration of one call. After it, the process of the function is replaced and the outcome is a failure."""
+    processes: PositiveInt = 1
+    """Number of processes that run the function. Each runs one call at a time, or 64 if the function is async."""
+    sha256: str | None = None
+    """Digest of the function's file. The run records it, and a file with another digest is refused."""
+    _recorded: bool = PrivateAttr(default=False)
+
+    @property
+    def file(self) -> str | None:
+        """File of the function, None for a module."""
+        place = self.path.rpartition(":")[0]
+        return place if place.endswith(".py") else None
+
+    def as_recorded(self) -> CustomRewardConfig:
+        """Return a copy whose path is not executed, because it comes from a recorded configuration (a run folder's)."""
+        copy = self.model_copy()
+        copy._recorded = True
+        return copy
+
+    def refuse_recorded(self, name: str) -> None:
+        """Raise ConfigError if the path must not be executed. `name` is that of the reward."""
+        if self._recorded and self.weight:
+            raise ConfigError(
+                f"rewards.custom.{name}.path",
+                self.path,
+                "a recorded configuration cannot name code; if the function is yours, repeat it on the command line: "
+                f"rewards.custom.{name}.path={self.path}",
+            )
+
+
+def names_function(override: str) -> bool:
+    """Return whether a command line argument is the path of a reward function. A resumed run needs it again."""
+    return re.match(r"\+*rewards\.custom\.[^.=]+\.path=", override) is not None
+
+
+def function_arguments(custom: Mapping[str, CustomRewardConfig]) -> list[str]:
+    """Return the arguments that repeat the paths of these functions."""
+    return [f"rewards.custom.{name}.path={section.path}" for name, section in custom.items() if section.weight]

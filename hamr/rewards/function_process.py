@@ -1,0 +1,109 @@
+"""Process of one reward function: `python -m hamr.rewards.function_process SOCKET`, where SOCKET is a file descriptor.
+
+Frames are a length (four bytes) and a body. The first request is a `FunctionSource`. Its reply says whether the
+function was loaded. Each further request is (number, sample, responses), and its reply has the number and the outcomes.
+Requests are pickles of the process that started this one; replies are JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from hamr.errors import ConfigError
+from hamr.rewards.custom import FunctionOutcome, FunctionSource, RewardFunction, load_function
+from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
+
+HEADER = struct.Struct(">I")
+
+
+def frame(body: bytes) -> bytes:
+    return HEADER.pack(len(body)) + body
+
+
+def request_frame(request: FunctionSource | tuple[int, ServiceSample, Sequence[str]]) -> bytes:
+    return frame(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+
+
+def read_frame(stream: BinaryIO) -> bytes:
+    """Return the next body. Raise EOFError at the end of the stream."""
+    header = stream.read(HEADER.size)
+    body = stream.read(HEADER.unpack(header)[0]) if len(header) == HEADER.size else b""
+    if len(header) < HEADER.size or len(body) < HEADER.unpack(header)[0]:
+        raise EOFError("the other process has ended")
+    return body
+
+
+def outcome_from_reply(reply: dict[str, Any]) -> FunctionOutcome:
+    if "value" in reply:
+        return Scored(value=reply["value"])
+    kind = FunctionTimeout if reply["kind"] == FunctionTimeout.kind else FunctionFailed
+    return kind(detail=reply["detail"])
+
+
+def main(descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as connection:
+        requests, replies = connection.makefile("rb"), connection.makefile("wb")
+
+        def reply(message: dict[str, Any]) -> None:
+            replies.write(frame(json.dumps(message).encode()))
+            replies.flush()
+
+        source: FunctionSource = pickle.loads(read_frame(requests))
+        try:
+            function = load_function(source)
+        except ConfigError as error:
+            reply({"error": error.remedy})
+            return
+        reply({"sha256": function.sha256, "is_async": function.is_async})
+        asyncio.run(_serve(function, requests, reply))
+
+
+async def _serve(function: RewardFunction, requests: BinaryIO, reply: Any) -> None:
+    """Answer requests until the process ends.
+
+    A separate thread reads them, so that the process ends with its parent even if the function does not return.
+    """
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+
+    async def answer(number: int, sample: ServiceSample, responses: Sequence[str]) -> None:
+        outcomes = await function.score(sample, responses)
+        reply({"number": number, "outcomes": [_as_reply(outcome) for outcome in outcomes]})
+
+    def begin(number: int, sample: ServiceSample, responses: Sequence[str]) -> None:
+        task = loop.create_task(answer(number, sample, responses))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    def read() -> None:
+        try:
+            while True:
+                loop.call_soon_threadsafe(begin, *pickle.loads(read_frame(requests)))
+        except EOFError:
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    await loop.create_future()
+
+
+def _as_reply(outcome: FunctionOutcome) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"value": outcome.value}
+    return {"kind": outcome.kind, "detail": outcome.detail}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

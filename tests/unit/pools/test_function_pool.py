@@ -1,0 +1,177 @@
+"""The processes of a reward function: deadlines, deaths, concurrency. Real processes, no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.config.custom import CustomRewardConfig
+from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.errors import ConfigError
+from hamr.pools import function_pool
+from hamr.pools.function_pool import FunctionPool, FunctionProcess, check_functions
+from hamr.rewards.custom import read_source
+from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
+
+SAMPLE = ServiceSample(id="s", ticket={"fee": 40}, policy="", tools=(), history=(), references=())
+FUNCTIONS = """
+import asyncio, os, subprocess, time
+
+def act(sample, response):
+    if response == "sleep":
+        child = subprocess.Popen(["sleep", "1000"])
+        open("child", "w").write(str(child.pid))
+        time.sleep(1000)
+    if response == "die":
+        os._exit(3)
+    if response == "pid":
+        return os.getpid()
+    return sample.ticket["fee"] / 40
+
+met = None
+
+async def meet(sample, response):
+    global met
+    if response == "block":
+        time.sleep(1000)
+    if response == "sleep":
+        await asyncio.sleep(1000)
+    met = met or asyncio.Barrier(2)
+    await met.wait()  # returns when two calls run at the same time
+    return 1
+
+def lengths(samples, responses):
+    return [len(response) for response in responses]
+"""
+Open = Callable[..., AbstractAsyncContextManager[FunctionPool]]
+
+
+@pytest.fixture
+def open_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FUNCTIONS)
+
+    @asynccontextmanager
+    async def open_pool(name: str, processes: int = 1, **section: Any) -> AsyncIterator[FunctionPool]:
+        config = CustomRewardConfig(path=f"mine.py:{name}", **section)
+        pool = FunctionPool(read_source("mine", config), processes)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+    return open_pool
+
+
+async def test_a_call_that_does_not_return_ends_its_process_and_its_children(
+    open_function: Open, tmp_path: Path
+) -> None:
+    async with open_function("act", deadline_s=0.5) as pool:
+        (first,) = await pool.score(SAMPLE, ["pid"])
+        assert await pool.score(SAMPLE, ["sleep"]) == [
+            FunctionTimeout(detail="mine (mine.py:act) did not return within 0.5 s")
+        ]
+        (second,) = await pool.score(SAMPLE, ["pid"])
+        assert isinstance(first, Scored) and isinstance(second, Scored) and first != second
+        child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+        assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+async def test_a_process_that_dies_is_a_failure_of_its_call_and_replaced(open_function: Open) -> None:
+    async with open_function("act") as pool:
+        (outcome,) = await pool.score(SAMPLE, ["die"])
+        assert outcome == FunctionFailed(detail="mine (mine.py:act) lost its process (exit code 3)")
+        (pid,) = await pool.score(SAMPLE, ["pid"])
+        assert isinstance(pid, Scored)
+        os.kill(int(pid.value), signal.SIGKILL)
+        outcomes = [(await pool.score(SAMPLE, ["text"]))[0] for _ in range(2)]
+        killed = FunctionFailed(detail="mine (mine.py:act) lost its process (SIGKILL)")
+        assert outcomes in ([killed, Scored(value=1.0)], [Scored(value=1.0)] * 2), "by when the end was noticed"
+
+
+async def test_calls_wait_for_a_free_process_without_a_deadline(open_function: Open) -> None:
+    async with open_function("act", processes=2) as pool:
+        outcomes = await asyncio.gather(*(pool.score(SAMPLE, ["pid"]) for _ in range(20)))
+        pids = {outcome.value for (outcome,) in outcomes if isinstance(outcome, Scored)}
+        assert 1 <= len(pids) <= 2 and len(outcomes) == 20
+
+
+async def test_a_cancelled_call_does_not_hold_its_process(open_function: Open) -> None:
+    async with open_function("act", deadline_s=1000) as pool:
+        await pool.start()
+        call = asyncio.create_task(pool.score(SAMPLE, ["sleep"]))
+        while not Path("child").is_file():
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await pool.score(SAMPLE, ["text"]) == [Scored(value=1.0)]
+
+
+async def test_an_async_function_runs_calls_at_the_same_time(open_function: Open) -> None:
+    async with open_function("meet") as pool:
+        both = await asyncio.gather(pool.score(SAMPLE, ["a"]), pool.score(SAMPLE, ["b"]))
+        assert both == [[Scored(value=1.0)]] * 2
+
+
+async def test_an_async_function_that_blocks_is_ended_like_any_other(
+    open_function: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function_pool, "GRACE_S", 0.2)
+    async with open_function("meet", deadline_s=0.3) as pool:
+        await pool.start()
+        (slow,) = await pool.score(SAMPLE, ["sleep"])
+        (blocked,) = await pool.score(SAMPLE, ["block"])
+        assert isinstance(slow, FunctionTimeout) and isinstance(blocked, FunctionTimeout)
+        both = await asyncio.gather(pool.score(SAMPLE, ["a"]), pool.score(SAMPLE, ["b"]))
+        assert both == [[Scored(value=1.0)]] * 2
+
+
+async def test_a_batched_function_gets_a_group(open_function: Open) -> None:
+    async with open_function("lengths", batch=True) as pool:
+        assert await pool.score(SAMPLE, ["a", "bb", "bb"]) == [Scored(value=v) for v in (1.0, 2.0, 2.0)]
+
+
+async def test_a_function_that_is_gone_is_a_failure_and_no_exception(open_function: Open) -> None:
+    async with open_function("nothing") as pool:
+        (outcome,) = await pool.score(SAMPLE, ["text"])
+        assert isinstance(outcome, FunctionFailed)
+        assert outcome.detail.startswith("mine (mine.py:nothing) no such function; mine.py defines act,")
+        with pytest.raises(ConfigError, match="no such function"):
+            await pool.start()
+
+
+def test_a_file_that_ends_or_blocks_its_process_while_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function_pool, "LOAD_S", 1.0)
+    for text, message in (("import os; os._exit(4)", "exit code 4"), ("import time; time.sleep(1000)", "within 1 s")):
+        (tmp_path / "mine.py").write_text(text)
+        source = read_source("mine", CustomRewardConfig(path=f"{tmp_path}/mine.py:f"))
+        with pytest.raises(ConfigError, match=message):
+            FunctionProcess(source)
+
+
+def test_a_check_records_the_digests_of_the_functions_with_a_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FUNCTIONS)
+    off = CustomRewardConfig(path="no.py:f", weight=0.0)
+    rewards = RewardsConfig(
+        consistency=ConsistencyConfig(weight=0.0), custom={"a": CustomRewardConfig(path="mine.py:act"), "b": off}
+    )
+    checked = check_functions(rewards)
+    digest = checked.custom["a"].sha256
+    assert digest is not None and checked.custom["b"] == off
+    assert check_functions(checked) == checked
+    (tmp_path / "mine.py").write_text(FUNCTIONS + "\n# edited\n")
+    with pytest.raises(ConfigError, match=f"has changed since the run began .*recorded {digest[:12]}"):
+        check_functions(checked)
