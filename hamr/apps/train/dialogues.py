@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hamr.apps.evaluate.sage.run import digest_of, draw_report, write_figures
+from hamr.apps.evaluate.sage.run import digest_of, write_figures, write_report
 from hamr.apps.shared.dialogue_checks import answer_tokens, scenarios_of
 from hamr.apps.train.policy_pool import asked_policy
 from hamr.bench.sage.coverage import plan_dialogues
@@ -53,7 +53,7 @@ async def simulate(run: Run, stage: str, step: int) -> None:
         finally:
             found = summarise(store, scenarios, plans, [POLICY], sage)
             write_figures(folder, sage, found)
-        await asyncio.to_thread(draw_report, folder, found, store)
+        await asyncio.to_thread(write_report, folder, found, store)
     values = figures(found)
     run.recorder.evaluation(stage, step, {f"eval/{stage}/sage/{name}": value for name, value in values.items()})
     run.dialogues[stage] = {"step": step, **values}

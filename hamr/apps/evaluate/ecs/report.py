@@ -1,46 +1,60 @@
-"""report.html of an ECS evaluation: one self-contained page."""
+"""Report of an ECS evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from hamr.apps.evaluate.ecs import plots
-from hamr.apps.evaluate.ecs.console import NAMES, number
-from hamr.apps.evaluate.ecs.template import PAGE
-from hamr.report.page import picture, write_page
-from hamr.report.plot_kit import STYLE as PLOT_STYLE
+from hamr.apps.evaluate.ecs import figures
+from hamr.report.drawing import draw
+from hamr.report.values import Column, Interval, Page, PageSection, Prose, Table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+NAMES = {"multi_ecs": "Multi-ECS", "single_ecs": "Single-ECS", "call_tool_accuracy": "call-tool accuracy"}
+_KINDS = {"reply": "replies", "tool_call": "tool calls", "type_mismatch": "wrong type", "malformed": "malformed"}
 _SHOWN = 8
 """Number of responses shown per policy."""
+_SCORE, _COUNT = "{:.3f}", "{:,}"
 
 
-def write_ecs_report(folder: Path, metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Path:
-    """Draw plots/*.png and write report.html into the folder of an evaluation."""
-    import matplotlib
-
-    with matplotlib.rc_context(PLOT_STYLE):
-        shown = list(_plots(folder, metrics, items))
-    return write_page(
-        folder / "report.html",
-        PAGE,
-        title="ECS",
-        heading="Ensemble-Consistency Score",
-        folder=str(folder),
-        verdict=verdict(metrics),
+def ecs_page(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Page:
+    policies, judges, pairs = metrics["policies"], metrics["judges"], metrics["between_judges"]
+    return Page(
+        title="Ensemble-Consistency Score",
+        summary=verdict(metrics),
         facts=_facts(metrics),
-        names=list(NAMES.values()),
-        policies=[_policy(name, policy) for name, policy in metrics["policies"].items()],
-        comparison=_comparison(metrics["comparison"]),
-        plots=shown,
-        judges=[_judge(name, judge) for name, judge in metrics["judges"].items()],
-        pairs=[(*p["judges"], p["n"], number(p["same"]), number(p["kappa"])) for p in metrics["between_judges"]],
-        people=_people(metrics["people"]),
-        lowest=[_lowest(name, items) for name in metrics["policies"]],
+        sections=(
+            PageSection.of(
+                "Scores",
+                _scores(policies),
+                lead="Per response the mean of the judges' votes on each reference, then the highest of them: over all "
+                "references (Multi), and on the logged one alone (Single). Call-tool accuracy: of the responses where "
+                "a tool call was logged (or, where nothing was, all references are tool calls) those that are exactly "
+                "one of the references. Means of samples, with 95 % bootstrap intervals over them.",
+            ),
+            _comparison(metrics["comparison"]),
+            PageSection.of(
+                "Plots",
+                draw("figures", "Scores and their intervals", partial(figures.score_bars, policies, NAMES)),
+                draw("distribution", "Responses by Multi-ECS", partial(figures.distribution, items)),
+                draw(
+                    "judges",
+                    "Cohen's kappa of every two judges",
+                    partial(figures.agreement_map, list(judges), pairs),
+                ),
+            ),
+            PageSection.of(
+                "The judges", _judges(judges, pairs), _pairs(pairs), lead="A missing vote is left out of its mean."
+            ),
+            _people(metrics["people"]),
+            PageSection.of("Responses and prompts", _responses(policies), _prompts(judges), detail=True),
+            PageSection.of(
+                "Farthest from any reference",
+                *(_lowest(name, items) for name in policies),
+                lead="Votes: one per judge, references separated by semicolons.",
+                detail=True,
+            ),
+        ),
     )
 
 
@@ -50,116 +64,139 @@ def verdict(metrics: Mapping[str, Any]) -> str:
     multi = policy["values"]["multi_ecs"]
     if multi["mean"] is None:
         return f"{name}: no response could be scored; the table of judges says why."
-    said = f"{name} reaches a Multi-ECS of {multi['mean']:.3f} on {multi['n']} samples."
+    text = f"{name} reaches a Multi-ECS of {multi['mean']:.3f} on {multi['n']} samples."
     found = metrics["comparison"]
     if found is None or found["multi_ecs"]["p_value"] is None:
-        return said
+        return text
     by, p = found["multi_ecs"]["difference"]["mean"], found["multi_ecs"]["p_value"]
     if by == 0:
-        return f"{said} {found['b']} reaches the same."
+        return f"{text} {found['b']} reaches the same."
     chance = "" if p < 0.05 else ", which may be chance"
-    return f"{said} That is {abs(by):.3f} {'above' if by > 0 else 'below'} {found['b']} (p = {p:.4f}){chance}."
+    return f"{text} That is {abs(by):.3f} {'above' if by > 0 else 'below'} {found['b']} (p = {p:.4f}){chance}."
 
 
-def _facts(metrics: Mapping[str, Any]) -> list[str]:
+def _facts(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     responses = sum(policy["responses"] for policy in metrics["policies"].values())
     votes = sum(judge["asked"] - sum(judge["missing"].values()) for judge in metrics["judges"].values())
-    return [
+    return (
         f"{responses:,} responses",
         f"{len(metrics['judges'])} judges",
         f"{votes:,} votes",
         f"{metrics['options']['scores']} scores",
-    ]
+    )
 
 
-def _policy(name: str, policy: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = policy["kinds"]
-    return {
-        "name": name,
-        "values": [_with_interval(policy["values"][value]) for value in NAMES],
-        "counts": [policy["samples"], policy["responses"], policy["unscored"], policy["unlogged"]],
-        "kinds": [kinds.get(kind, 0) for kind in ("reply", "tool_call", "type_mismatch", "malformed")],
-        "missing": f"{policy['missing']} of {policy['asked']}",
-    }
+def _scores(policies: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (name, *(Interval.of(policy["values"][value]) for value in NAMES), policy["samples"], policy["unscored"])
+        for name, policy in policies.items()
+    )
+    scores = (Column(name, _SCORE) for name in NAMES.values())
+    return Table("ECS", (Column("policy"), *scores, *_counts("samples", "unscored")), rows)
 
 
-def _comparison(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    rows = [
-        {
-            "name": name,
-            "difference": _with_interval(found[value]["difference"], "{:+.3f}"),
-            "p": number(found[value]["p_value"], "{:.4f}"),
-            "counts": [found[value][key] for key in ("wins", "ties", "losses", "left_out")],
-        }
-        for value, name in NAMES.items()
-    ]
-    return {"a": found["a"], "b": found["b"], "rows": rows}
-
-
-def _judge(name: str, judge: Mapping[str, Any]) -> dict[str, Any]:
-    levels = judge["levels"]
-    return {
-        "name": name,
-        "model": judge["model"],
-        "prompt": judge["prompt"],
-        "asked": judge["asked"],
-        "missing": ", ".join(f"{why} {count}" for why, count in judge["missing"].items()) or "none",
-        "levels": [levels.get(said, 0) for said in ("yes", "part", "no")],
-        "mean": number(judge["mean"]),
-    }
-
-
-def _people(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    rows = [
-        {
-            "name": name,
-            "shares": [_with_interval(entry["accuracy"]), _with_interval(entry["clear_accuracy"])],
-            "kappa": number(entry["kappa"]),
-            "rho": _with_interval({**entry["spearman"], "mean": entry["spearman"]["rho"]}),
-            "missing": entry["missing"],
-        }
-        for name, entry in [("ensemble", found["ensemble"]), *found["judges"].items()]
-    ]
-    return {"pairs": found["pairs"], "rows": rows}
-
-
-def _lowest(policy: str, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the policy's responses with the lowest scores."""
-    known = [item for item in items if item["policy"] == policy and item["multi"] is not None]
-    rows = [
-        {
-            "id": item["id"],
-            "response": item["response"],
-            "kind": item["kind"].replace("_", " "),
-            "votes": "; ".join(" ".join(number(vote, "{:.2f}") for vote in votes) for votes in item["votes"].values()),
-            "multi": number(item["multi"]),
-        }
-        for item in sorted(known, key=lambda item: item["multi"])[:_SHOWN]
-    ]
-    return {"policy": policy, "rows": rows}
-
-
-def _with_interval(figure: Mapping[str, Any], form: str = "{:.3f}") -> tuple[str, str]:
-    if figure["mean"] is None:
-        return "-", ""
-    interval = "" if figure["low"] is None else f"{form.format(figure['low'])} to {form.format(figure['high'])}"
-    return form.format(figure["mean"]), interval
-
-
-def _plots(folder: Path, metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    drawn: list[tuple[str, str, Figure | None]] = [
-        ("figures", "Figures and their intervals", plots.headline(metrics["policies"])),
-        ("distribution", "Responses by Multi-ECS", plots.distribution(items)),
+def _responses(policies: Mapping[str, Any]) -> Table:
+    rows = tuple(
         (
-            "judges",
-            "Cohen's kappa of every two judges",
-            plots.agreement_map(list(metrics["judges"]), metrics["between_judges"]),
+            name,
+            policy["responses"],
+            policy["unlogged"],
+            *(policy["kinds"].get(kind, 0) for kind in _KINDS),
+            f"{policy['missing']:,} of {policy['asked']:,}",
+        )
+        for name, policy in policies.items()
+    )
+    heads = ("responses", "without a logged reference", *_KINDS.values(), "missing votes")
+    return Table("Responses", (Column("policy"), *_counts(*heads)), rows)
+
+
+def _counts(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, _COUNT) for name in names)
+
+
+def _comparison(found: Mapping[str, Any] | None) -> PageSection:
+    if found is None:
+        return PageSection.of("")
+    rows = tuple(
+        (name, Interval.of(found[key]["difference"]), found[key]["p_value"],
+         *(found[key][count] for count in ("wins", "ties", "losses", "left_out")))
+        for key, name in NAMES.items()
+    )  # fmt: skip
+    title = f"{found['a']} minus {found['b']}"
+    columns = (Column("score"), Column("difference", "{:+.3f}"), Column("p", "{:.4f}"))
+    return PageSection.of(
+        title,
+        Table(title, (*columns, *_counts("better", "equal", "worse", "left out")), rows),
+        lead="On the same samples; p is that of a two-sided paired permutation test.",
+    )
+
+
+def _judges(judges: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for name, judge in judges.items():
+        kappas = [p["kappa"] for p in pairs if name in p["judges"] and p["kappa"] is not None]
+        levels = (judge["levels"].get(level, 0) for level in ("yes", "part", "no"))
+        mean_kappa = sum(kappas) / len(kappas) if kappas else None
+        rows.append((name, judge["asked"], *levels, sum(judge["missing"].values()), judge["mean"], mean_kappa))
+    scores = (Column(name, _SCORE) for name in ("mean", "kappa with the others"))
+    columns = (Column("judge"), *_counts("asked", "yes", "part", "no", "missing"), *scores)
+    return Table("Judges", columns, tuple(rows))
+
+
+def _prompts(judges: Mapping[str, Any]) -> Table:
+    rows = []
+    for name, judge in judges.items():
+        missing = ", ".join(f"{why} {count}" for why, count in judge["missing"].items()) or "none"
+        rows.append((name, judge["model"], judge["prompt"], missing))
+    return Table("Judges", tuple(Column(n) for n in ("judge", "model", "prompt", "missing votes")), tuple(rows))
+
+
+def _pairs(pairs: Sequence[Mapping[str, Any]]) -> Table:
+    rows = tuple((" and ".join(p["judges"]), p["n"], p["same"], p["kappa"]) for p in pairs)
+    heads = (*_counts("both answered"), Column("same level", _SCORE), Column("Cohen's kappa", _SCORE))
+    return Table("Agreement of every two judges", (Column("judges"), *heads), rows)
+
+
+def _people(found: Mapping[str, Any] | None) -> PageSection:
+    if found is None:
+        return PageSection.of("")
+    rows = tuple(
+        (
+            name,
+            Interval.of(entry["accuracy"]),
+            Interval.of(entry["clear_accuracy"]),
+            entry["kappa"],
+            Interval.of({**entry["spearman"], "mean": entry["spearman"]["rho"]}),
+            entry["missing"],
+        )
+        for name, entry in [("ensemble", found["ensemble"]), *found["judges"].items()]
+    )
+    scores = (Column(name, _SCORE) for name in ("accuracy", "clear pairs", "Cohen's kappa", "Spearman"))
+    return PageSection.of(
+        "Agreement with people",
+        Table(
+            f"Agreement with people on {found['pairs']} labelled pairs",
+            (Column("judge"), *scores, *_counts("missing")),
+            rows,
+            note="Accuracy: the same of three levels. Clear pairs: on the right side of one half, where people said "
+            "consistent or inconsistent.",
         ),
-    ]
-    for name, title, figure in drawn:
-        if figure is not None:
-            yield {"title": title, "png": picture(folder, name, figure)}
+    )
+
+
+def _lowest(policy: str, items: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the policy's responses with the lowest scores."""
+
+    def votes(item: Mapping[str, Any]) -> str:
+        by_reference = (
+            " ".join("-" if vote is None else f"{vote:.2f}" for vote in votes) for votes in item["votes"].values()
+        )
+        return "; ".join(by_reference)
+
+    known = [item for item in items if item["policy"] == policy and item["multi"] is not None]
+    rows = tuple(
+        (item["id"], Prose(item["response"]), item["kind"].replace("_", " "), votes(item), item["multi"])
+        for item in sorted(known, key=lambda item: item["multi"])[:_SHOWN]
+    )
+    heads = (*(Column(name) for name in ("sample", "response", "taken as", "votes")), Column("Multi-ECS", _SCORE))
+    return Table(policy, heads, rows)

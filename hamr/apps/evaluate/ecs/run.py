@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.ecs.console import progress, tables
 from hamr.apps.evaluate.ecs.responses import PolicyResponses, check_comparable, read_policy
+from hamr.apps.evaluate.progress import progress
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.bench.agreement import Rating, between, level, with_people
@@ -30,6 +30,7 @@ from hamr.procedures.rules import nearest
 from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
+from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
 from hamr.types import Question, Reply
 
@@ -56,12 +57,14 @@ def start(request: EvaluateEcs) -> int:
         _ask(config, votes, asked, console)
         found = compute_results(votes, plans, pairs, asked, request.ecs)
         _write(request, found)
-    for table in tables(found["metrics"]):
-        console.print(table)
-    # Import matplotlib lazily: only the report needs it.
-    from hamr.apps.evaluate.ecs.report import write_ecs_report
+    # Import lazily: only the report needs it.
+    from hamr.apps.evaluate.ecs.report import ecs_page
+    from hamr.report.html import write_page
 
-    print(f"written: {write_ecs_report(request.output, found['metrics'], found['items'])}", flush=True)
+    page = ecs_page(found["metrics"], found["items"])
+    written = write_page(page, request.output)
+    show(page, console=console)
+    print(f"written: {written}", flush=True)
     return _exit_code(found["metrics"], asked)
 
 
@@ -147,7 +150,7 @@ def _ask(config: Config, votes: JudgeVotes, asked: Sequence[VoteQuestion], conso
         return
 
     async def work(asks: Mapping[str, Ask]) -> None:
-        with progress({name: left[name] for name in wanted}, console) as report:
+        with progress({name: left[name] for name in wanted}, console, "votes") as report:
             await votes.collect(asked, asks, report)
 
     splits = None

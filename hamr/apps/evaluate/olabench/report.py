@@ -1,146 +1,215 @@
-"""report.html of an OlaBench evaluation: one self-contained page."""
+"""Report of an OlaBench evaluation."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hamr.apps.evaluate.olabench import plots
-from hamr.apps.evaluate.olabench.console import GRADES, GROUPS
-from hamr.apps.evaluate.olabench.template import PAGE
-from hamr.report.plot_kit import STYLE as PLOT_STYLE
-from hamr.report.template import STYLE
-from hamr.security.redaction import redact_text
-from hamr.telemetry.run_folder import write_atomic
+from hamr.apps.evaluate.olabench import figures
+from hamr.report.drawing import draw
+from hamr.report.values import Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+GRADES = {"dialogue": "dialogue", "policy": "policy", "tool": "tools"}
+GROUPS = ("all", "rag", "workflow", "agent", "core", "risk", "hallucination")
+KINDS = ("all", "rag", "workflow", "agent")
 _SHOWN = 12
 """Number of responses shown per policy."""
-Shown = tuple[str, str]
-"""A formatted value and its interval."""
+_GRADE, _PERCENT, _COUNT, _TOKENS = "{:.2f}", "{:.1f}", "{:,}", "{:.0f}"
 
 
-def write_olabench_report(folder: Path, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Draw plots/*.png and write report.html into the folder of an evaluation."""
-    import matplotlib
-    from jinja2 import Environment
-
-    with matplotlib.rc_context(PLOT_STYLE):
-        shown = list(_plots(folder, metrics))
-    html = (
-        Environment(autoescape=True)
-        .from_string(PAGE)
-        .render(
-            style=STYLE,
-            folder=str(folder),
-            verdict=verdict(metrics),
-            facts=_facts(metrics),
-            policies=[_policy(name, groups) for name, groups in metrics["policies"].items()],
-            plots=shown,
-            grading=[_grading(file, judges) for file, judges in metrics["grading"].items()],
-            judges=[_judge(name, judge) for name, judge in metrics["judges"].items()],
-            lowest=[_lowest(name, rows) for name in metrics["policies"]],
-        )
+def olabench_page(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Page:
+    policies, grading = metrics["policies"], metrics["grading"]
+    return Page(
+        title="OlaBench",
+        summary=verdict(metrics),
+        facts=_facts(metrics),
+        sections=(
+            *(
+                PageSection.of(
+                    name,
+                    _scores(f"Scores of {name}", groups, [group for group in GROUPS if group in groups]),
+                    _responses(f"Responses of {name}", groups, [kind for kind in KINDS if kind in groups]),
+                    _types(f"Faults of {name}", groups["all"]),
+                    Fold(
+                        "Scores and responses of all groups of items",
+                        (_scores("Scores", groups, list(groups)), _responses("Responses", groups, list(groups))),
+                    ),
+                    lead="Grades from 1 to 5, rates in percent of responses, overall = 100 times the mean of the three "
+                    "grades / 5 and of the two shares without risk and hallucination. Below each the 95 % interval of "
+                    "a bootstrap over items.",
+                )
+                for name, groups in policies.items()
+            ),
+            PageSection.of("Plots", *_figures(policies, grading)),
+            *(
+                PageSection.of(
+                    f"Judges on {Path(file).name}",
+                    _detection(f"Faults that judges found in {Path(file).name}", judges),
+                    _agreement(f"Agreement on {Path(file).name}", judges),
+                    lead="Responses with known verdicts. Precision: of those to which a judge gave the type, the share "
+                    "that has it; recall: of those that have it, the share to which it gave the type. A grade of a "
+                    "call says that it is wrong but not why, so its precision is that of all faults. Wilson intervals.",
+                )
+                for file, judges in grading.items()
+            ),
+            PageSection.of(
+                "The judges",
+                _judges(metrics["judges"]),
+                lead="A judgement that is missing is left out of its mean.",
+                detail=True,
+            ),
+            PageSection.of(
+                "Faults found by judges",
+                *(_faults(name, rows) for name in policies),
+                lead="Risks and hallucinations first, then the lowest grades.",
+                detail=True,
+            ),
+        ),
     )
-    write_atomic(folder / "report.html", redact_text(html))
-    return folder / "report.html"
 
 
 def verdict(metrics: Mapping[str, Any]) -> str:
     """Return the result of the evaluation in one or two sentences, from measured values only."""
-    said = []
+    texts = []
     for name, groups in metrics["policies"].items():
         found = groups["all"]["overall"]
         if found["mean"] is None:
-            said.append(f"{name} has no overall score: not all of its five terms could be measured.")
+            texts.append(f"{name} has no overall score: not all of its five terms could be measured.")
         else:
-            said.append(f"{name} scores {found['mean']:.1f} of 100 on {groups['all']['items']} items.")
+            texts.append(f"{name} scores {found['mean']:.1f} of 100 on {groups['all']['items']} items.")
     for file, judges in metrics["grading"].items():
-        shares = [f"{name} {100 * j['accuracy']['mean']:.0f} %" for name, j in judges.items() if _has_judgements(j)]
+        shares = [
+            f"{name} {100 * judge['accuracy']['mean']:.0f} %"
+            for name, judge in judges.items()
+            if judge.get("accuracy", {}).get("mean") is not None
+        ]
         if shares:
-            said.append(f"Right verdicts on {Path(file).name}: {', '.join(shares)}.")
-    return " ".join(said)
+            texts.append(f"Right verdicts on {Path(file).name}: {', '.join(shares)}.")
+    return " ".join(texts)
 
 
-def _has_judgements(judge: Mapping[str, Any]) -> bool:
-    return "accuracy" in judge and judge["accuracy"]["mean"] is not None
-
-
-def _facts(metrics: Mapping[str, Any]) -> list[str]:
+def _facts(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     judgements = sum(judge["asked"] - sum(judge["missing"].values()) for judge in metrics["judges"].values())
     cot = {"none": "answers alone", "pre": "thinking first", "post": "answer first, stopped at its end"}
-    return [
+    return (
         f"{len(metrics['policies'])} policies",
         f"{judgements:,} judgements",
         cot[metrics["options"]["cot"]],
         f"judges by {metrics['options']['judged']}",
-    ]
+    )
 
 
-def _policy(name: str, groups: Mapping[str, Any]) -> dict[str, Any]:
-    order = [*(g for g in GROUPS if g in groups), *(g for g in groups if g not in GROUPS)]
-    rows, latency = [], []
-    for group in order:
-        found, took, counts = groups[group], groups[group]["latency"], groups[group]["responses"]
-        figures = [_format_estimate(found["grades"][grade]) for grade in GRADES]
-        figures += [_format_estimate(found[rate]["rate"], "{:.1f}", 100) for rate in ("risk", "hallucination")]
-        rows.append(
-            {
-                "group": group,
-                "items": found["items"],
-                "figures": [*figures, _format_estimate(found["overall"], "{:.2f}")],
-            }
+def _scores(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> Table:
+    rows = tuple(
+        (
+            name,
+            groups[name]["items"],
+            Interval.of(groups[name]["overall"]),
+            *(_share(groups[name][rate]["rate"]) for rate in ("risk", "hallucination")),
+            *(Interval.of(groups[name]["grades"][grade]) for grade in GRADES),
         )
-        seconds = [_format_estimate(took["seconds"]), (_number(took["median_s"]), ""), (_number(took["p95_s"]), "")]
-        tokens = [_format_estimate(took[key], "{:.0f}") for key in ("response_tokens", "cot_tokens")]
-        told = [counts[key] for key in ("given", "malformed", "cut_off", "failed")]
-        latency.append({"group": group, "figures": [*seconds, *tokens], "counts": told})
-    return {"name": name, "rows": rows, "latency": latency}
+        for name in names
+    )
+    rates = (Column(name, _PERCENT) for name in ("overall", "risk %", "hallucination %"))
+    grades = (Column(name, _GRADE) for name in GRADES.values())
+    return Table(title, (Column("items"), Column("n", _COUNT), *rates, *grades), rows)
 
 
-def _grading(file: str, judges: Mapping[str, Any]) -> dict[str, Any]:
-    types, agreement = [], []
-    for name, judge in judges.items():
-        for kind, entry in ({"any": judge["any"], **judge["types"]} if "any" in judge else {}).items():
-            precision = entry["precision"]
-            types.append(
-                {
-                    "judge": name,
-                    "kind": kind.replace("_", " "),
-                    "precision": _share(precision) if precision else ("-", ""),
-                    "given": precision["n"] if precision else "",
-                    "recall": _share(entry["recall"]),
-                    "known": entry["recall"]["n"],
-                }
+def _responses(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> Table:
+    rows = []
+    for name in names:
+        latency, counts = groups[name]["latency"], groups[name]["responses"]
+        seconds = (latency["seconds"]["mean"], latency["median_s"], latency["p95_s"])
+        tokens = (latency[key]["mean"] for key in ("response_tokens", "cot_tokens"))
+        given = (counts[key] for key in ("given", "malformed", "cut_off", "failed"))
+        rows.append((name, *seconds, *tokens, *given))
+    columns = (
+        Column("items"),
+        *(Column(name, _GRADE) for name in ("mean s", "median s", "p95 s")),
+        *(Column(name, _TOKENS) for name in ("response tokens", "thought tokens")),
+        *(Column(name, _COUNT) for name in ("given", "malformed", "cut off", "failed")),
+    )
+    return Table(title, columns, tuple(rows))
+
+
+def _types(title: str, group: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (f"{rate}: {kind.replace('_', ' ')}", _share(estimate), estimate["n"])
+        for rate in ("risk", "hallucination")
+        for kind, estimate in group[rate]["types"].items()
+        if estimate["n"]
+    )
+    return Table(title, (Column("type"), Column("share %", _PERCENT), Column("judged", _COUNT)), rows)
+
+
+def _detection(title: str, judges: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for judge, found in judges.items():
+        for kind, entry in ({"any": found["any"], **found["types"]} if "any" in found else {}).items():
+            precision, recall = entry["precision"], entry["recall"]
+            rows.append(
+                (
+                    f"{judge}: {kind.replace('_', ' ')}",
+                    _share(precision) if precision else None,
+                    precision["n"] if precision else None,
+                    _share(recall),
+                    recall["n"],
+                )
             )
-        counts = {"asked": judge["asked"], "missing": judge["missing"]}
+    columns = (
+        Column("known label"),
+        Column("precision %", _PERCENT),
+        Column("given", _COUNT),
+        Column("recall %", _PERCENT),
+        Column("known", _COUNT),
+    )
+    return Table(title, columns, tuple(rows))
+
+
+def _agreement(title: str, judges: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name, judge in judges.items():
+        counts = (judge["asked"], judge["missing"])
         if "accuracy" in judge:
-            exact = _share(judge["exact"]) if "exact" in judge else ("-", "")
-            agreement.append({"judge": name, "figures": [_share(judge["accuracy"]), exact, ("-", "")], **counts})
+            exact = _share(judge["exact"]) if "exact" in judge else None
+            rows.append((name, _share(judge["accuracy"]), exact, None, *counts))
         for part in (p for p in ("grades", "good") if p in judge):
             rho = judge[part]["spearman"]
-            figures = [_share(judge[part]["accuracy"]), ("-", ""), _format_estimate({**rho, "mean": rho["rho"]})]
-            agreement.append({"judge": f"{name} ({part})", "figures": figures, **counts})
-    return {"file": file, "types": types, "agreement": agreement}
+            rows.append(
+                (f"{name} ({part})", _share(judge[part]["accuracy"]), None,
+                 Interval.of({**rho, "mean": rho["rho"]}), *counts)
+            )  # fmt: skip
+    columns = (
+        Column("judge"),
+        *(Column(name, _PERCENT) for name in ("accuracy %", "exact label %")),
+        Column("Spearman", _GRADE),
+        *(Column(name, _COUNT) for name in ("asked", "missing")),
+    )
+    return Table(title, columns, tuple(rows))
 
 
-def _judge(name: str, judge: Mapping[str, Any]) -> dict[str, Any]:
-    missing = ", ".join(f"{why.removeprefix('judge_')} {count}" for why, count in judge["missing"].items())
-    return {"name": name, **judge, "prompts": ", ".join(judge["prompts"]), "missing": missing or "none"}
+def _judges(judges: Mapping[str, Any]) -> Table:
+    rows = []
+    for name, judge in judges.items():
+        missing = ", ".join(f"{why.removeprefix('judge_')} {count}" for why, count in judge["missing"].items())
+        prompts = ", ".join(judge["prompts"])
+        counts = (judge["asked"], judge["compared"])
+        rows.append((name, *counts, missing or "none", judge["pool"], judge["model"], prompts))
+    counted = (Column(name, _COUNT) for name in ("responses", "compared at most"))
+    return Table(
+        "", (Column("judge"), *counted, *(Column(n) for n in ("missing", "pool", "model", "prompts"))), tuple(rows)
+    )
 
 
-def _lowest(policy: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _faults(policy: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the policy's responses with the most faults found by judges."""
 
     def fault_order(row: Mapping[str, Any]) -> tuple[bool, int]:
-        said = row["judgements"].values()
-        labels = [label for judgement in said for label in judgement["labels"] if label != "none"]
-        return not labels, min((j["grade"] for j in said if j["grade"] is not None), default=5)
+        judgements = row["judgements"].values()
+        labels = [label for judgement in judgements for label in judgement["labels"] if label != "none"]
+        return not labels, min((j["grade"] for j in judgements if j["grade"] is not None), default=5)
 
     mine = [row for row in rows if row["policy"] == policy and row["judgements"]]
     shown = []
@@ -148,44 +217,18 @@ def _lowest(policy: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         judgements = row["judgements"]
         verdicts = [f"{name}: {j['grade'] or ', '.join(j['labels']) or 'none'}" for name, j in judgements.items()]
         reason = " · ".join(j["reason"] for j in judgements.values() if j["reason"])
-        shown.append({"id": row["id"], "response": row["response"], "verdicts": "; ".join(verdicts), "reason": reason})
-    return {"policy": policy, "rows": shown}
+        shown.append((row["id"], Prose(row["response"]), Prose("; ".join(verdicts)), Prose(reason)))
+    return Table(policy, tuple(Column(name) for name in ("item", "response", "verdicts", "reason")), tuple(shown))
 
 
-def _share(estimate: Mapping[str, Any]) -> Shown:
-    return _format_estimate(estimate, "{:.1f}", 100)
+def _share(estimate: Mapping[str, Any]) -> Interval:
+    return Interval.of(estimate, 100)
 
 
-def _format_estimate(estimate: Mapping[str, Any], form: str = "{:.2f}", scale: float = 1.0) -> Shown:
-    if estimate["mean"] is None:
-        return "-", ""
-    if estimate["low"] is None:
-        return form.format(scale * estimate["mean"]), ""
-    low, high = (form.format(scale * estimate[end]) for end in ("low", "high"))
-    return form.format(scale * estimate["mean"]), f"{low} to {high}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _plots(folder: Path, metrics: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    policies = metrics["policies"]
-    drawn: list[tuple[str, str, Figure | None]] = []
+def _figures(policies: Mapping[str, Any], grading: Mapping[str, Any]) -> Iterator[Figure | None]:
     if policies:
-        drawn = [
-            ("figures", "The five terms of the overall score", plots.headline(policies)),
-            ("kinds", "Overall score by scenario kind", plots.by_kind(policies)),
-            ("types", "Types of risk and hallucination", plots.types(policies)),
-        ]
-    for number, (file, judges) in enumerate(metrics["grading"].items(), start=1):
-        drawn.append((f"judges_{number}", f"Judges on {Path(file).name}", plots.detection(judges)))
-    for name, title, figure in drawn:
-        if figure is None:
-            continue
-        path = folder / "plots" / f"{name}.png"
-        path.parent.mkdir(exist_ok=True)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-        path.write_bytes(picture.getvalue())
-        yield {"title": title, "png": base64.b64encode(picture.getvalue()).decode()}
+        yield draw("figures", "The five terms of the overall score", partial(figures.terms, policies))
+        yield draw("kinds", "Overall score by scenario kind", partial(figures.by_kind, policies))
+        yield draw("types", "Types of risk and hallucination", partial(figures.types, policies))
+    for number, (file, judges) in enumerate(grading.items(), start=1):
+        yield draw(f"judges_{number}", f"Judges on {Path(file).name}", partial(figures.detection, judges))

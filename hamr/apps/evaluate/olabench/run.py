@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.olabench.console import progress, tables
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
+from hamr.apps.evaluate.progress import progress
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
 from hamr.bench.olabench.items import read_items
@@ -34,6 +34,7 @@ from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
+from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
 
 if TYPE_CHECKING:
@@ -54,12 +55,14 @@ def start(request: EvaluateOlabench) -> int:
         write_aside(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
         write_aside(request.output / "items.jsonl", text)
-    for table in tables(metrics):
-        console.print(table)
-    # Import matplotlib lazily: only the report needs it.
-    from hamr.apps.evaluate.olabench.report import write_olabench_report
+    # Import lazily: only the report needs it.
+    from hamr.apps.evaluate.olabench.report import olabench_page
+    from hamr.report.html import write_page
 
-    print(f"written: {write_olabench_report(request.output, metrics, rows)}", flush=True)
+    page = olabench_page(metrics, rows)
+    written = write_page(page, request.output)
+    show(page, console=console)
+    print(f"written: {written}", flush=True)
     return _exit_code(metrics)
 
 
@@ -143,12 +146,12 @@ def _ask(
     async def work(asks: Mapping[str, Ask]) -> None:
         by_policy = {name: asks[pool] for name, pool in asked.items() if pool in asks}
         if any(left.values()):
-            with progress({name: count for name, count in left.items() if count}, "answers", console) as report:
+            with progress({name: count for name, count in left.items() if count}, console, "answers") as report:
                 await collect(journal, bench.policies, bench.items, by_policy, options, report)
         trials = bench.trials(journal, options)
         judges = [judge for judge in bench.judges if judge.pool in asks]
         open_now = {judge.component: len(open_trials(journal, judge, trials)) for judge in judges}
-        with progress({name: count for name, count in open_now.items() if count}, "judged", console) as report:
+        with progress({name: count for name, count in open_now.items() if count}, console, "judged") as report:
             await judge_all(journal, judges, trials, asks, options, report)
 
     with_pools(config, wanted, work, run=pools_of(RUN, journal.folder))

@@ -1,220 +1,294 @@
-"""report.html of a SAGE evaluation: one self-contained page."""
+"""Report of a SAGE evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from hamr.apps.evaluate.sage import plots
-from hamr.apps.evaluate.sage.template import PAGE
+from hamr.apps.evaluate.sage import figures
+from hamr.apps.evaluate.sage.graph import draw_graph
 from hamr.bench.sage.assessment import Assessment
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
 from hamr.procedures.contract import read_output
-from hamr.report.page import picture, write_page
-from hamr.report.plot_kit import STYLE as PLOT_STYLE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from hamr.report.drawing import draw
+from hamr.report.values import Block, Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
 
 _SHOWN_TURNS = 6
 _SHOWN_DIALOGUES = 3
 _MOST_GRAPHS = 12
-"""Maximum number of graphs; with more agents only the first agents' are drawn. metrics.json has the figures of all."""
+"""Maximum number of graphs; with more agents only the first agents' are drawn. metrics.json has the metrics of all."""
+
+_POINTS = "{:.1f}"
+_PARTS = {"labels": "classification", "path": "path", "action": "action"}
+_FORMAT = {"unreadable %": "unreadable", "faulty %": "format_error", "words": "chat_length"}
+Summary = Mapping[str, Any]
 
 
-def write_sage_report(folder: Path, found: Evaluated, traces: Sequence[Trace]) -> Path:
-    """Draw plots/*.png and write report.html into the folder of an evaluation."""
-    import matplotlib
-
-    with matplotlib.rc_context(PLOT_STYLE):
-        sections = list(_sections(folder, found))
-    return write_page(
-        folder / "report.html",
-        PAGE,
+def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
+    summary = found.summary
+    return Page(
         title="SAGE",
-        folder=str(folder),
-        verdict=_verdict(found.summary),
-        facts=_facts(found.summary),
-        head=_head(found.summary),
-        rows=[_row(agent, result) for agent, result in found.summary["agents"].items()],
-        sections=sections,
-        turns=[_by("turn", agent, result["by_turn"]) for agent, result in found.summary["agents"].items()],
-        levels=[_by("level", agent, _means(result["levels"])) for agent, result in found.summary["agents"].items()],
-        details=[_detail(*entry) for entry in _entries(found.summary)],
-        coverage=[_coverage(name, rows) for name, rows in found.summary["coverage"].items()],
-        votes=_votes(found.summary["votes"]),
-        dialogues=list(_dialogues(found, traces)),
+        summary=_verdict(summary),
+        facts=_facts(summary),
+        sections=(
+            PageSection.of(
+                "Scores",
+                *score_tables(summary),
+                lead="Overall = 0.8 logic + 0.2 chat, out of 100. Means of the scenarios, with 95 % bootstrap "
+                "intervals over dialogues.",
+            ),
+            PageSection.of(
+                "Errors by stage",
+                *_graphs(found),
+                lead="A stage is redder the more often the agent left the right path or took a wrong action there.",
+            ),
+            PageSection.of("Turns, levels, judges", *_figures(found)),
+            PageSection.of(
+                "By turn and by level",
+                *_groups(summary),
+                lead="Turns 1, 5, 10, 15 and the last of each dialogue are judged.",
+                detail=True,
+            ),
+            PageSection.of(
+                "Dialogues",
+                _outcomes(summary),
+                lead="Outcomes, assessed turns, the execution gap (labels minus action, in points), and contract "
+                "violations as shares of the assessed turns.",
+                detail=True,
+            ),
+            PageSection.of("The judges", _votes(summary["votes"]), detail=True),
+            PageSection.of(
+                "Dialogues with the lowest scores",
+                *_dialogues(found, traces),
+                lead="The first turns; in brackets the path and the action that the agent named.",
+                detail=True,
+            ),
+            PageSection.of(
+                "Coverage",
+                coverage_table(summary["coverage"]),
+                *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in summary["coverage"].items()),
+                lead="Customers per path: some of each intent, then more where a path had too few.",
+            ),
+        ),
     )
 
 
 # --- words and tables --------------------------------------------------------------------------
 
 
-def _verdict(summary: Mapping[str, Any]) -> str:
+def _verdict(summary: Summary) -> str:
     """Return the first agent's result in a sentence."""
     agent, result = next(iter(summary["agents"].items()))
     mean = {name: figure["mean"] for name, figure in result["average"].items()}
     if mean["logic"] is None:
         return f"{agent}: no turn could be scored; the table of outcomes says why."
-    said = f"{agent} follows the procedure to {mean['logic']:.1f} of 100"
+    text = f"{agent} follows the procedure to {mean['logic']:.1f} of 100"
     if mean["overall"] is not None:
-        said += f" and reaches {mean['overall']:.1f} including chat quality {mean['chat']:.1f}"
+        text += f" and reaches {mean['overall']:.1f} including chat quality {mean['chat']:.1f}"
     gap = None if mean["action"] is None else mean["classification"] - mean["action"]
     if gap is not None and gap > 1:
-        said += f"; of what it understands, {gap:.0f} points are lost on the way to the action"
-    return said + "."
+        text += f"; of what it understands, {gap:.0f} points are lost on the way to the action"
+    return text + "."
 
 
-def _facts(summary: Mapping[str, Any]) -> list[str]:
+def _facts(summary: Summary) -> tuple[str, ...]:
     results = summary["agents"].values()
     dialogues = sum(sum(s["dialogues"].values()) for r in results for s in r["scenarios"].values())
-    scenarios = len(next(iter(results))["scenarios"])
-    return [
+    return (
         f"{len(results)} agents",
-        f"{scenarios} scenarios",
+        f"{len(next(iter(results))['scenarios'])} scenarios",
         f"{dialogues:,} dialogues",
         f"{summary['votes']['turns']:,} judged turns",
         f"tie rule: {summary['votes']['tie_rule']}",
+    )
+
+
+def score_tables(summary: Summary) -> list[Table]:
+    """Return the paper's Table 1: means of the scenarios, each scenario, and the metrics that need no judge."""
+    agents = summary["agents"]
+    means = {name: name for name in ("overall", "logic", "chat")}
+    first = next(iter(agents.values()))
+    scenarios = Table(
+        "Overall by scenario",
+        (
+            Column("agent"),
+            *(
+                Column(entry["code"], _POINTS, name.replace("_", " "))
+                for name, entry in first["scenarios"].items()
+            ),
+        ),
+        tuple(
+            (agent, *(entry["figures"]["overall"]["mean"] for entry in result["scenarios"].values()))
+            for agent, result in agents.items()
+        ),
+    )  # fmt: skip
+    return [
+        _averages(agents, "Means of the scenarios", means, intervals=means),
+        _averages(
+            agents,
+            "Parts of logic, and format",
+            _PARTS | _FORMAT,
+            note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract.",
+        ),
+        scenarios,
+        _averages(
+            agents,
+            "By the customers' own cases",
+            {"logic": "truth", "action": "truth_action", "judges right": "judges_right"},
+            note="Without judges: logic and action at the last turns against each customer's assigned case, by the "
+            "fields that decide its path; and the share of those fields that the judges label correctly. Where judges "
+            "are rarely right, use this table.",
+        ),
     ]
 
 
-def _head(summary: Mapping[str, Any]) -> list[str]:
-    first = next(iter(summary["agents"].values()))
-    return [entry["code"] for entry in first["scenarios"].values()]
+def _averages(
+    agents: Mapping[str, Any],
+    title: str,
+    columns: Mapping[str, str],
+    *,
+    intervals: Mapping[str, str] | None = None,
+    note: str = "",
+) -> Table:
+    def cell(name: str, average: Mapping[str, Any]) -> Cell:
+        return Interval.of(average[name]) if intervals and name in intervals else average[name]["mean"]
+
+    return Table(
+        title,
+        (Column("agent"), *(Column(name, _POINTS) for name in columns)),
+        tuple((a, *(cell(name, result["average"]) for name in columns.values())) for a, result in agents.items()),
+        note=note,
+    )
 
 
-def _row(agent: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    average = result["average"]
-    return {
-        "agent": agent,
-        "average": [_with_interval(average[name]) for name in ("overall", "logic", "chat")],
-        "scenarios": [_number(s["figures"]["overall"]["mean"]) for s in result["scenarios"].values()],
-        "parts": [_number(average[name]["mean"]) for name in ("classification", "path", "action")],
-        "case": [_number(average[name]["mean"]) for name in ("truth", "truth_action", "judges_right")],
-        "format": [f"{_number(average[name]['mean'])} %" for name in ("unreadable", "format_error")],
-        "length": _number(average["chat_length"]["mean"]),
-    }
+def _groups(summary: Summary) -> Iterator[Table]:
+    """Yield per agent a table with a row for every turn, and one with a row for every level."""
+    names = ("overall", "logic", "chat", *_FORMAT.values())
+    columns = [Column(name, _POINTS) for name in ("overall", "logic", "chat", *_FORMAT)]
+    for agent, result in summary["agents"].items():
+        levels = {
+            level: {name: figure["mean"] for name, figure in values.items()}
+            for level, values in result["levels"].items()
+        }
+        for what, groups in (("turn", result["by_turn"]), ("level", levels)):
+            rows = tuple((group, *(values[name] for name in names)) for group, values in groups.items())
+            yield Table(f"{agent}, by {what}", (Column(what), *columns), rows, half=True)
 
 
-def _by(what: str, agent: str, groups: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return a table with a row for every turn, or every level."""
-    names = ("overall", "logic", "chat", "unreadable", "format_error", "chat_length")
-    rows = [(group, *(_number(values[name]) for name in names)) for group, values in groups.items()]
-    return {"what": what, "agent": agent, "rows": rows}
-
-
-def _means(levels: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> dict[str, dict[str, float | None]]:
-    return {level: {name: figure["mean"] for name, figure in figures.items()} for level, figures in levels.items()}
-
-
-def _entries(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _entries(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for agent, result in summary["agents"].items():
         for name, entry in result["scenarios"].items():
             yield agent, name, entry
 
 
-def _detail(agent: str, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    faults = ", ".join(f"{kind.replace('_', ' ')} {rate:.1f} %" for kind, rate in entry["faults"].items())
-    return {
-        "agent": agent,
-        "scenario": name,
-        "dialogues": ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in entry["dialogues"].items()) or "none",
-        "turns": f"{entry['assessed']} of {entry['turns']}",
-        "gap": _number(entry["execution_gap"]),
-        "faults": faults or "none",
-    }
+def _outcomes(summary: Summary) -> Table:
+    columns = ("agent", "scenario", "ended", "assessed", "turns", "gap", "faults")
+    forms = {"assessed": "{:,}", "turns": "{:,}", "gap": _POINTS}
+    rows = []
+    for agent, name, entry in _entries(summary):
+        ended = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in entry["dialogues"].items())
+        faults = ", ".join(f"{kind.replace('_', ' ')} {rate:.1f} %" for kind, rate in entry["faults"].items())
+        counts = (entry["assessed"], entry["turns"], entry["execution_gap"])
+        rows.append((agent, name.replace("_", " "), ended or "none", *counts, faults or "none"))
+    return Table("", tuple(Column(name, forms.get(name, "")) for name in columns), tuple(rows))
 
 
-def _coverage(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    shown = [
-        {
-            "way": " ".join(stage.removeprefix("stage") for stage in row["route"][0]),
-            "action": row["route"][1],
-            "case": row["case"],
-            "counts": (row["by_intent"], row["by_path"], row["by_intent"] + row["by_path"]),
-        }
-        for row in rows
-    ]
-    least = min((row["counts"][2] for row in shown), default=0)
-    return {"scenario": name, "rows": shown, "least": least}
+def coverage_table(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Return the number of paths of each scenario and of the customers on them.
+
+    By reason: for their intent, or to top up a path; and the number on the path that has fewest.
+    """
+    rows = []
+    for name, paths in coverage.items():
+        counts = [(row["by_intent"], row["by_path"]) for row in paths]
+        intent, top_up = (sum(count[i] for count in counts) for i in (0, 1))
+        rows.append((name.replace("_", " "), len(paths), intent, top_up, intent + top_up, min(map(sum, counts))))
+    names = ("paths", "by intent", "top-up", "customers", "fewest per path")
+    return Table("Customers by scenario", (Column("scenario"), *(Column(n, "{:,}") for n in names)), tuple(rows))
 
 
-def _votes(votes: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _paths(name: str, paths: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for row in paths:
+        stages, action = row["route"]
+        by_intent, by_path = row["by_intent"], row["by_path"]
+        route = " ".join(stage.removeprefix("stage") for stage in stages)
+        rows.append((route, action, Prose(row["case"]), by_intent, by_path, by_intent + by_path))
+    columns = (Column("path"), Column("action"), Column("customer"))
+    counts = (Column(n, "{:,}") for n in ("by intent", "top-up", "all"))
+    return Table(name.replace("_", " "), (*columns, *counts), tuple(rows))
+
+
+def _votes(votes: Mapping[str, Any]) -> Table:
     def counts(entry: Mapping[str, int]) -> str:
         return ", ".join(f"{name} {n}" for name, n in entry.items()) or "none"
 
-    return [
-        ("turns with a judgement", str(votes["turns"])),
-        ("tie rule", votes["tie_rule"]),
-        ("tied fields", counts(votes["tied"])),
-        ("fields that no judge labelled", counts(votes["unvoted"])),
-        ("turns without a reference, because a label is missing", str(votes["no_reference"])),
-        ("turns without a grade", str(votes["ungraded"])),
-    ]
+    return Table.pairs(
+        "",
+        {
+            "turns with a judgement": str(votes["turns"]),
+            "tie rule": votes["tie_rule"],
+            "tied fields": counts(votes["tied"]),
+            "fields that no judge labelled": counts(votes["unvoted"]),
+            "turns without a reference, because a label is missing": str(votes["no_reference"]),
+            "turns without a grade": str(votes["ungraded"]),
+        },
+    )
 
 
-def _with_interval(figure: Mapping[str, float | None]) -> tuple[str, str]:
-    if figure["low"] is None:
-        return _number(figure["mean"]), ""
-    return _number(figure["mean"]), f"{figure['low']:.1f} to {figure['high']:.1f}"
+# --- figures -----------------------------------------------------------------------------------
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _graphs(found: Evaluated) -> list[Block]:
+    """Return the first agent's graphs; the other agents' are folded."""
+    by_agent: dict[str, list[Block]] = {}
+    for agent, name, entry in list(_entries(found.summary))[:_MOST_GRAPHS]:
+        scenario, coverage = found.scenarios[name], found.summary["coverage"][name]
+        drawn = draw(
+            f"graph_{name}_{agent}",
+            f"{name.replace('_', ' ')}, {agent}",
+            partial(draw_graph, scenario, entry["stages"], coverage),
+            alt=_graph_words(name, agent, entry["stages"]),
+            wide=True,
+        )
+        by_agent.setdefault(agent, []).extend([] if drawn is None else [drawn])
+    first, *others = by_agent.items()
+    return [*first[1], *(Fold(f"Errors of {agent}", tuple(drawn)) for agent, drawn in others)]
 
 
-# --- plots -------------------------------------------------------------------------------------
+def _graph_words(name: str, agent: str, stages: Mapping[str, Mapping[str, int]]) -> str:
+    wrong = [f"{node}: {s['wrong']} of {s['passed']} wrong" for node, s in stages.items() if s["wrong"]]
+    errors = "; ".join(wrong) or "no stage has an error"
+    return f"Plot: the procedure {name.replace('_', ' ')} and the errors of {agent}. {errors}."
 
 
-def _sections(folder: Path, found: Evaluated) -> Iterator[dict[str, Any]]:
-    summary, agents = found.summary, found.summary["agents"]
-    graphs = []
-    for agent, name, entry in list(_entries(summary))[:_MOST_GRAPHS]:
-        figure = plots.graph(found.scenarios[name], entry["stages"], summary["coverage"][name])
-        title = f"{name.replace('_', ' ')}, {agent}"
-        graphs.append(_figure_entry(folder, f"graph_{name}_{agent}", title, figure, wide=True))
-    yield {
-        "title": "Errors by stage",
-        "lead": "A stage is redder the more often the agent left the right path there, or ended in a wrong action.",
-        "plots": graphs,
-    }
-    every = [a for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some]
+def _figures(found: Evaluated) -> Iterator[Figure | None]:
+    agents = found.summary["agents"]
     by_turn = {agent: result["by_turn"] for agent, result in agents.items()}
     judges = {agent: result["judges"] for agent, result in agents.items()}
-    drawn: list[tuple[str, str, Figure | None, bool]] = [
-        ("turns", "Logic and chat by turn", plots.turn_curve(by_turn), True),
-        *(
-            (f"levels_{agent}", f"By adversarial level, {agent}", _boxes(found, agent), False)
-            for agent in found.assessed
-        ),
-        ("dimensions", "Chat quality by dimension", plots.dimensions(summary["correlation"]), False),
-        *(
-            (f"judges_{value}", f"One judge alone: {value}", plots.judge_map(judges, value), False)
-            for value in ("overall", "logic", "chat")
-        ),
-    ]
-    shown = [
-        _figure_entry(folder, name, title, figure, wide) for name, title, figure, wide in drawn if figure is not None
-    ]
-    if every and shown:
-        yield {"title": "Turns, levels, judges", "lead": "", "plots": shown}
-
-
-def _boxes(found: Evaluated, agent: str) -> Figure | None:
     levels = list(dict.fromkeys(level for s in found.scenarios.values() for level in s.file.levels))
-    return plots.level_boxes([a for some in found.assessed[agent].values() for a in some], levels)
-
-
-def _figure_entry(folder: Path, name: str, title: str, figure: Figure, wide: bool = False) -> dict[str, Any]:
-    return {"title": title, "png": picture(folder, name, figure), "wide": wide}
+    yield draw("turns", "Logic and chat by turn", partial(figures.turn_curve, by_turn), wide=True)
+    for agent, by_scenario in found.assessed.items():
+        assessed = [a for some in by_scenario.values() for a in some]
+        yield draw(
+            f"levels_{agent}",
+            f"By adversarial level, {agent}",
+            partial(figures.level_boxes, assessed, levels),
+        )
+    yield draw(
+        "dimensions", "Chat quality by dimension", partial(figures.dimensions, found.summary["correlation"]),
+        caption="Means out of 100, and the correlation with the grade; in brackets each dimension's weight.",
+    )  # fmt: skip
+    for value in ("overall", "logic", "chat"):
+        yield draw(f"judges_{value}", f"One judge alone: {value}", partial(figures.judge_map, judges, value))
 
 
 # --- dialogues ---------------------------------------------------------------------------------
 
 
-def _dialogues(found: Evaluated, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
+def _dialogues(found: Evaluated, traces: Sequence[Trace]) -> Iterator[Table]:
     """Yield each agent's dialogues with the lowest scores."""
     by_key = {(trace.agent, trace.plan.id): trace for trace in traces}
     for agent, by_scenario in found.assessed.items():
@@ -231,21 +305,20 @@ def _mean_logic(assessed: Sequence[Assessment]) -> float:
     return sum(known) / len(known) if known else -1.0
 
 
-def _dialogue(found: Evaluated, trace: Trace, assessed: Sequence[Assessment]) -> dict[str, Any]:
+def _dialogue(found: Evaluated, trace: Trace, assessed: Sequence[Assessment]) -> Table:
     scenario, by_turn = found.scenarios[trace.plan.scenario], {a.turn: a for a in assessed}
-    turns = []
+    rows: list[tuple[Cell, ...]] = []
     for number, exchange in enumerate(trace.turns[:_SHOWN_TURNS], 1):
         reading = read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
         output, a = reading.output, by_turn.get(number)
-        said = (
-            f"{output.chat} [{' '.join(output.path)} {output.action}]" if output is not None else exchange.agent[:300]
-        )
+        if output is None:
+            agent = Prose(exchange.agent[:300] or "(nothing)")
+        else:
+            agent = Prose(output.chat, f"[{' '.join(output.path)} {output.action}]")
         right = f"{' '.join(a.reference.path)} {a.reference.action}" if a is not None and a.reference else ""
         logic = None if a is None or a.worth.logic is None else a.worth.logic.logic
-        turns.append((exchange.user, said or "(nothing)", right, ", ".join(reading.kinds), _number(logic)))
+        rows.append((Prose(exchange.user), agent, Prose(right), Prose(", ".join(reading.kinds)), logic))
     plan = trace.plan
-    return {
-        "title": f"{trace.agent}: {plan.id}",
-        "who": f"intent {plan.intent}, persona {plan.persona}, level {plan.level}, {trace.outcome.replace('_', ' ')}",
-        "turns": turns,
-    }
+    columns = (Column("customer"), Column("agent"), Column("right"), Column("faults"), Column("logic", _POINTS))
+    ended = f"intent {plan.intent}, persona {plan.persona}, level {plan.level}, {trace.outcome.replace('_', ' ')}"
+    return Table(f"{trace.agent}: {plan.id}", columns, tuple(rows), note=ended)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.sage.console import coverage_table, progress, tables
+from hamr.apps.evaluate.progress import progress
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.bench.folder import write_aside
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import AGAIN
-from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
+from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan
@@ -28,6 +28,8 @@ from hamr.procedures.prompts import prompt_ids
 from hamr.procedures.rules import nearest
 from hamr.procedures.words import load_words
 from hamr.protocols import Ask
+from hamr.report.terminal import show
+from hamr.report.values import Page
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateSage
@@ -60,11 +62,7 @@ def start(request: EvaluateSage) -> int:
         finally:
             found = summarise(store, scenarios, plans, request.agents, request.sage)
             write_figures(request.output, request.sage, found)
-        for name in scenarios:
-            console.print(coverage_table(name, found.summary["coverage"][name]))
-        for table in tables(found.summary):
-            console.print(table)
-        draw_report(request.output, found, store)
+        show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
     return _exit_code(found, judged=bool(request.judges))
 
@@ -176,8 +174,13 @@ def _work(
             simulator=request.simulator,
             judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
         )
-        with progress(len(pairs), console) as report:
-            await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=report)
+        with progress({"held": len(pairs), "judged": len(pairs)}, console, "dialogues") as report:
+
+            def news(now: DialogueProgress) -> None:
+                report("held", now.held)
+                report("judged", now.judged)
+
+            await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=news)
 
     if names:
         assert config is not None
@@ -200,11 +203,15 @@ def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
     write_aside(folder / "assessments.jsonl", text)
 
 
-def draw_report(folder: Path, found: Evaluated, store: Store) -> None:
-    # Import matplotlib lazily: only the report needs it.
-    from hamr.apps.evaluate.sage.report import write_sage_report
+def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
+    """Write report.html and plots/*.png; return the page."""
+    # Import lazily: only the report needs it.
+    from hamr.apps.evaluate.sage.report import sage_page
+    from hamr.report.html import write_page
 
-    write_sage_report(folder, found, list(store.traces.values()))
+    page = sage_page(found, list(store.traces.values()))
+    write_page(page, folder)
+    return page
 
 
 def _exit_code(found: Evaluated, *, judged: bool) -> int:

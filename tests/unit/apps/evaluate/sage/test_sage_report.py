@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import io
+import re
+from itertools import combinations
 
 import pytest
 from rich.console import Console
 
-from hamr.apps.evaluate.sage import plots
-from hamr.apps.evaluate.sage.console import coverage_table, lines
-from hamr.bench.sage.run import DialogueProgress
+from hamr.apps.evaluate.progress import report_lines
+from hamr.apps.evaluate.sage import figures
+from hamr.apps.evaluate.sage.graph import draw_graph, layout
+from hamr.apps.evaluate.sage.report import coverage_table
 from hamr.procedures import load_scenario, scenario_names
+from hamr.report.drawing import LEAST_PX, draw
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_every_node_has_a_place_of_its_own_and_edges_go_to_the_right(name):
+def test_boxes_do_not_overlap_and_edges_go_down(name):
     scenario = load_scenario(name)
-    places = plots.layout(scenario)
-    assert places.keys() == set(scenario.graph.nodes)
-    assert len(set(places.values())) == len(places)
-    assert all(places[here][0] < places[there][0] for here, there in scenario.graph.edges)
+    placed = layout(scenario)
+    assert placed.nodes.keys() == set(scenario.graph.nodes)
+    assert all(placed.nodes[here][1] < placed.nodes[there][1] for here, there in scenario.graph.edges)
+    for (x, y), (other_x, other_y) in combinations(placed.nodes.values(), 2):
+        assert abs(x - other_x) >= 152 or abs(y - other_y) >= 66
+    for edge, points in placed.edges.items():
+        assert points[0] == placed.nodes[edge[0]] and points[-1] == placed.nodes[edge[1]]
+        assert all(0 <= x <= placed.width and 0 <= y <= placed.height for x, y in points)
 
 
 def row(case, route, nodes, by_intent, by_path):
@@ -30,43 +38,50 @@ ROWS = [
     row("a", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 2, 3),
     row("b", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 0, 1),
 ]
+STAGES = {"stage1": {"passed": 4, "wrong": 0}, "stage2": {"passed": 4, "wrong": 3}}
 
 
-def test_the_graph_says_where_it_went_wrong_and_who_was_sent():
+def test_the_graph_shows_errors_and_customers():
     scenario = load_scenario("telecom_package")
-    stages = {"stage1": {"passed": 4, "wrong": 0}, "stage2": {"passed": 4, "wrong": 3}}
-    figure = plots.graph(scenario, stages, ROWS)
-    said = [text.get_text() for text in figure.axes[0].texts]
-    assert "3 of 4 wrong" in said and "0 of 4 wrong" in said
-    assert "6 customers" in said
-    assert said.count("0 customers") == len(scenario.file.actions) - 1
-    shades = {patch.get_facecolor() for patch in figure.axes[0].patches}
-    assert len(shades) == 3  # white, the redder stage2, the actions' green
+    figure = draw_graph(scenario, STAGES, ROWS)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert "3 of 4 wrong" in texts and "0 of 4 wrong" in texts
+    assert "6 customers" in texts
+    assert texts.count("0 customers") == len(scenario.file.actions) - 1
 
 
-def test_without_figures_there_is_no_plot():
-    assert plots.turn_curve({"a": {"1": {"logic": 5.0, "chat": None}}}) is None
-    assert plots.level_boxes([], ("zero",)) is None
-    assert plots.judge_map({"a": {}}, "logic") is None
-    assert plots.dimensions({"content_utility": {"mean": None, "r2": None, "slope": None}}) is None
+def test_text_in_a_graph_has_11_px_at_its_normal_size():
+    scenario = load_scenario("telecom_package")
+    drawn = draw("graph", "Graph", lambda: draw_graph(scenario, STAGES, ROWS))
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn.svg).group(1))
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", drawn.svg)]
+    assert len(sizes) > 30
+    assert min(sizes) * drawn.least_width / width >= LEAST_PX
 
 
-def test_the_coverage_table_sums_the_paths_of_a_route():
-    table = coverage_table("telecom_package", ROWS)
-    assert [list(column.cells) for column in table.columns] == [
-        ["1 2 4 ChangeOrder"],
-        ["2"],
-        ["2"],
-        ["4"],
-        ["6"],
-        ["1"],
+def test_without_values_there_is_no_figure():
+    assert figures.turn_curve({"a": {"1": {"logic": 5.0, "chat": None}}}) is None
+    assert figures.level_boxes([], ("zero",)) is None
+    assert figures.judge_map({"a": {}}, "logic") is None
+    assert figures.dimensions({"content_utility": {"mean": None, "r2": None, "slope": None}}) is None
+
+
+def test_the_coverage_table_sums_the_paths_of_a_scenario():
+    table = coverage_table({"telecom_package": ROWS})
+    assert [column.name for column in table.columns][1:] == [
+        "paths",
+        "by intent",
+        "top-up",
+        "customers",
+        "fewest per path",
     ]
+    assert table.rows == (("telecom package", 2, 2, 4, 6, 1),)
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then():
-    screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 31.0])
-    report = lines(Console(file=screen, width=100), clock=lambda: next(at))
-    for held, judged in ((2, 1), (6, 5), (7, 6)):
-        report(DialogueProgress(total=10, held=held, judged=judged))
+def test_progress_without_a_terminal_is_a_line_every_20_seconds():
+    screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 30.0, 31.0])
+    report = report_lines({"held": 10, "judged": 10}, Console(file=screen, width=100), "dialogues", lambda: next(at))
+    for name, done in (("judged", 5), ("held", 6), ("held", 6), ("judged", 6)):
+        report(name, done)
     [line] = screen.getvalue().splitlines()
-    assert line.startswith("6 of 10 dialogues held, 5 judged, about 30.0 s left")
+    assert line == "dialogues: held 6 of 10, judged 5 of 10, about 30.0 s left"

@@ -1,0 +1,48 @@
+"""HTML renderer of report values: one self-contained page that loads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hamr.report.drawing import PALETTE
+from hamr.report.values import Page, part_text
+from hamr.security.redaction import redact_text
+from hamr.telemetry.run_folder import write_atomic
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+RELOAD = '<meta http-equiv="refresh" content="10">'
+"""Makes a browser reload the page every 10 s."""
+
+
+def write_page(page: Page, folder: Path, *, live: bool = False) -> Path:
+    """Write report.html and plots/*.png into `folder`. Secrets are redacted. A `live` page reloads itself."""
+    for figure in page.figures():
+        file = folder / "plots" / f"{figure.name}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(figure.png)
+    report = folder / "report.html"
+    write_atomic(report, redact_text(render_page(page, live=live)))
+    return report
+
+
+def render_page(page: Page, *, live: bool = False) -> str:
+    """Return the page as HTML. All text is escaped."""
+    return _environment().get_template("page.html.j2").render(page=page, reload=RELOAD if live else "")
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        autoescape=True,
+        loader=PackageLoader("hamr.report"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters["zip"] = zip
+    made.globals |= {"kind": lambda value: type(value).__name__.lower(), "palette": PALETTE, "part_text": part_text}
+    return made
