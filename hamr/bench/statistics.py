@@ -1,25 +1,23 @@
-"""Statistics of benchmark metrics: bootstrap intervals, a paired test, and agreement of labels."""
+"""Statistics of benchmark metrics: bootstrap intervals, a paired test, and agreement of labels.
+
+scipy and scikit-learn do the work. They are loaded at the first call, because loading them takes about a second.
+"""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 LEVEL = 0.95
-_NORMAL = 1.959963984540054
-"""The normal quantile of the 95 % level."""
-_EXACT = 12
-"""Up to this number of differences all sign patterns are enumerated: at most 4,096."""
+_EXACT = 4096
+"""Number of sign patterns up to which a paired test enumerates all of them: those of 12 pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean of `n` values with its 95 % bootstrap interval. All None where there is nothing to average."""
+    """A mean of `n` values with its 95 % interval. All None where there is nothing to average."""
 
     mean: float | None
     low: float | None
@@ -29,11 +27,26 @@ class Estimate:
 
 def mean_interval(values: Sequence[float], *, resamples: int, seed: int) -> Estimate:
     """Percentile bootstrap over the values, which have to be independent (for example one per dialogue)."""
+    from scipy.stats import bootstrap
+
     if not values:
         return Estimate(mean=None, low=None, high=None, n=0)
     data = np.asarray(values, dtype=np.float64)
-    low, high = np.quantile(_means(data, resamples, seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(mean=float(data.mean()), low=float(low), high=float(high), n=len(data))
+    mean, n = float(data.mean()), len(data)
+    if n == 1:  # scipy refuses a single value, whose draws are all alike
+        return Estimate(mean=mean, low=mean, high=mean, n=n)
+    rng = np.random.default_rng(seed)
+    # Draws in batches, to bound the memory of [batch, n].
+    found = bootstrap(
+        (data,),
+        np.mean,
+        n_resamples=resamples,
+        batch=1 + 10**6 // n,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=rng,
+    ).confidence_interval
+    return Estimate(mean=mean, low=float(found.low), high=float(found.high), n=n)
 
 
 def sign_flip_p(differences: Sequence[float], *, resamples: int, seed: int) -> float:
@@ -46,17 +59,25 @@ def sign_flip_p(differences: Sequence[float], *, resamples: int, seed: int) -> f
     >>> sign_flip_p([1.0, 1.0, 1.0], resamples=1, seed=0)
     0.25
     """
+    from scipy.stats import permutation_test
+
     if not differences:
         raise ValueError("a paired test needs at least one pair")
+    if len(differences) == 1:  # scipy refuses a single pair; both of its signs are as far from 0
+        return 1.0
     data = np.asarray(differences, dtype=np.float64)
-    # Tolerance: sums that are mathematically equal may differ in floating point.
-    seen = abs(float(data.sum())) - 1e-9
-    if len(data) <= _EXACT:
-        sums = [abs(float(data @ signs)) for signs in itertools.product((1.0, -1.0), repeat=len(data))]
-        return sum(total >= seen for total in sums) / len(sums)
-    rng = np.random.default_rng(seed)
-    far = sum(abs(float(data @ rng.choice((1.0, -1.0), size=len(data)))) >= seen for _ in range(resamples))
-    return (1 + far) / (1 + resamples)
+    exact = 2 ** len(data) <= _EXACT
+    found = permutation_test(
+        (data,),
+        lambda x, axis: np.abs(x.sum(axis=axis)),
+        permutation_type="samples",
+        n_resamples=_EXACT if exact else resamples,
+        batch=1 + 10**6 // len(data),
+        alternative="greater",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.pvalue)
 
 
 def exact_agreement(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | None:
@@ -65,7 +86,7 @@ def exact_agreement(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | Non
     return sum(x == y for x, y in pairs) / len(pairs) if pairs else None
 
 
-def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | None:
+def cohen_kappa(a: Sequence[str], b: Sequence[str]) -> float | None:
     """Return the agreement beyond chance, (p_o - p_e) / (1 - p_e), with p_e from each side's label frequencies.
 
     1 for full agreement, 0 for chance level, in [-1, 1]. None for no labels, and where both sides use one and the same
@@ -74,22 +95,11 @@ def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float | None:
     >>> cohen_kappa("yyn", "yyn"), cohen_kappa("yynn", "ynyn"), cohen_kappa("yy", "yy")
     (1.0, 0.0, None)
     """
-    agreed = exact_agreement(a, b)
-    if agreed is None:
-        return None
-    left, right = Counter(a), Counter(b)
-    # Integers until the last step, so that p_e = 1 is detected exactly.
-    chance, all_pairs = sum(count * right[label] for label, count in left.items()), len(a) * len(b)
-    if chance == all_pairs:
-        return None
-    return (agreed - chance / all_pairs) / (1 - chance / all_pairs)
+    from sklearn.metrics import cohen_kappa_score
 
-
-def _means(data: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return means of draws with replacement, one at a time to avoid an array of [resamples, n]."""
-    rng = np.random.default_rng(seed)
-    size = len(data)
-    return np.array([data[rng.integers(size, size=size)].mean() for _ in range(resamples)])
+    if len({*a, *b}) < 2:
+        return None
+    return float(cohen_kappa_score(list(a), list(b)))
 
 
 def share_interval(held: Sequence[bool]) -> Estimate:
@@ -97,18 +107,14 @@ def share_interval(held: Sequence[bool]) -> Estimate:
 
     For small or extreme counts, where a bootstrap has no variance: 5 of 5 is not a certainty.
 
-    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n),  z = 1.96
-
     >>> found = share_interval([True] * 5)
     >>> round(found.low, 3), found.high
     (0.566, 1.0)
     """
-    n = len(held)
+    from scipy.stats import binomtest
+
+    n, k = len(held), sum(held)
     if not n:
         return Estimate(mean=None, low=None, high=None, n=0)
-    share, z = sum(held) / n, _NORMAL
-    middle, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    low, high = (middle - spread) / scale, (middle + spread) / scale
-    # Mathematically the bounds are exactly 0 and 1 where none or all hold.
-    return Estimate(mean=share, low=0.0 if share == 0 else low, high=1.0 if share == 1 else high, n=n)
+    found = binomtest(k, n).proportion_ci(LEVEL, method="wilson")
+    return Estimate(mean=k / n, low=float(found.low), high=float(found.high), n=n)

@@ -12,18 +12,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-def average_ranks(values: Floats) -> Floats:
-    """Return ranks from 1. Equal values share the mean of their ranks.
-
-    >>> average_ranks(np.array([0.3, 0.1, 0.3])).tolist()
-    [2.5, 1.0, 2.5]
-    """
-    order, starts, sizes = _sort_with_ties(values)
-    ranks = np.empty(values.size)
-    ranks[order] = np.repeat(_middles(starts, sizes), sizes)
-    return ranks
-
-
 @dataclass(frozen=True, eq=False)
 class Target:
     """Fixed side of a correlation: the centred average ranks of y, and the root of their sum of squares."""
@@ -33,13 +21,16 @@ class Target:
 
     @classmethod
     def of(cls, y: Floats) -> Target:
-        centred = average_ranks(y) - (y.size + 1) / 2
+        from scipy.stats import rankdata
+
+        centred = rankdata(y) - (y.size + 1) / 2
         return cls(centred, float(np.sqrt(centred @ centred)))
 
     def spearman(self, values: Floats) -> float:
         """Return rho of `values` with y, in [-1, 1]. NaN if either is constant."""
         order, starts, sizes = _sort_with_ties(values)
-        middles = _middles(starts, sizes) - (values.size + 1) / 2
+        # Average rank of each group of ties, minus the mean rank.
+        middles = starts + (sizes + 1) / 2 - (values.size + 1) / 2
         spread = float(sizes @ middles**2)
         if spread <= 0.0 or self.norm == 0.0:
             return float("nan")
@@ -93,8 +84,3 @@ def _sort_with_ties(values: Floats) -> tuple[Ints, Ints, Ints]:
     np.not_equal(sorted_values[1:], sorted_values[:-1], out=fresh[1:-1])
     starts = np.flatnonzero(fresh)
     return order, starts[:-1], starts[1:] - starts[:-1]
-
-
-def _middles(starts: Ints, sizes: Ints) -> Floats:
-    """Average rank of each group of ties."""
-    return starts + (sizes + 1) / 2

@@ -60,11 +60,6 @@ def loss(evidence: ReplyWindow, ends: Floats, cascade: Cascade, measure: Measure
     return np.where(inside >= FEWEST, mean, np.inf)
 
 
-def weighted_spearman(x: Floats, y: Floats, weight: Floats) -> float:
-    """Return rho of x and y with row weights `weight` and average ranks for ties. NaN if one is constant."""
-    return _correlation(_centred_ranks(x, weight), _centred_ranks(y, weight), weight)
-
-
 def most_trusted(
     evidence: ReplyWindow, now: Ends, bounds: Bounds, *, cascade: Cascade, measure: Measure, limit: float
 ) -> Ends:

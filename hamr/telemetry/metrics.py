@@ -27,13 +27,11 @@ def percentile(values: Sequence[float], q: float) -> float:
     >>> percentile([1.0, 2.0, 3.0, 5.0], 50)
     2.5
     """
+    import numpy as np
+
     if not values:
         raise ValueError("percentile needs at least one value")
-    ordered = sorted(values)
-    at = (len(ordered) - 1) * q / 100
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    return float(np.percentile(values, q))
 
 
 def mean(values: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pvariance
+from statistics import correlation, fmean, pvariance
 
 from hamr.config.logging import AlarmsConfig
 from hamr.types import Failure, Reply, RewardRecord
@@ -48,13 +48,9 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
     """Return the correlation in [-1, 1]; None for fewer than three points or if one variable is constant."""
-    if len(xs) < 3:
+    if min(len(set(xs)), len(set(ys))) < 2 or len(xs) < 3:
         return None
-    x_mean, y_mean = fmean(xs), fmean(ys)
-    xx = math.fsum((x - x_mean) ** 2 for x in xs)
-    yy = math.fsum((y - y_mean) ** 2 for y in ys)
-    xy = math.fsum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
-    return max(-1.0, min(1.0, xy / math.sqrt(xx * yy))) if xx > 0.0 and yy > 0.0 else None
+    return max(-1.0, min(1.0, correlation(xs, ys)))
 
 
 class RecentReplies:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 Stage = tuple[tuple[str, float], ...]
 """Requests that are sent concurrently: (pool, work)."""
 Chain = tuple[Stage, ...]
@@ -194,12 +196,13 @@ class _Line:
     def usage(self, spent: float) -> Usage:
         places = self.station.replicas * self.station.slots
         self._count(0)
-        waits = sorted(self.waits)
+        # Nearest rank: a wait that occurred.
+        p50, p99 = np.quantile(self.waits, [0.5, 0.99], method="inverted_cdf") if self.waits else (0.0, 0.0)
         return Usage(
-            questions=len(waits),
+            questions=len(self.waits),
             utilisation=self.area / (places * spent) if spent else 0.0,
-            queue_p50=_quantile(waits, 0.5),
-            queue_p99=_quantile(waits, 0.99),
+            queue_p50=float(p50),
+            queue_p99=float(p99),
         )
 
     def _place(self, group: int) -> int | None:
@@ -313,8 +316,3 @@ class _Play:
         scoring.closed = True
         self.slowest = max(self.slowest, self.now - scoring.since)
         self._open -= 1
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    """Return the nearest-rank quantile; 0 for an empty sequence."""
-    return ordered[min(len(ordered) - 1, math.ceil(q * len(ordered)) - 1)] if ordered else 0.0

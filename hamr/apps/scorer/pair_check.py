@@ -8,9 +8,6 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from hamr.calibration.ranks import average_ranks
 from hamr.data.pairs import ReplyPair
 from hamr.types import Answer, Question
 
@@ -70,12 +67,12 @@ def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
 
     Raises ValueError when one class is empty.
     """
+    from sklearn.metrics import roc_auc_score
+
     positives, negatives = sum(labels), len(labels) - sum(labels)
     if not positives or not negatives:
         raise ValueError(f"AUC needs both classes; got {positives} positive and {negatives} negative pairs")
-    ranks = average_ranks(np.asarray(scores, dtype=np.float64))
-    rank_sum = float(ranks[np.asarray(labels, dtype=bool)].sum())
-    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+    return float(roc_auc_score(labels, scores))
 
 
 def auc_standard_error(value: float, positives: int, negatives: int) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import spearman
-from hamr.cascade.adaptive_interval import FEWEST, loss, most_trusted, weighted_spearman
+from hamr.cascade.adaptive_interval import FEWEST, loss, most_trusted
 from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)
@@ -42,11 +42,11 @@ def test_rank_is_rho_of_the_rewards_with_the_judge():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 4)), min_size=3, max_size=20))
-def test_a_weight_is_a_row_so_many_times(rows):
-    x, y, times = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    again = times.astype(int)
-    expected = spearman(np.repeat(x, again), np.repeat(y, again))
-    assert weighted_spearman(x, y, times) == pytest.approx(expected, nan_ok=True)
+def test_a_weight_counts_as_that_many_equal_rows(rows):
+    weighted = [heard(x / 5, y / 5, weight=float(times)) for x, y, times in rows]
+    repeated = [heard(x / 5, y / 5) for x, y, times in rows for _ in range(times)]
+    losses = [one(ReplyWindow.of(some), (0.3, 0.7), "rank") for some in (weighted, repeated)]
+    assert losses[0] == pytest.approx(losses[1], nan_ok=True)
 
 
 def run(evidence, now, bounds, limit, steps=40, measure="gap", cascade=PAPER):
