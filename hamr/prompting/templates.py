@@ -179,7 +179,11 @@ def _from_content(content: Any, where: str, digest: str) -> PromptTemplate:
         raise ConfigError(f"prompt {where}", keys, f"needs exactly the keys {sorted(_KEYS)}")
     check_kinds(content, ("name", "language", "system", "user", "verdict_prefix"), where)
     thinking = content["thinking"]
-    if not isinstance(thinking, dict) or thinking.keys() != {"open", "close"} or not _all_text(thinking.values()):
+    if (
+        not isinstance(thinking, dict)
+        or thinking.keys() != {"open", "close"}
+        or not all(isinstance(value, str) for value in thinking.values())
+    ):
         raise ConfigError(f"prompt {where}: thinking", thinking, "needs the texts `open` and `close`")
     if thinking["open"] and not thinking["close"].strip():
         raise ConfigError(f"prompt {where}: thinking", thinking, 'give `close` too, or "" for both')
@@ -197,10 +201,6 @@ def _from_content(content: Any, where: str, digest: str) -> PromptTemplate:
         thinking_close=thinking["close"],
         digest=digest,
     )
-
-
-def _all_text(values: Any) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def check_kinds(content: Mapping[str, Any], texts: Sequence[str], where: str) -> None:

@@ -54,7 +54,10 @@ class RunFolder:
                 cls.refuse_if_used(path)
                 folder.plots.mkdir()
                 folder.checkpoints.mkdir()
-                write_atomic(folder.config, _redacted_yaml(config_yaml))
+                write_atomic(
+                    folder.config,
+                    yaml.safe_dump(redact(yaml.safe_load(config_yaml)), sort_keys=False, allow_unicode=True, width=120),
+                )
             except BaseException:
                 folder.close()
                 raise
@@ -170,10 +173,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise RunFolderError("config", str(path), "damaged, contains no configuration; give another run folder")
     return raw
-
-
-def _redacted_yaml(text: str) -> str:
-    return yaml.safe_dump(redact(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=120)
 
 
 # --- the lock ----------------------------------------------------------------------------------

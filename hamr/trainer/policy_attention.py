@@ -72,7 +72,9 @@ def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, sc
         before = [x_TKD[begin:end].expand(len(b.lengths), -1, -1, -1) for begin, end in b.prefix]
         return torch.cat([*before, _pad(x_TKD, b)], dim=1).transpose(1, 2)
 
-    mask = None if length == keys else _visible(length, keys, q_THD.device)
+    mask = (
+        None if length == keys else torch.ones(length, keys, dtype=torch.bool, device=q_THD.device).tril(keys - length)
+    )
     out_BHLD = F.scaled_dot_product_attention(
         _pad(q_THD, b).transpose(1, 2),
         with_prefix(k_TKD),
@@ -95,7 +97,3 @@ def _unpad(x_BLHD: Tensor, b: Block) -> Tensor:
     """Inverse of `_pad` -> [own tokens, H, D]."""
     flat = x_BLHD.flatten(0, 1)
     return flat if b.real is None else flat.index_select(0, b.real)
-
-
-def _visible(length: int, keys: int, device: torch.device) -> Tensor:
-    return torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)

@@ -128,7 +128,12 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
         "words a turn": {"mean": round(mean(words), 1) if words else 0, "longest": max(words, default=0)},
         "actions": {"reply": len(actions) - calls, "call_tool": calls},
         "tools": dict(tools.most_common()),
-        "languages": dict(Counter(_language(t) for t in imported.trajectories)),
+        "languages": dict(
+            Counter(
+                language_of(" ".join(turn.content for turn in t.turns if turn.role != "tool"))
+                for t in imported.trajectories
+            )
+        ),
         "planning windows": dict(cut.most_common()),
     }
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
@@ -137,10 +142,6 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
         told["blank turns left out"] = tickets.blank
     told["private values hidden"] = dict(hidden)
     return told
-
-
-def _language(trajectory: Trajectory) -> str:
-    return language_of(" ".join(turn.content for turn in trajectory.turns if turn.role != "tool"))
 
 
 def _table(told: Mapping[str, Any]) -> Table:

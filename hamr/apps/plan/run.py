@@ -61,12 +61,12 @@ def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
         take = max(1, wanted - kept)
         mine, left = left[:take], left[take:]
         split.append(mine)
-        kept += sum(not sampling.enabled or carries_signal(_totals(g), sampling.tolerance) for g in mine)
+        kept += sum(
+            not sampling.enabled
+            or carries_signal([None if isinstance(r.total, Failure) else r.total.value for r in g], sampling.tolerance)
+            for g in mine
+        )
     return split
-
-
-def _totals(group: Group) -> list[float | None]:
-    return [None if isinstance(r.total, Failure) else r.total.value for r in group]
 
 
 def _response(record: RewardRecord) -> MeasuredResponse:

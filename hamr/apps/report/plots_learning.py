@@ -5,7 +5,7 @@ Each function maps `ReportData` to a Figure, or to None where there is nothing t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
@@ -123,7 +123,12 @@ def by_act(data: ReportData) -> Figure | None:
     """Draw the share of exact acts with intervals where the truth is known, else the share of the right kind of
     action."""
     truth = any(f.get("exact_by_act") for f in data.stages.values())
-    shares = {stage: _shares(figures) if truth else figures.get("by_act", {}) for stage, figures in data.stages.items()}
+    shares = {
+        stage: {act: own["share"] for act, own in (figures.get("exact_by_act") or {}).items()}
+        if truth
+        else figures.get("by_act", {})
+        for stage, figures in data.stages.items()
+    }
     acts = list(dict.fromkeys(a for own in shares.values() for a in own))
     if len(acts) < 2:
         return None
@@ -150,10 +155,6 @@ def by_act(data: ReportData) -> Figure | None:
     percent(ax, x=True)
     legend(ax)
     return figure
-
-
-def _shares(figures: Mapping[str, Any]) -> dict[str, float]:
-    return {act: own["share"] for act, own in (figures.get("exact_by_act") or {}).items()}
 
 
 def scorer_auc(data: ReportData) -> Figure | None:

@@ -19,7 +19,6 @@ from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import PREFIX, scripted_pool
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import DialoguePlan
-from hamr.config.schema import Config
 from hamr.procedures import Scenario
 from hamr.protocols import Ask
 
@@ -49,7 +48,14 @@ async def simulate(run: Run, stage: str, step: int) -> None:
     with run.console.phase(f"dialogues {stage}"), Store(folder, settings) as store:
         try:
             pairs = [(POLICY, plan) for plan in plans]
-            await hold(store, scenarios, pairs, _cast(run, scenarios, plans), sage, at_once=_at_once(config))
+            await hold(
+                store,
+                scenarios,
+                pairs,
+                _cast(run, scenarios, plans),
+                sage,
+                at_once=config.experiment.sage.at_once or config.rollout.workers * config.rollout.engine.max_num_seqs,
+            )
         finally:
             found = summarise(store, scenarios, plans, [POLICY], sage)
             write_figures(folder, sage, found)
@@ -95,8 +101,3 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]
         simulator=sage.simulator,
         judges={name: find_ask("judges", name) for name in sage.judges},
     )
-
-
-def _at_once(config: Config) -> int:
-    """Return the number of concurrent dialogues: by default the number of sequences that the engines can run."""
-    return config.experiment.sage.at_once or config.rollout.workers * config.rollout.engine.max_num_seqs

@@ -62,7 +62,12 @@ def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, 
     return {
         "items": len(outcomes),
         "overall": asdict(overall_interval(outcomes, **luck)),
-        "grades": {name: asdict(mean_interval(_grades(outcomes, name), **luck)) for name in GRADES},
+        "grades": {
+            name: asdict(
+                mean_interval([_value(outcome, name) for outcome in outcomes if name in outcome.judgements], **luck)
+            )
+            for name in GRADES
+        },
         "risk": asdict(risk_rates(records["risk"])),
         "hallucination": asdict(hallucination_rates(records["hallucination"])),
         "latency": _latency(outcomes, luck),
@@ -112,10 +117,6 @@ def _value(outcome: Outcome, name: str) -> float:
             f"{name} judgement", outcome.item.sample.id, "has no grade; remove its line from judgements.jsonl"
         )
     return float(judgement.grade)
-
-
-def _grades(outcomes: Sequence[Outcome], name: str) -> list[float]:
-    return [_value(outcome, name) for outcome in outcomes if name in outcome.judgements]
 
 
 def _was_asked(outcome: Outcome, name: str) -> bool:

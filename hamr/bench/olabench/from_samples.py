@@ -80,7 +80,10 @@ class _Corpus:
             item = BenchItem(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
             return ItemDraft(item=item)
         others = rng.sample(self._others(sample), RETRIEVED - 1)
-        pairs = tuple(_pair(one) for one in rng.sample([sample, *others], 1 + len(others)))
+        pairs = tuple(
+            ItemEvidence(question=one.history[-1].content, answer=_reply(one))
+            for one in rng.sample([sample, *others], 1 + len(others))
+        )
         item = BenchItem(sample=bare, kind="rag", subset=slot.subset, evidence=pairs, trap=slot.trap)
         return ItemDraft(item=item, replies=(_reply(sample),))
 
@@ -105,7 +108,3 @@ def _reply(sample: ServiceSample) -> str:
     """Return the logged reply; "" where a tool was called."""
     first = sample.references[0].action
     return first.content if isinstance(first, Reply) else ""
-
-
-def _pair(sample: ServiceSample) -> ItemEvidence:
-    return ItemEvidence(question=sample.history[-1].content, answer=_reply(sample))

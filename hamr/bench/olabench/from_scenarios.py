@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from hamr.bench.olabench.drafts import ItemDraft, Slot, add_temptation, slots
 from hamr.bench.olabench.items import BenchItem, ItemEvidence, SkillNode, Subset
@@ -213,7 +212,7 @@ class _Maker:
 
     def _amount(self, sample: ServiceSample, action: str) -> int | None:
         formula = self.scenario.file.actions[action].amount
-        return None if formula is None else self.scenario.amount(formula, _values(sample))
+        return None if formula is None else self.scenario.amount(formula, {**sample.ticket, **sample.meta["system"]})
 
 
 def _ways(scenario: Scenario) -> dict[str, _Way]:
@@ -223,8 +222,3 @@ def _ways(scenario: Scenario) -> dict[str, _Way]:
         read = {name: known[name] for name in walk.read}
         found[json.dumps(read)] = _Way(read=read, action=str(walk.action))
     return found
-
-
-def _values(sample: ServiceSample) -> dict[str, Any]:
-    """Return the ticket with booleans, which a sample stores as words."""
-    return {**sample.ticket, **sample.meta["system"]}

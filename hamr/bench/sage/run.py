@@ -118,7 +118,13 @@ def summarise(
 ) -> Evaluated:
     """Compute the results. Only finished dialogues are assessed; interrupted ones are counted."""
     assessed: dict[str, dict[str, list[Assessment]]] = {}
-    summary: dict[str, Any] = {"agents": {}, "coverage": _coverage(scenarios, plans, config)}
+    summary: dict[str, Any] = {
+        "agents": {},
+        "coverage": {
+            name: [asdict(row) for row in coverage(scenario, [p for p in plans if p.scenario == name], config)]
+            for name, scenario in scenarios.items()
+        },
+    }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
@@ -143,7 +149,11 @@ def summarise(
             },
             "average": metrics.average_scenarios(assessed[agent], config),
             "by_turn": metrics.by_turn(_all(assessed[agent])),
-            "levels": metrics.by_level(_all(assessed[agent]), _levels(scenarios), config),
+            "levels": metrics.by_level(
+                _all(assessed[agent]),
+                list(dict.fromkeys(level for scenario in scenarios.values() for level in scenario.file.levels)),
+                config,
+            ),
             "judges": metrics.alone(_all(assessed[agent])),
         }
     every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
@@ -163,17 +173,6 @@ def _scenario(scenario: Scenario, assessed: Sequence[Assessment], config: SageCo
         "faults": metrics.fault_rates(assessed),
         "stages": metrics.stages(assessed),
     }
-
-
-def _coverage(scenarios: Mapping[str, Scenario], plans: Sequence[DialoguePlan], config: SageConfig) -> dict[str, Any]:
-    return {
-        name: [asdict(row) for row in coverage(scenario, [p for p in plans if p.scenario == name], config)]
-        for name, scenario in scenarios.items()
-    }
-
-
-def _levels(scenarios: Mapping[str, Scenario]) -> list[str]:
-    return list(dict.fromkeys(level for scenario in scenarios.values() for level in scenario.file.levels))
 
 
 def _all(by_scenario: Mapping[str, Sequence[Assessment]]) -> list[Assessment]:

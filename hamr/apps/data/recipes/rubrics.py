@@ -162,7 +162,14 @@ async def make_rubric(
 
 def with_rubric(sample: ServiceSample, items: Sequence[RubricItem]) -> ServiceSample:
     """Return the sample in the form that the rubric reward reads: `privileged.rubric`."""
-    rubric = [{"title": i.title, "description": i.description, "weight": _plain(i.weight)} for i in items]
+    rubric = [
+        {
+            "title": i.title,
+            "description": i.description,
+            "weight": int(i.weight) if float(i.weight).is_integer() else i.weight,
+        }
+        for i in items
+    ]
     return dataclasses.replace(sample, privileged={**sample.privileged, "rubric": rubric})
 
 
@@ -207,7 +214,3 @@ def _as_said(text: str) -> JudgedText:
     """Return a response; text that does not parse to an action is judged by its words alone."""
     action = parse_action(text)
     return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")
-
-
-def _plain(weight: float) -> float | int:
-    return int(weight) if float(weight).is_integer() else weight
