@@ -43,6 +43,11 @@ LONGEST = (
 )
 """Files that start first, by decreasing CPU time, so that the processes finish at about the same time."""
 
+SLOW = ("apps", "launch", "config/test_shipped.py", "calibration/test_fit.py", "telemetry/test_recorder.py")
+SLOW += ("adapters", "bench/sage", "data/test_sage_samples.py", "trainer/test_checkpoints.py", "test_canary.py")
+SLOW += ("test_packaging.py", "docs")
+"""Parts of tests/unit that `make check` leaves out: whole commands, and what takes several seconds."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="property tests with 200 examples, and the tests marked deep")
@@ -54,11 +59,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, let the longest files begin, and choose by `--deep`."""
+    """Mark each test by its folder and duration, let the longest files begin, and choose by `--deep`."""
     for item in items:
         folder = item.path.relative_to(ROOT).parts[0]
         if folder in MARKERS:
             item.add_marker(folder)
+        if any(item.path.is_relative_to(ROOT / "unit" / part) for part in SLOW):
+            item.add_marker("slow")
     deep, kept, left = config.getoption("--deep"), [], []
     for item in items:
         is_deep = item.get_closest_marker("deep") or (deep and is_hypothesis_test(getattr(item, "obj", None)))
