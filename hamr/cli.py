@@ -12,7 +12,7 @@ import traceback
 
 from hamr import __version__, signals
 from hamr.apps.jobs import JOBS, lookup, names
-from hamr.errors import HamrError
+from hamr.errors import BadInput, HamrError
 from hamr.garbage import collect_rarely
 from hamr.security.redaction import redact_text
 
@@ -71,7 +71,7 @@ def _run(args: list[str]) -> int:
         if len(words) < len(args):
             print(help_text(lookup(words)))
             return 0
-        return parse_command(words).run()
+        return parse_command(_without_hydra_flags(words)).run()
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except SystemExit as error:
@@ -93,6 +93,18 @@ def _run(args: list[str]) -> int:
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)
         print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         return 1
+
+
+def _without_hydra_flags(words: list[str]) -> list[str]:
+    """Translate Hydra's flags: `train ... --cfg job` and `train ... --info` show the configuration."""
+    if words[0] not in ("train", "score", "serve", "plan") or not {"--cfg", "--info"} & set(words):
+        return words
+    if "--info" in words:
+        return ["config", "show", *words[1:]]
+    at = words.index("--cfg")
+    if words[at + 1 : at + 2] != ["job"]:
+        raise BadInput("--cfg", " ".join(words[at + 1 : at + 2]) or None, "only `--cfg job` is known")
+    return ["config", "show", *words[1:at], *words[at + 2 :]]
 
 
 def _fail(message: str, code: int) -> int:

@@ -79,6 +79,13 @@ JOBS: dict[str, tuple[str, str]] = {
         "hamr.apps.plan.command:PlanCommand",
         "estimate replicas, GPUs and step time; write files to start a cluster",
     ),
+    "config": ("", "show or explain the configuration of a job"),
+    "config show": (
+        "hamr.apps.config.command:ConfigShowCommand",
+        "print the resolved configuration with the origin of every value",
+    ),
+    "config explain": ("hamr.apps.config.command:ConfigExplainCommand", "print type, default and meaning of a key"),
+    "completion": ("hamr.apps.config.command:CompletionCommand", "print a completion script for a shell"),
     "doctor": ("hamr.apps.doctor.command:DoctorCommand", "show what this machine can run and what is missing"),
 }
 """Path -> (model of the command, one line of help). A path without a model is a group of commands."""

@@ -74,7 +74,7 @@ def explain(error: ValidationError, raw: Mapping[str, Any], model: type[BaseMode
     tail = (f" ({place})" if place else "") + (f" (and {more} more)" if more else "")
     where = ".".join(path)
     if kind == "extra_forbidden":
-        return UnknownKey(where, value, _did_you_mean(where, list(known_keys(model, raw))) + tail)
+        return UnknownKey(where, value, did_you_mean(where, list(known_keys(model, raw))) + tail)
     if kind == "value_error":
         return Contradiction(where, None, _one_line(str(first["ctx"]["error"])) + tail)
     if kind == "missing":
@@ -90,7 +90,8 @@ def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
     return path, value
 
 
-def _did_you_mean(where: str, known: Sequence[str]) -> str:
+def did_you_mean(where: str, known: Sequence[str]) -> str:
+    """Return a hint at the known key that is nearest to an unknown one."""
     section, _, leaf = where.rpartition(".")
     siblings = [k for k in known if k.rpartition(".")[0] == section]
     by_leaf = {k.rpartition(".")[2]: k for k in siblings}
@@ -136,6 +137,7 @@ class Origin:
     ) -> None:
         """`typed` holds the keys set on the command line."""
         self._typed = tuple(typed)
+        self._roots = roots
         self._files: list[tuple[str, Path]] = []
         # An experiment is composed last and overrides the others.
         for group, option in sorted((choices or {}).items(), key=lambda choice: choice[0] == "experiment"):
@@ -143,10 +145,25 @@ class Origin:
             if file:
                 self._files.append((group, file))
 
+    @property
+    def files(self) -> list[str]:
+        """Return the chosen files in the order of composition. A later one overrides an earlier one."""
+        return [self._shorten(str(file)) for _, file in self._files]
+
+    def describe(self, path: Sequence[str]) -> str:
+        """Return `command line`, `file:line` or `default`. hamr's own files are named from `conf/`."""
+        return "command line" if self._is_typed(path) else self._shorten(self(path) or "default")
+
+    def _shorten(self, place: str) -> str:
+        return place.replace(f"{self._roots[-1]}/", "conf/", 1) if self._roots else place
+
+    def _is_typed(self, path: Sequence[str]) -> bool:
+        key = ".".join(path)
+        return any(key == t or key.startswith(f"{t}.") for t in self._typed)
+
     def __call__(self, path: Sequence[str]) -> str | None:
         """Return `file:line`, or None if no file has the key (the command line, a default)."""
-        key = ".".join(path)
-        if any(key == t or key.startswith(f"{t}.") for t in self._typed):
+        if self._is_typed(path):
             return None
         for group, file in reversed(self._files):
             text = file.read_text(encoding="utf-8")

@@ -41,16 +41,21 @@ def load_config(overrides: Sequence[str] = (), config_dir: Path | None = None) -
     `config_dir` (or `--config-dir DIR` among the overrides) is a user's folder of groups. Its files override hamr's.
     Every mistake is a one-line ConfigError. Nothing is started and no model library is imported.
     """
+    return load_with_origin(overrides, config_dir)[0]
+
+
+def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = None) -> tuple[Config, Origin]:
+    """Return the configuration as `load_config` does, and where its values come from."""
     values, flagged = split_flags(overrides)
     own = config_folder(config_dir) if config_dir is not None else flagged
     roots = [root for root in (own, resource("conf")) if root is not None]
     composed = to_hydra(values, group_options(roots, tuple(Config.model_fields)))
     raw, choices = _compose(composed, roots)
-    origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed])
+    origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed if text[0] == "+"])
     if place := origin(["hydra"]):
         raise Contradiction("hydra", None, f"Hydra's own settings are not used; remove them ({place})")
     _refuse_magic(raw, origin)
-    return _restrict_functions(_validate(raw, origin))
+    return _restrict_functions(_validate(raw, origin)), origin
 
 
 def sweep_values(arg: str) -> list[str]:

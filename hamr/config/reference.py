@@ -9,12 +9,31 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hamr.config.schema import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyEntry:
+    """Entry of one key. `default` is written as in YAML, "" if the key is required."""
+
+    key: str
+    type: str
+    default: str
+    meaning: str
+
+
+def entries() -> Iterator[KeyEntry]:
+    """Yield the entry of every key of the configuration, sections without a meaning of their own excepted."""
+    for name, info in Config.model_fields.items():
+        model, named = _model_of(info.annotation)
+        assert model is not None, "every field of the whole configuration is a section"
+        yield from _entries(model, f"{name}.<name>" if named else name)
 
 
 def markdown() -> str:
@@ -38,7 +57,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 def _section(name: str, info: FieldInfo) -> str:
     model, named = _model_of(info.annotation)
     assert model is not None, "every field of the whole configuration is a section"
-    rows = list(_rows(model, f"{name}.<name>" if named else name))
+    rows = map(_row, _entries(model, f"{name}.<name>" if named else name))
     table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
     return "\n".join([f"## {name}", "", inspect.cleandoc(_about(model)), "", *table, ""])
 
@@ -48,18 +67,19 @@ def _about(model: type[BaseModel]) -> str:
     return vars(model).get("__doc__") or ""
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _entries(model: type[BaseModel], prefix: str) -> Iterator[KeyEntry]:
     docs = field_docs(model)
     for name, info in model.model_fields.items():
         key, (section, named) = f"{prefix}.{name}", _model_of(info.annotation)
         meaning = docs.get(name, "") or (" ".join(_about(section).split()) if section else "")
         if section is None or meaning or _default(info) == "null":
-            yield _row(key, _type(info.annotation), _default(info), meaning)
+            yield KeyEntry(key=key, type=_type(info.annotation), default=_default(info), meaning=meaning)
         if section is not None:
-            yield from _rows(section, f"{key}.<name>" if named else key)
+            yield from _entries(section, f"{key}.<name>" if named else key)
 
 
-def _row(*cells: str) -> str:
+def _row(entry: KeyEntry) -> str:
+    cells = (entry.key, entry.type, entry.default, entry.meaning)
     key, kind, default, meaning = (cell.replace("|", "\\|") for cell in cells)
     return f"| `{key}` | {kind} | {f'`{default}`' if default else 'required'} | {meaning} |"
 

@@ -51,7 +51,7 @@ def check_refit(config: Config, truth: ExactAct | None) -> None:
     refit = config.scorers.refit
     if config.scorers.on_alarm != "refit":
         return
-    for role, name in _trained(config).items():
+    for role, name in _pools_to_train(config).items():
         pool = config.pools[name]
         if pool.type != "cross_encoder" or pool.finetune is None:
             remedy = f"is the {role} and cannot be refitted; use type=cross_encoder with a finetune section, or "
@@ -65,7 +65,7 @@ def check_refit(config: Config, truth: ExactAct | None) -> None:
         read_pairs(refit.labels)
 
 
-def _trained(config: Config) -> dict[str, str]:
+def _pools_to_train(config: Config) -> dict[str, str]:
     """Role -> pool of the scorers that a refit trains."""
     roles = ("reranker",) if config.scorers.refit.labels == "judge" else ("reranker", "judge")
     return {role: name for role, name in config.rewards.scorers.items() if role in roles}
@@ -95,7 +95,7 @@ class ScorerRefit:
 
     async def run(self, step: int, replies: Sequence[ScoredReply]) -> None:
         """Refit every scorer on labelled replies. Without a usable reply nothing happens."""
-        pairs = await self._labelled(step, replies)
+        pairs = await self._label(step, replies)
         if not pairs:
             return
         self.folder.mkdir(exist_ok=True)
@@ -120,11 +120,11 @@ class ScorerRefit:
         """Let the pools load the result of the last of these refits."""
         self.steps = list(steps)
         if self.steps:
-            made = {name: self.folder / f"{name}-{self.steps[-1]}" for name in _trained(self.config).values()}
+            made = {name: self.folder / f"{name}-{self.steps[-1]}" for name in _pools_to_train(self.config).values()}
             await self.reload(made)
             self.paths = {**self.paths, **made}
 
-    async def _labelled(self, step: int, replies: Sequence[ScoredReply]) -> list[PairExample]:
+    async def _label(self, step: int, replies: Sequence[ScoredReply]) -> list[PairExample]:
         refit, rng = self.config.scorers.refit, Random(f"refit/{step}")
         if refit.labels not in ("rule", "judge"):
             pairs = [PairExample(p.statement_a, p.statement_b, TARGETS[p.label]) for p in read_pairs(refit.labels)]
@@ -168,7 +168,7 @@ class ScorerRefit:
         examples = [*pairs, *contrast_examples(self.train, len(pairs), seed=step)]
         made: dict[str, Path] = {}
         with environment(CHILD_ENV), child_process(KILLED) as call:
-            for name in _trained(self.config).values():
+            for name in _pools_to_train(self.config).values():
                 out = self.folder / f"{name}-{step}"
                 shutil.rmtree(out, ignore_errors=True)  # of a run that was resumed from an earlier step
                 call(finetune_scorer, finetune_pairs, self.paths[name], out, examples, self._tuning(name), name)
