@@ -41,6 +41,7 @@ class AdaptiveConfig(MovingConfig):
     (`hamr.cascade.adaptive_interval`)."""
 
     enabled: bool = False
+    """Move the interval. Needs audits (`audit_frac` above 0)."""
     reach: Fraction = 0.2
     max_move: Annotated[float, Field(gt=0.0, le=1.0)] = 0.02
     measure: Literal["gap", "rank"] = "gap"

@@ -33,6 +33,7 @@ class CustomRewardConfig(Section):
     files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
     line."""
     weight: NonNegative = 1.0
+    """Weight of the reward in the total, at least 0. 0 disables it."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     batch: bool = False

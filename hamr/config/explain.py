@@ -36,7 +36,7 @@ def known_keys(model: type[BaseModel], raw: Mapping[str, Any], prefix: str = "")
     for name, info in model.model_fields.items():
         key = f"{prefix}{name}"
         yield key
-        section, is_mapping = _section(info.annotation)
+        section, is_mapping = section_of(info.annotation)
         if section is None:
             continue
         inner = raw.get(name)
@@ -49,13 +49,13 @@ def known_keys(model: type[BaseModel], raw: Mapping[str, Any], prefix: str = "")
             yield from known_keys(section, inner, f"{key}.")
 
 
-def _section(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+def section_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     """Return (section class in an annotation, True if it is a mapping of sections)."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return next((found for found in map(_section, args) if found[0]), (None, False))
+        return next((found for found in map(section_of, args) if found[0]), (None, False))
     if origin is dict and isinstance(args[1], type) and issubclass(args[1], BaseModel):
         return args[1], True
     return None, False

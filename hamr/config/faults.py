@@ -51,6 +51,7 @@ class BreakerConfig(Section):
     """Minimum number of questions in the window before it can open, so that one bad request (`batch_size` questions)
     does not open it."""
     window_s: PositiveFloat = 60.0
+    """Length of the sliding window in seconds."""
     cooldown_s: PositiveFloat = 15.0
     """Time from opening to the first probe. A replica that Serve replaces is rarely back sooner."""
     probes: PositiveInt = 3

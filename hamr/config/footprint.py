@@ -11,6 +11,7 @@ class FootprintConfig(Section):
     """Logical resources of one actor: one engine, one trainer rank."""
 
     num_cpus: NonNegative = 0.5
+    """Logical CPUs that Ray reserves, at least 0. A fraction lets actors share a CPU."""
     num_gpus: NonNegative = 0.0
     """A value below 1 is a share of a GPU. Ray only counts it and enforces nothing, so set the memory of the engine
     too."""

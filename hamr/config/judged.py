@@ -15,6 +15,7 @@ class JudgedConfig(Section):
     """Common settings of judged rewards."""
 
     weight: NonNegative = 0.0
+    """Weight of the reward in the total, at least 0. 0 disables the reward and its judge calls."""
     pool: str = "judge"
     """Name of the pool, with role `judge` or `grader`. Several rewards may share one pool."""
     language: Literal["en", "zh"] = "en"

@@ -23,6 +23,7 @@ class LaunchConfig(Section):
     image: str = "hamr:cuda"
     """Container image with hamr, as built by docker/Dockerfile.cuda or Dockerfile.cpu."""
     namespace: str = "default"
+    """Kubernetes namespace."""
     secret: str | None = None
     """Kubernetes Secret whose entries become environment variables of every pod: WANDB_API_KEY, HF_TOKEN, keys of
     endpoints."""
@@ -30,16 +31,22 @@ class LaunchConfig(Section):
     """PersistentVolumeClaim (ReadWriteMany) for run folders and models, mounted at `/mnt/hamr` in every pod. null:
     folders are lost with the pods."""
     partition: str | None = None
+    """Slurm partition. null: the default one."""
     account: str | None = None
     """Slurm account, if required."""
     gpus_per_node: PositiveInt = 8
+    """GPUs of a node."""
     cpus_per_node: PositiveInt = 96
+    """CPUs of a node."""
     memory_gib_per_node: PositiveInt = 768
+    """Memory of a node in GiB."""
     shared_memory_gib: PositiveInt = 64
     """Size of `/dev/shm` of a pod: Ray's object store and NCCL's buffers."""
     head_cpus: PositiveInt = 8
+    """CPUs of the head on Kubernetes."""
     head_memory_gib: PositiveInt = 32
     """Memory of the head. On Kubernetes, the head runs the process of the job and none of its actors."""
     time_limit_h: PositiveFloat = 72.0
+    """Time limit of the job in hours, above 0."""
     keep_finished_s: PositiveInt = 600
     """Time for which the cluster of a finished RayJob is kept."""

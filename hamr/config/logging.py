@@ -11,12 +11,17 @@ from hamr.config.section import Fraction, Section
 
 class WandbConfig(Section):
     mode: Literal["offline", "online", "disabled"] = "offline"
+    """`offline` writes to the run folder, `online` also uploads, `disabled` writes nothing."""
     project: str = "hamr"
+    """W&B project."""
     entity: str | None = None
+    """W&B user or team. null: the default of the account."""
     group: str | None = None
     """Name of a group of runs: seeds of one experiment, a sweep."""
     job_type: str = "train"
+    """Job type in W&B."""
     tags: tuple[str, ...] = ()
+    """Tags of the run in W&B."""
     artifacts: bool = False
     """Also upload the ledger and the newest checkpoint when the run ends."""
 
@@ -50,6 +55,7 @@ class LoggingConfig(Section):
     """Sinks of the metrics in addition to metrics.jsonl and W&B. `tensorboard`: `<run folder>/tensorboard`. `mlflow`:
     MLFLOW_TRACKING_URI, else `<run folder>/mlflow`. `prometheus`: Ray gauges, exported by every node."""
     console: bool = True
+    """Show the progress of the run on the terminal."""
     sample_rows: PositiveInt = 8
     """Sampled responses per step in the table with their reward breakdown."""
     alarms: AlarmsConfig = AlarmsConfig()

@@ -9,5 +9,8 @@ from hamr.config.section import Section
 
 class LoraConfig(Section):
     rank: PositiveInt = 16
+    """Rank of the adapter matrices."""
     alpha: PositiveFloat = 32.0
+    """Scale of the adapter: its output is multiplied by alpha / rank."""
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear layers that get an adapter."""

@@ -15,6 +15,7 @@ class PlanConfig(Section):
     """Assumptions about a step. Measurements of a run (`from=<run folder>`) replace them, unless set by name."""
 
     gpu: GpuName = "h100"
+    """GPU model whose speed and memory are assumed."""
     step_s: PositiveFloat | None = None
     """Target step time. null: only keep the reward off the critical path of the present step."""
     prompt_tokens: PositiveInt = 2000
@@ -27,6 +28,7 @@ class PlanConfig(Section):
     """Share of the responses that are replies for the cascade. Tool calls need no scorer, so a mixture needs less than
     the default, which assumes replies only."""
     escalated_frac: Fraction = 0.4
+    """Share of the cascade's replies, in [0, 1], that the judge also scores."""
     dropped_frac: Fraction = 0.0
     """Share of the groups without signal, which dynamic sampling replaces in another round."""
     prefix_hit_frac: Fraction = 0.5

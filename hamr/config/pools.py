@@ -27,13 +27,18 @@ class EngineConfig(FootprintConfig):
     threads: PositiveInt = 1
     """OpenMP threads of the actor, on a CPU only."""
     max_num_seqs: PositiveInt = 32
+    """Maximum number of sequences that the engine decodes concurrently."""
     kv_cache_mb: PositiveInt = 64
     """Size of the KV cache on the CPU, where vLLM would otherwise take 0.92 of memory."""
     block_size: PositiveInt = 32
     """KV block size in tokens. A prompt shorter than a block never hits the prefix cache."""
     gpu_memory_utilization: Fraction = 0.9
+    """Share of the GPU memory, in [0, 1], that the engine may take for weights and KV cache. Without effect on a
+    CPU."""
     tensor_parallel_size: PositiveInt = 1
+    """Number of GPUs that share the model. More than 1 needs `num_gpus` of the same value."""
     enforce_eager: bool = True
+    """Skip the capture of CUDA graphs: a faster start and less memory, but slower decoding on GPUs."""
 
     @model_validator(mode="after")
     def _one_gpu_a_shard(self) -> EngineConfig:
@@ -60,9 +65,13 @@ class ScorerTrainingConfig(Section):
     layers: PositiveInt | None = None
     """Keep only this number of first decoder layers of the starting model. null keeps all."""
     examples: PositiveInt = 2000
+    """Maximum number of training examples."""
     epochs: PositiveInt = 1
+    """Number of passes over the examples."""
     batch_size: PositiveInt = 32
+    """Examples per optimiser step."""
     learning_rate: PositiveFloat = 3e-4
+    """Peak learning rate, above 0."""
     warmup_frac: Fraction = 0.1
     """Share of the steps in which the rate increases. Then it decreases linearly."""
     lora: LoraConfig | None = None
@@ -72,6 +81,7 @@ class ScorerTrainingConfig(Section):
     """False freezes the embeddings (and a head tied to them): a fifth of the weights of a small model, which a scorer
     does not need to change. With `lora` they are always frozen."""
     threads: PositiveInt = 1
+    """OpenMP threads of the training."""
     reward: Literal["risk", "hallucination"] = "hallucination"
     """Grader only: the judged reward that it learns, with the prompt of that reward in `rewards`."""
     labelled: str | None = None
@@ -90,8 +100,11 @@ class ScorerTrainingConfig(Section):
 
 class AutoscalingConfig(Section):
     min_replicas: PositiveInt = 1
+    """Minimum number of replicas."""
     max_replicas: PositiveInt = 1
+    """Maximum number of replicas, at least `min_replicas`."""
     target_ongoing_requests: PositiveFloat = 4.0
+    """Concurrent requests per replica that the autoscaling aims at, above 0."""
 
     @model_validator(mode="after")
     def _check_order(self) -> AutoscalingConfig:
@@ -112,6 +125,7 @@ class PoolConfig(Section):
     """`vllm`: a language model served by hamr. `openai`: a model behind an endpoint. `cross_encoder` and `embedding`:
     small rerankers without a prompt, through sentence-transformers (see `hamr.pools.scorer_pairs`)."""
     model: str = "smollm2-135m"
+    """Model of the pool: a bundled one, a folder, a Hugging Face name or, for an endpoint, the name that it serves."""
     prompt: str = ""
     """Template name in `prompts/`, without its extension: `reranker.en`, `judge.en`, which are the defaults of `type:
     openai`. Empty for a grader, a `cross_encoder` and an `embedding`."""
@@ -120,17 +134,22 @@ class PoolConfig(Section):
     max_replicas_per_node: PositiveInt | None = None
     """Maximum number of replicas on one node, to spread the pool. null: no limit."""
     autoscaling: AutoscalingConfig | None = None
+    """Bounds between which Ray Serve scales the pool. null: the number of replicas is fixed."""
     engine: EngineConfig = EngineConfig()
     dtype: DType = "auto"
     """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""
     max_context: PositiveInt = 1024
+    """Maximum length of a question with its answer, in tokens."""
     max_ongoing_requests: PositiveInt = 8
     """Concurrent requests (small batches) of one replica. The rest queue."""
     max_queued_requests: int = -1
+    """Maximum number of queued requests per client before more are rejected. -1: no limit."""
     batch_size: PositiveInt = 16
     """Maximum number of questions in one request."""
     batch_wait_ms: NonNegative = 5.0
+    """Maximum time that a question waits for others to share its request, in milliseconds, at least 0."""
     deadline_s: PositiveFloat = 120.0
+    """Maximum time for a question, retries included, in seconds."""
     attempts: PositiveInt = 3
     """Attempts on different replicas before the outcome is a failure, all within the deadline."""
     hedge: HedgeConfig | None = None
@@ -154,6 +173,7 @@ class PoolConfig(Section):
     """`type: openai` only: request log-probabilities, for soft scores. Some endpoints reject this. Without them the
     written verdict counts as 1, 0.5 or 0."""
     price_per_1k_tokens: NonNegative = 0.0
+    """Price of 1,000 tokens of input and output, in any currency, at least 0, for the reported cost."""
     finetune: ScorerTrainingConfig | None = None
     """Fine-tuning of the model before the run. null: none, as for every endpoint."""
 
@@ -283,6 +303,7 @@ def default_pools() -> dict[str, PoolConfig]:
 
 class RouterConfig(Section):
     num_cpus: NonNegative = 0.1
+    """Logical CPUs that Ray reserves for the router, at least 0."""
     deadline_s: PositiveFloat = 180.0
     """Maximum time that a response waits for its reward before its outcome is a failure."""
     group_wait_s: PositiveFloat | None = None

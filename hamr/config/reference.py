@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from hamr.config.explain import section_of
 from hamr.config.schema import Config
 
 
@@ -55,7 +56,7 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _section(name: str, info: FieldInfo) -> str:
-    model, named = _model_of(info.annotation)
+    model, named = section_of(info.annotation)
     assert model is not None, "every field of the whole configuration is a section"
     rows = map(_row, _entries(model, f"{name}.<name>" if named else name))
     table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
@@ -70,7 +71,7 @@ def _about(model: type[BaseModel]) -> str:
 def _entries(model: type[BaseModel], prefix: str) -> Iterator[KeyEntry]:
     docs = field_docs(model)
     for name, info in model.model_fields.items():
-        key, (section, named) = f"{prefix}.{name}", _model_of(info.annotation)
+        key, (section, named) = f"{prefix}.{name}", section_of(info.annotation)
         meaning = docs.get(name, "") or (" ".join(_about(section).split()) if section else "")
         if section is None or meaning or _default(info) == "null":
             yield KeyEntry(key=key, type=_type(info.annotation), default=_default(info), meaning=meaning)
@@ -109,14 +110,3 @@ def _type(annotation: Any) -> str:
         return "section"
     names = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
-
-
-def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Return (the section in an annotation, True if it is a mapping of sections)."""
-    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-        return annotation, False
-    args = typing.get_args(annotation)
-    if typing.get_origin(annotation) is dict:
-        return _model_of(args[1])[0], True
-    found = (_model_of(arg) for arg in args if typing.get_origin(annotation) in (typing.Union, types.UnionType))
-    return next((one for one in found if one[0]), (None, False))

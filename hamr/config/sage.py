@@ -75,6 +75,7 @@ class DialoguesConfig(SageConfig):
     scenarios: tuple[str, ...] = ()
     """Procedures, by name or file. Empty: no dialogues."""
     simulator: str = "scripted:worded"
+    """Pool that plays the customers, or a script: `scripted:worded` needs no model."""
     judges: tuple[str, ...] = ("scripted:gold",)
     """Pools of the run, or scripts, which need no model."""
     stages: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")

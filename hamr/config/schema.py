@@ -49,18 +49,25 @@ class ModelConfig(Section):
 
 class RolloutConfig(Section):
     workers: PositiveInt = 1
+    """Number of rollout engines."""
     placement: Literal["pack", "spread"] = "spread"
     """`spread`: on as many nodes as possible, so that a lost node affects few of them."""
     colocated: bool = False
     """Engine i shares GPU i with trainer rank i, and sleeps while the ranks train. Set `engine.num_gpus` and
     `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave memory for the rank."""
     samples_per_prompt: PositiveInt = 16
+    """Number of responses per prompt: the size of a group."""
     temperature: PositiveFloat = 1.0
+    """Sampling temperature, above 0."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Nucleus sampling: smallest set of tokens whose probability reaches this share, in (0, 1]. 1 keeps all tokens."""
     max_new_tokens: PositiveInt = 64
+    """Maximum length of a response in tokens."""
     long_prompt: Literal["drop", "refuse"] = "drop"
     """Handling of a prompt that leaves no room for `max_new_tokens`: drop and count, or refuse to start."""
     transfer: Literal["shared_memory", "nccl"] = "shared_memory"
+    """Path of new weights from the trainer to the engines: `shared_memory` within one node, `nccl` between GPUs of any
+    nodes."""
     deadline_s: PositiveFloat = 600.0
     """Maximum wait for one batch of responses before the worker counts as dead."""
     check_logprobs: bool = True
@@ -72,32 +79,48 @@ class TrainerConfig(FootprintConfig):
     """`num_cpus`, `num_gpus` and similar settings are those of one rank."""
 
     ranks: PositiveInt = 1
+    """Number of trainer processes."""
     placement: Literal["pack", "strict_pack", "spread"] = "pack"
     """`pack`: ranks on as few nodes as possible; `strict_pack`: on one; `spread`: on as many as possible."""
     backend: Literal["gloo", "nccl"] = "gloo"
+    """Communication between the ranks: `gloo` on CPUs, `nccl` on GPUs."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
+    """ZeRO stage of DeepSpeed, 0 to 3: the ranks share nothing (0), the optimiser state (1), also the gradients
+    (2), also     the weights (3)."""
     dtype: DType = "auto"
     """Compute type. Master weights and optimiser state are float32. `auto` as for `model.dtype`, by `num_gpus`."""
     lora: LoraConfig | None = None
+    """Train an adapter instead of all weights. null trains the weights themselves."""
     gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more computation."""
     attention: Literal["shared_prompt", "packed", "padded"] = "shared_prompt"
     """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain reference
     implementation."""
     tokens_per_microbatch: PositiveInt = 2048
+    """Maximum number of tokens per forward and backward pass of a rank."""
     learning_rate: PositiveFloat = 5e-6
+    """Peak learning rate, above 0."""
     embedding_rate: NonNegative = 1.0
     """Learning rate of the token embeddings as a multiple of `learning_rate`. Below 1, words that are absent from the
     training data stay close to those that occur in it."""
     schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate after the warm-up: `constant`, or a `cosine` down to `min_learning_rate`."""
     warmup_frac: Fraction = 0.0
+    """Share of the steps, in [0, 1], in which the learning rate increases linearly to its peak."""
     min_learning_rate: NonNegative = 0.0
+    """Learning rate at the end of a `cosine` schedule, at most `learning_rate`."""
     weight_decay: NonNegative = 1e-4
+    """Decoupled weight decay of AdamW, at least 0."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    """AdamW's decay rates of the first and the second moment, each in [0, 1]."""
     grad_clip: PositiveFloat = 1.0
+    """Maximum norm of the gradient, above 0. A larger gradient is scaled down to it."""
     max_bad_steps: PositiveInt = 3
     """Consecutive optimiser steps with a non-finite gradient norm before the run stops."""
     threads: PositiveInt = 1
+    """OpenMP threads of a rank."""
     deadline_s: PositiveFloat = 1800.0
+    """Maximum duration of one call of the ranks, and of their collective operations, in seconds."""
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> TrainerConfig:
@@ -109,6 +132,7 @@ class DynamicSamplingConfig(Section):
     """DAPO: groups whose rewards are all equal carry no signal. They are dropped and replaced with further prompts."""
 
     enabled: bool = True
+    """Drop and replace groups without signal. False trains on all groups."""
     max_rounds: PositiveInt = 3
     """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
     tolerance: NonNegative = 1e-6
@@ -120,8 +144,11 @@ class OverlongConfig(Section):
     """DAPO's soft overlong penalty: 0 up to `max_new_tokens - cache`, then linearly to -1 at the limit."""
 
     enabled: bool = False
+    """Add the penalty to the rewards."""
     cache: PositiveInt = 16
+    """Length of the range in tokens, before the limit, in which the penalty grows."""
     weight: NonNegative = 1.0
+    """Weight of the penalty in the total reward, at least 0."""
 
 
 class AllWrongConfig(Section):
@@ -140,6 +167,7 @@ class AllWrongConfig(Section):
 
 class KlConfig(Section):
     coef: NonNegative = 0.0
+    """Weight of the divergence from the reference policy in the loss, at least 0. 0 disables it."""
     measure: bool = False
     """Report `policy/kl_to_reference`, the distance from the start of the stage, even with `coef=0`. Costs a forward
     pass and a frozen copy of the policy."""
@@ -150,22 +178,30 @@ class KlConfig(Section):
 
 class AlgorithmConfig(Section):
     name: Literal["dapo", "grpo"] = "dapo"
+    """Name of the method, for the record. The other settings define it; the override `algorithm=grpo` sets them all."""
     clip_low: Fraction = 0.2
+    """Lower clipping range of the importance ratio, in [0, 1]: ratios below 1 - clip_low are clipped."""
     clip_high: NonNegative = 0.28
+    """Upper clipping range of the importance ratio, at least 0: ratios above 1 + clip_high are clipped."""
     entropy_coef: NonNegative = 3.5e-4
+    """Weight of the entropy bonus in the loss, at least 0."""
     normalize_std: bool = True
+    """Divide the advantages by the standard deviation of the group's rewards."""
     std_floor: NonNegative = 0.0
     """With `normalize_std`: minimum divisor of the advantages, even if the rewards of a group are nearly equal."""
     right_above: Fraction = 0.5
     """A response counts as right in `groups/*` and for `all_wrong` if its consistency reward is above this."""
     all_wrong: AllWrongConfig = AllWrongConfig()
     loss_aggregation: Aggregation = "token_mean"
+    """Mean of the loss: over all tokens of the batch (`token_mean`, DAPO), or first over the tokens of each response
+    (`sequence_mean`, GRPO)."""
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     overlong: OverlongConfig = OverlongConfig()
     kl: KlConfig = KlConfig()
     importance_cap: PositiveFloat | None = 2.0
     """Cap of the truncated importance correction between rollout and trainer log-probabilities. null disables it."""
     epochs: PositiveInt = 1
+    """Number of passes over the responses of a step."""
     minibatches: PositiveInt = 1
     """Optimiser steps per batch of responses and epoch."""
 
@@ -174,9 +210,13 @@ class CascadeConfig(Section):
     """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
 
     tau_a: Fraction = 0.68
+    """Lower end of the trust interval in [0, 1]. A reranker score in [tau_a, tau_b] is used without a judge."""
     tau_b: Fraction = 0.98
+    """Upper end of the trust interval in [0, 1], at least `tau_a`."""
     w1: Fraction = 0.05
+    """Weight of the reranker's score below the interval, in [0, 1]. The judge's score has 1 - w1."""
     w2: Fraction = 0.72
+    """Weight of the reranker's score above the interval, in [0, 1]. The judge's score has 1 - w2."""
 
     @model_validator(mode="after")
     def _check_order(self) -> CascadeConfig:
@@ -187,17 +227,21 @@ class CascadeConfig(Section):
 
 class LengthConfig(Section):
     weight: NonNegative = 0.0
+    """Weight of the length reward in the total, at least 0. 0 disables it."""
     reference_length: PositiveInt | None = None
     """L_ref in tokens. null: the longest reference of the sample."""
     cache_ratio: PositiveFloat = 1.0
+    """Length over which the penalty grows to -1, as a multiple of L_ref, above 0."""
 
 
 class FormatConfig(Section):
     weight: NonNegative = 0.0
+    """Weight of the reward for the response format in the total, at least 0. 0 disables it."""
 
 
 class RulesConfig(Section):
     weight: NonNegative = 0.0
+    """Weight of the reward for rule violations in the total, at least 0. 0 disables it."""
     file: str | None = None
     """YAML of prohibited terms and patterns. null: the shipped one."""
 
@@ -206,7 +250,10 @@ class SageLogicConfig(Section):
     """SAGE's logic score of responses in its format, by the gold of the sample, without a model."""
 
     weight: NonNegative = 0.0
+    """Weight of the reward in the total, at least 0. 0 disables it."""
     path: PathForm = "intersection"
+    """Score of the path: `intersection`, the paper's Eq. 6, or `prefix`, where order and additional stages count
+    too."""
     scenarios: tuple[AbsolutePath, ...] = ()
     """Files of the user's own procedures. Shipped procedures are always available."""
 
@@ -215,11 +262,13 @@ class ConsistencyConfig(Section):
     """The first paper's reward: type mismatch 0, tool calls by exact match, replies by the cascade."""
 
     weight: NonNegative = 1.0
+    """Weight of the reward in the total, at least 0. 0 disables it."""
     mode: Literal["hybrid", "reranker", "soft_judge", "hard_judge", "exact"] = "hybrid"
     """`exact` asks no scorer: a reply is worth 1 in a reference's very words and 0 otherwise. Data without any reply
     get it by themselves."""
     cascade: CascadeConfig = CascadeConfig()
     reranker: str = "reranker"
+    """Pool of the reranker."""
     judge: str = "judge"
     """Pool of the judge. `reranker` is likewise the name of a pool."""
     judge_best_k: PositiveInt | None = None
@@ -307,10 +356,15 @@ class SageDataConfig(Section):
     scenario: str = "telecom_package"
     """A shipped scenario by name, a user's file by path, or `all` for the shipped ones in equal parts."""
     language: Literal["en", "zh"] = "en"
+    """Language of the dialogues."""
     train: PositiveInt = 600
+    """Number of training samples."""
     validation: PositiveInt = 80
+    """Number of validation samples."""
     test: PositiveInt = 120
+    """Number of test samples."""
     seed: int = 0
+    """Seed of the generated dialogues. Any integer."""
     noise: Fraction = 0.0
     """Share of the samples that supervised fine-tuning sees with wrong references (another act, or a wrong argument),
     as in logs of real agents. The true ones stay in their `privileged.references`. Rewards and evaluations always use
@@ -322,13 +376,17 @@ class SageDataConfig(Section):
 
 class DataConfig(Section):
     type: Literal["sage", "jsonl"] = "jsonl"
+    """Source of the samples: `jsonl` files, or `sage`, dialogues generated from a scenario as in `data.sage`."""
     train: str | None = None
+    """JSONL of the training samples. Required for `type: jsonl`."""
     validation: str | None = None
+    """JSONL of the samples for evaluations in the run. null: split off `train`."""
     test: str | None = None
     """JSONL files in the sample format. `type: jsonl` needs `train`; the others are split off if null."""
     sft: str | None = None
     """JSONL of the samples for supervised fine-tuning. null: those of `train`."""
     held_out_frac: Fraction = 0.15
+    """Share of the training samples, in [0, 1], that is split off for each missing split, in whole dialogues."""
     sage: SageDataConfig = SageDataConfig()
     max_eval: PositiveInt = 120
     """Maximum number of held-out samples per evaluation."""
@@ -353,8 +411,11 @@ class ClusterConfig(Section):
     num_cpus: PositiveInt | None = None
     """Logical CPUs of the local Ray. null: 8 or those of the machine, whichever is more."""
     object_store_mb: PositiveInt = 512
+    """Size of the object store of a local Ray in MiB."""
     temp_dir: str | None = None
+    """Folder for the files of a local Ray. null: the system's folder for temporary files."""
     start_timeout_s: PositiveFloat = 300.0
+    """Maximum time for the start of actors and pools, in seconds."""
     allow_unauthenticated: bool = False
     """Join a remote cluster although no Ray token is set. Everyone who can reach it can run code on it."""
     dashboard: str = "http://127.0.0.1:8265"
@@ -372,16 +433,21 @@ class SftStageConfig(Section):
     """A short supervised warm-up before RL. 0 steps skips it."""
 
     steps: Annotated[int, Field(ge=0)] = 0
+    """Number of optimiser steps. 0 skips the warm-up."""
     samples_per_step: PositiveInt = 16
+    """Number of samples per optimiser step."""
     seed: int | None = None
     """Seed of the order of the samples and of the drawn references. null: that of the experiment. With its own seed,
     the warm-up is the same in runs with several seeds, which then differ only in RL."""
     learning_rate: PositiveFloat = 1e-4
+    """Peak learning rate of the warm-up, above 0."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate schedule. A rate that decreases to `trainer.min_learning_rate` ends nearer to the result of further
     steps. At a constant rate the last few batches determine the result of a short warm-up."""
     warmup_frac: Fraction = 0.0
+    """Share of the steps, in [0, 1], in which the learning rate increases linearly to its peak."""
     references_per_sample: PositiveInt = 1
+    """Maximum number of references of a sample that are drawn as targets in a step."""
     turns: Literal["last", "all"] = "last"
     """`all`: also train on earlier agent turns of the dialogue. Use it only if those turns are good examples."""
     loss_aggregation: Aggregation = "token_mean"
@@ -396,7 +462,9 @@ class EvaluationConfig(Section):
     """
 
     temperature: NonNegative = 0.0
+    """Sampling temperature, at least 0. 0 takes the most likely token."""
     samples: PositiveInt = 1
+    """Number of responses per prompt. More than 1 needs a temperature above 0."""
     stop_at_answer: bool = False
     """Post-CoT: generation ends with the answer, as in a deployment. Later text cannot change the answer. In training
     the rationale is always generated."""
@@ -413,7 +481,9 @@ class EvaluationConfig(Section):
 
 class CheckpointConfig(Section):
     every: PositiveInt = 10
+    """Interval between two checkpoints in steps."""
     keep: Annotated[int, Field(ge=2)] = 2
+    """Number of complete checkpoints that are kept, at least 2. Older ones are deleted."""
     grace_s: Annotated[float, Field(ge=0)] = 4.0
     """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved. Then it is dropped, and
     the run resumes from its newest checkpoint. With the default, the whole run ends within 10 s. Raise it for a large
@@ -422,9 +492,13 @@ class CheckpointConfig(Section):
 
 class ExperimentConfig(Section):
     name: str = "run"
+    """Name of the run: in its folder, on the console and in W&B."""
     seed: int = 0
+    """Seed of the order of the prompts, of the sampling and of the splits. Any integer."""
     steps: Annotated[int, Field(ge=0)] = 10
+    """Number of RL steps. 0 skips RL."""
     prompts_per_step: PositiveInt = 8
+    """Number of prompts per RL step. Each gets `rollout.samples_per_prompt` responses."""
     run_dir: str | None = None
     """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()

@@ -47,6 +47,7 @@ class SftSetConfig(Section):
 
 class SftConfig(Section):
     sets: tuple[SftSetConfig, ...] = ()
+    """Sets of the mix. Empty: the references of the samples of `data`."""
     kinds: tuple[SftKind, ...] = ()
     """Kinds of items to use; empty uses all. Others are excluded and counted. It selects the arm of a comparison if one
     file contains the items of all arms."""
@@ -54,11 +55,14 @@ class SftConfig(Section):
     """Parts of the target without loss. Empty follows the formulas: everything after the prompt counts, including the
     predicted turn of the environment."""
     epochs: PositiveInt = 1
+    """Number of passes over the mix."""
     steps: PositiveInt | None = None
     """Total number of optimiser steps. null: as many as the epochs give."""
     batch_size: PositiveInt = 256
     """Items of one optimiser step, over all ranks."""
     loss_aggregation: Aggregation = "token_mean"
+    """Mean of the loss: over all tokens of the batch (`token_mean`), or first over the tokens of each item
+    (`sequence_mean`)."""
     long_item: Literal["drop", "refuse"] = "drop"
     """Handling of an item that is longer than `model.max_context`: drop and count, or refuse to start."""
     held_out_frac: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
