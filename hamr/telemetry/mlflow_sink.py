@@ -19,7 +19,7 @@ LONGEST_VALUE = 500
 def check_mlflow() -> None:
     """Raise BadInput if the library is not installed."""
     if find_spec("mlflow") is None:
-        raise BadInput("logging.sinks", "mlflow", "is not installed; pip install 'hamr[mlflow]'")
+        raise BadInput("logging.sinks", "mlflow", "is not installed; pip install 'mlflow>=2.20'")
 
 
 class MlflowSink(FiguresOnly):

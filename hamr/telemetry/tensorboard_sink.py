@@ -14,7 +14,7 @@ from hamr.telemetry.sinks import FiguresOnly, shown_as
 def check_tensorboard() -> None:
     """Raise BadInput if the library, which torch's writer needs, is not installed."""
     if find_spec("tensorboard") is None:
-        raise BadInput("logging.sinks", "tensorboard", "is not installed; pip install 'hamr[tensorboard]'")
+        raise BadInput("logging.sinks", "tensorboard", "is not installed; pip install 'tensorboard>=2.18'")
 
 
 class TensorboardSink(FiguresOnly):

@@ -29,7 +29,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SENTENCES.split()]
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> None:
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed (hamr[embedding])")
+    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("hamr", "conf", "prompts"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*command, "-w", str(base), str(source)], check=True, capture_output=True, text=True)
@@ -64,12 +64,34 @@ def test_installed_wheel_finds_its_files_from_any_folder(wheel: Path, tmp_path: 
     assert result.stdout == "tiny\n"
 
 
+def test_wheel_is_installed_and_run_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """Its dependencies are those of this environment, through a .pth file."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    [site] = venv.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    install = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q", "--no-deps"]
+    subprocess.run([*install, "--no-index", "--ignore-installed", str(wheel)], check=True, cwd=tmp_path)
+    command = [str(venv / "bin/hamr"), "config", "show", "experiment=smoke", "--info"]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""}, check=True)
+    assert shown.stdout.splitlines()[-1] == "conf/experiment/smoke.yaml"
+    where = [str(venv / "bin/python"), "-c", "import hamr; print(hamr.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert found.stdout.startswith(str(site))
+
+
 def test_wheel_names_its_command_licence_and_extras(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     info = next(n.split("/")[0] for n in archive.namelist() if ".dist-info/" in n)
     assert "hamr = hamr.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
     metadata = archive.read(f"{info}/METADATA").decode()
-    assert "License-Expression: Apache-2.0" in metadata
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Description-Content-Type: text/markdown",
+        "Requires-Python: >=3.11",
+    ):
+        assert line in metadata
+    assert (ROOT / "README.md").read_text(encoding="utf-8").strip() in metadata
     for extra in ("cpu", "cuda", "embedding", "docs", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
 

@@ -339,7 +339,7 @@ def pair_scorers() -> CheckResult:
     version = _version("sentence-transformers")
     if version is None:
         detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
-        return CheckResult(name=name, level="missing", detail=detail, remedy=f"{PAIRS_INSTALL}   (hamr[embedding])")
+        return CheckResult(name=name, level="missing", detail=detail, remedy=PAIRS_INSTALL)
     detail = f"sentence-transformers {version}"
     if importlib.util.find_spec(MINILM_MODULE) is None:
         return CheckResult(
