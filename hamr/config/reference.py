@@ -32,7 +32,7 @@ class KeyEntry:
 def entries() -> Iterator[KeyEntry]:
     """Yield the entry of every key of the configuration, sections without a meaning of their own excepted."""
     for name, info in Config.model_fields.items():
-        model, named = _model_of(info.annotation)
+        model, named = section_of(info.annotation)
         assert model is not None, "every field of the whole configuration is a section"
         yield from _entries(model, f"{name}.<name>" if named else name)
 

@@ -72,7 +72,7 @@ def test_figures_of_two_stages_do_not_mix() -> None:
 def test_a_missing_library_is_one_line_before_anything_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[f"hamr.telemetry.{name}_sink"]
     monkeypatch.setattr(module, "find_spec", lambda wanted: None)
-    with pytest.raises(BadInput, match=rf"logging\.sinks: '{name}': is not installed; pip install 'hamr\[{name}\]'"):
+    with pytest.raises(BadInput, match=rf"logging\.sinks: '{name}': is not installed; pip install '{name}>="):
         check_sinks(LoggingConfig(sinks=(name,)))
 
 
