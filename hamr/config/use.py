@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from hamr.config.section import Section
+from hamr.config.section import Fraction, Section
 
 
 class ScoreConfig(Section):
     groups_in_flight: PositiveInt = 64
     """Groups (a sample with its responses) scored concurrently. The next one is read when one is done."""
+    max_failed_frac: Fraction = 0.1
+    """Share of responses without a score above which `hamr score` exits with 1."""
 
 
 class ServeConfig(Section):

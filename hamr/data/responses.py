@@ -6,7 +6,7 @@ list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,20 +44,28 @@ class ResponseGroup:
         )
 
 
-def stream_groups(path: str | Path) -> Iterator[tuple[ResponseGroup, bytes]]:
+def stream_groups(
+    path: str | Path, skip: Callable[[DataError], None] | None = None
+) -> Iterator[tuple[ResponseGroup, bytes]]:
     """Yield the groups of the file line by line, each with its bytes, including preceding blank lines.
 
-    Raises DataError (file, line and field) at the first fault.
+    Raises DataError (file, line and field) at the first fault. With `skip`, an invalid line is passed to it and treated
+    as blank.
     """
-    for line, raw, row in stream_rows(path):
-        yield group_of_row(row, where=f"{path}:{line}", number=line), raw
-
-
-def group_of_row(row: Any, *, where: str, number: int) -> ResponseGroup:
-    """Return a line object as a group. DataError has the place `<where>: <field>`."""
-    row = dict(row) if isinstance(row, dict) else row
-    responses = _responses(row, where) if isinstance(row, dict) else ()
-    return ResponseGroup(sample=from_json(row, where=where), responses=responses, number=number)
+    since = b""
+    for line, raw, row in stream_rows(path, skip):
+        since += raw
+        where = f"{path}:{line}"
+        try:
+            sample = from_json(row, where=where, own=("response", "responses"))
+            group = ResponseGroup(sample=sample, responses=_responses(row, where), number=line)
+        except DataError as error:
+            if skip is None:
+                raise
+            skip(error)
+            continue
+        yield group, since
+        since = b""
 
 
 def as_group(item: Scorable, *, where: str, number: int) -> ResponseGroup:
@@ -70,7 +78,9 @@ def as_group(item: Scorable, *, where: str, number: int) -> ResponseGroup:
 
 
 def _responses(row: dict[str, Any], where: str) -> tuple[str, ...]:
-    one, several = row.pop("response", None), row.pop("responses", None)
+    one, several = row.get("response"), row.get("responses")
+    if one is not None and several is not None:
+        raise DataError(f"{where}: response", one, "the line has `responses` too; keep one of the two fields")
     found = [one] if one is not None else several
     if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
         raise DataError(

@@ -19,15 +19,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hamr.data.actions import render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError
+from hamr.procedures.rules import nearest
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
+_FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta")
 _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
 
@@ -63,34 +65,49 @@ def read_rows(path: str | Path) -> list[tuple[int, Any]]:
     return [(number, row) for number, _, row in stream_rows(path)]
 
 
-def stream_rows(path: str | Path) -> Iterator[tuple[int, bytes, Any]]:
+def stream_rows(path: str | Path, skip: Callable[[DataError], None] | None = None) -> Iterator[tuple[int, bytes, Any]]:
     """Yield the rows of `read_rows` one by one: (line number, bytes since the last row, parsed JSON).
 
     The bytes are those of the line and of the blank lines before it. Raises as `read_rows`, when it reaches the fault.
+    With `skip`, an invalid line is passed to it and treated as blank.
     """
     try:
         with Path(path).open("rb") as file:
-            yield from _stream_rows(path, file)
+            yield from _stream_rows(path, file, skip)
     except OSError as error:
         raise DataError(
             str(path), str(path), f"{(error.strerror or 'cannot be read').lower()}; give a JSONL file"
         ) from error
 
 
-def _stream_rows(path: str | Path, file: Iterable[bytes]) -> Iterator[tuple[int, bytes, Any]]:
+def _stream_rows(
+    path: str | Path, file: Iterable[bytes], skip: Callable[[DataError], None] | None
+) -> Iterator[tuple[int, bytes, Any]]:
     since, any_row = b"", False
     for number, raw in enumerate(file, start=1):
         since += raw
+        where = f"{path}:{number}: line"
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError as error:
-            remedy = f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
-            raise DataError(f"{path}:{number}: line", raw[:40], remedy) from error
+            line = _decode(raw, where, "utf-8-sig" if number == 1 else "utf-8")
+            row = parse_line(line, where) if line else None
+        except DataError as error:
+            if skip is None:
+                raise
+            skip(error)
+            any_row = True
+            continue
         if line:
-            yield number, since, parse_line(line, f"{path}:{number}: line")
+            yield number, since, row
             since, any_row = b"", True
     if not any_row:
         raise DataError(f"{path}:1: line", "", "the file is empty; write one JSON object per line")
+
+
+def _decode(raw: bytes, where: str, encoding: str) -> str:
+    try:
+        return raw.decode(encoding).strip()
+    except UnicodeDecodeError as error:
+        raise DataError(where, raw[:40], f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
 
 
 def parse_line(line: str, where: str) -> Any:
@@ -163,8 +180,11 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     return {"role": turn.role, **named, "content": turn.content}
 
 
-def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
-    """Return the sample of a line object. DataError has the place `<where>: <field>`."""
+def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> ServiceSample:
+    """Return the sample of a line object. DataError has the place `<where>: <field>`.
+
+    `own`: fields that the caller reads. Any other field than these and the sample's is refused.
+    """
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     identity = _get(row, "id", str, where)
@@ -176,7 +196,7 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
     references = _get(row, "references", list, where)
     if not references:
         raise DataError(f"{where}: references", references, "is empty; give at least one acceptable action")
-    return ServiceSample(
+    sample = ServiceSample(
         id=identity,
         ticket=_get(row, "ticket", dict, where),
         policy=_get(row, "policy", str, where),
@@ -186,6 +206,10 @@ def from_json(row: Any, *, where: str = "sample") -> ServiceSample:
         privileged=_parse_privileged(row, where),
         meta=_get(row, "meta", dict, where, default={}),
     )
+    if unknown := [field for field in row if field not in _FIELDS and field not in own]:
+        remedy = f"unknown field; {nearest(unknown[0], (*_FIELDS, *own))}remove it, or move it into meta"
+        raise DataError(f"{where}: {unknown[0]}", row[unknown[0]], remedy)
+    return sample
 
 
 def history_from_json(rows: Any, *, where: str) -> tuple[Turn, ...]:

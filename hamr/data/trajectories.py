@@ -159,7 +159,7 @@ def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
             raise DataError(f"{where}: turns", told, f"no turn of the {role}: {remedy}; leave the ticket out")
     nothing = [{"action": "reply", "content": "-"}]  # a trajectory has no references; its actions are checked below
     try:
-        sample = from_json({**row, "history": turns, "references": nothing}, where=where)
+        sample = from_json({**row, "history": turns, "references": nothing}, where=where, own=("turns",))
     except DataError as error:
         raise DataError(error.where.replace(": history", ": turns"), error.value, error.remedy) from error
     _check_actions(sample, where)

@@ -16,10 +16,13 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
+from hamr.pools.chat_reply import ChatReply, Choice, ReplyUsage
 from hamr.pools.scorer_call import bill
 from hamr.pools.scorer_prompt import LabelReading, read_labels
 from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
@@ -28,9 +31,6 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.verdict import parse_verdict, verdict_place
 from hamr.security.endpoints import check_url, look_up
 from hamr.types import Answer, Question, ScorerCall
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletion
 
 TOP_LOGPROBS = 20
 VERDICT_TOKENS = 16
@@ -80,14 +80,7 @@ class OpenAIScorer:
             )
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*map(self._one, questions)))
-
-    async def _one(self, question: Question) -> Answer:
-        """Answer one question. A malformed reply is a failure of its own question only."""
-        try:
-            return await (self._write(question) if question.written else self._answer(question))
-        except (AttributeError, LookupError, TypeError) as e:
-            return Answer(failure="unparsable", detail=f"the endpoint's reply is malformed ({type(e).__name__}: {e})")
+        return list(await asyncio.gather(*(self._write(q) if q.written else self._answer(q) for q in questions)))
 
     async def check(self) -> None:
         """Do nothing: an endpoint's outages are typed failures of its questions, which no restart would cure."""
@@ -109,7 +102,7 @@ class OpenAIScorer:
         if isinstance(reply, Answer):
             return reply
         choice, call = reply
-        text = choice.message.content or ""
+        text = choice.message.text
         try:
             reading = read_reply(text, _positions(choice), self.template)
         except VerdictUnparsable as e:
@@ -119,7 +112,7 @@ class OpenAIScorer:
             verdict=reading.verdict,
             probabilities=reading.probabilities,
             label_mass=reading.label_mass,
-            reasoning=getattr(choice.message, "reasoning_content", None) or text,
+            reasoning=choice.message.reasoning_content or text,
             call=call,
         )
 
@@ -143,25 +136,25 @@ class OpenAIScorer:
         if isinstance(reply, Answer):
             return reply
         choice, call = reply
-        text = choice.message.content or ""
+        text = choice.message.text
         return (
             cut_off(call.output_tokens, text, call)
             if choice.finish_reason == "length"
-            else Answer(text=text, reasoning=getattr(choice.message, "reasoning_content", None) or "", call=call)
+            else Answer(text=text, reasoning=choice.message.reasoning_content or "", call=call)
         )
 
-    async def _ask(self, prompt_version: str, **request: Any) -> tuple[Any, ScorerCall] | Answer:
+    async def _ask(self, prompt_version: str, **request: Any) -> tuple[Choice, ScorerCall] | Answer:
         """Return the endpoint's first choice and its cost, or the answer that describes the failure."""
         import openai
-        from openai.types.chat import ChatCompletion
 
         started = time.monotonic()
 
-        def charge(reply: ChatCompletion | None) -> ScorerCall:
+        def charge(reply: ChatReply | None) -> ScorerCall:
             return self._call(prompt_version, started, reply)
 
         try:
-            reply = await self._client.chat.completions.create(model=self.config.model, **request)
+            # The client itself validates nothing; `ChatReply` does.
+            raw = await self._client.chat.completions.with_raw_response.create(model=self.config.model, **request)
         except openai.APITimeoutError as e:
             return Answer(failure="timeout", detail=_error_line(e), call=charge(None))
         except openai.RateLimitError as e:
@@ -173,18 +166,29 @@ class OpenAIScorer:
             unfit = not refused and getattr(e, "status_code", None) in UNFIT
             failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
             return Answer(failure=failure, detail=_error_line(e) + remedy, call=charge(None))
-        if not isinstance(reply, ChatCompletion) or not reply.choices:
-            detail = "the endpoint's reply is not a chat completion; does `endpoint` end in /v1?"
+        try:
+            reply = ChatReply.model_validate_json(raw.content)
+        except ValidationError as e:
+            first = e.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            fault = f"{place}: {first['msg']}" if place else first["msg"]
+            detail = f"the endpoint's reply is not a chat completion ({fault}); does `endpoint` end in /v1?"
             return Answer(failure="unparsable", detail=detail, call=charge(None))
         return reply.choices[0], charge(reply)
 
-    def _call(self, prompt_version: str, started: float, reply: ChatCompletion | None) -> ScorerCall:
-        usage = reply.usage if reply else None
-        asked, said = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-        details = usage.prompt_tokens_details if usage else None
-        model = (reply.model if reply else "") or self.config.model
-        cached = (details.cached_tokens or 0) if details else 0
-        return bill(self.pool, self.config, model, prompt_version, started, asked, said, cached)
+    def _call(self, prompt_version: str, started: float, reply: ChatReply | None) -> ScorerCall:
+        usage = (reply.usage if reply else None) or ReplyUsage()
+        cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
+        return bill(
+            self.pool,
+            self.config,
+            (reply.model if reply else None) or self.config.model,
+            prompt_version,
+            started,
+            usage.prompt_tokens or 0,
+            usage.completion_tokens or 0,
+            cached or 0,
+        )
 
 
 def read_reply(
@@ -247,7 +251,7 @@ def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReadin
     return read_labels(mass)
 
 
-def _positions(choice: Any) -> list[tuple[str, dict[str, float]]]:
+def _positions(choice: Choice) -> list[tuple[str, dict[str, float]]]:
     """Return (token, {token: log-probability}) of each position; empty if the server returned none."""
     content = choice.logprobs.content if choice.logprobs else None
     if not content or not any(entry.top_logprobs for entry in content):

@@ -7,6 +7,7 @@ JSON that the judge quotes from the judged text, in an answer that is truncated 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -24,7 +25,12 @@ ANSWER_KEYS = (
 )  # fmt: skip
 """Keys that decide a reward, or what part of a teacher's work is used. Prompting ensures that untrusted text cannot
 contain them as keys."""
+LONGEST = 100_000
+"""Number of characters at the end of an answer in which its JSON object is looked for. An endpoint may send more than
+it was asked for."""
 _SHOWN = 120
+_MARK = re.compile(r'\\[\\"]|["{}\[\]]')
+"""Characters that decide where a JSON object starts, and the escapes that hide one of them."""
 
 Schema = dict[str, Any]
 
@@ -43,12 +49,17 @@ def final_object(text: str, keys: Sequence[str]) -> dict[str, Any]:
     answer = text.strip().removesuffix("```").rstrip()
     if answer.startswith("<think>") and "</think>" not in answer:
         raise VerdictUnparsable(f"the reasoning does not end: {answer[-_SHOWN:]!r}")
-    found = _ending_object(answer) if answer.endswith("}") else None
+    found = _ending_object(answer)
     if found is None:
         raise VerdictUnparsable(f"no JSON object at the end of {answer[-_SHOWN:]!r}")
-    named = {_ALIASES.get(key.strip(), key.strip()): value for key, value in found.items()}
-    if len(named) < len(found) or named.keys() != set(keys):
-        raise VerdictUnparsable(f"the JSON object has the keys {sorted(found)[:12]}, expected {sorted(keys)}")
+    value, written = found
+    named = {_ALIASES.get(key.strip(), key.strip()): item for key, item in value.items()}
+    if len(named) < len(value) or named.keys() != set(keys):
+        shown = str(sorted(value)[:12])[: 2 * _SHOWN]
+        raise VerdictUnparsable(f"the JSON object has the keys {shown}, expected {sorted(keys)}")
+    # Reject escaped keys ("\u0073core"): no honest answer uses them, and they are not neutralised when quoted.
+    if not all(f'"{key}"' in written for key in value):
+        raise VerdictUnparsable(f"a key of the JSON object is escaped: {answer[-_SHOWN:]!r}")
     return named
 
 
@@ -91,20 +102,33 @@ TEXT: Schema = {"type": "string"}
 GRADE: Schema = {"enum": [1, 2, 3, 4, 5]}
 
 
-def _ending_object(answer: str) -> dict[str, Any] | None:
-    """Return the outermost JSON object that ends where `answer` ends."""
-    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
-    start = answer.find("{")
-    while start >= 0:
-        try:
-            value, end = decoder.raw_decode(answer, start)
-        except (ValueError, RecursionError):
-            end = -1
-        if end == len(answer):
-            # Reject escaped keys ("\u0073core"): no honest answer uses them, and they are not neutralised when quoted.
-            return value if all(f'"{key}"' in answer[start:] for key in value) else None
-        start = answer.find("{", start + 1)
-    return None
+def _ending_object(answer: str) -> tuple[dict[str, Any], str] | None:
+    """Return the JSON object that ends where `answer` ends, and its text.
+
+    Its brackets are matched from the end, so that the time is linear in the length.
+    """
+    if not answer.endswith("}"):
+        return None
+    depth, quoted = 0, False
+    tail = answer[-LONGEST:]
+    for match in reversed(list(_MARK.finditer(tail))):
+        mark = match[0]
+        if mark == '"':
+            quoted = not quoted
+        elif not quoted and mark in "}]":
+            depth += 1
+        elif not quoted and mark in "{[":
+            depth -= 1
+            if depth == 0:
+                break
+    else:
+        return None
+    text = tail[match.start() :]
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value, text
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

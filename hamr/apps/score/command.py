@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,8 @@ class ScoreCommand(ConfiguredCommand):
 
     A line of the file is a sample with one more field, `response` (a text) or `responses` (several). The responses of
     one line are a group; comparing judges see them together. The output has one record per response, in the order of
-    the input, group by group; `key.step` is the line. A PNG with the histograms is written next to it.
+    the input, group by group; `key.step` is the line. A PNG with the histograms is written next to it. A share of
+    responses without a score above `score.max_failed_frac` makes the exit code 1.
     `score.groups_in_flight` bounds the number of groups that are scored concurrently.
     """
 
@@ -31,6 +32,11 @@ class ScoreCommand(ConfiguredCommand):
     """File of the records. Required, unless a run is replayed."""
     resume: bool = False
     """Continue an interrupted output after its last complete group. Other settings or another input are refused."""
+    retry: Literal["failed"] | None = None
+    """Score the groups that have a response without a score again. The others keep their records. The old file stays
+    until the new one is complete; the same command continues an interrupted retry."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """End the command at an invalid line of the input, or name the line and skip it."""
 
     def run(self) -> int:
         from hamr.apps.score.run import replay_run, score
@@ -39,4 +45,11 @@ class ScoreCommand(ConfiguredCommand):
             return replay_run(self.input)
         if self.output is None:
             raise BadInput("output", None, "name the JSONL to write the records to")
-        return score(self.config(), self.input, self.output, resume=self.resume)
+        return score(
+            self.config(),
+            self.input,
+            self.output,
+            resume=self.resume,
+            retry=self.retry == "failed",
+            skip=self.on_bad_row == "skip",
+        )

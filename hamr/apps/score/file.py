@@ -15,18 +15,37 @@ from hamr.apps.score.flow import in_order
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.summary import Tally
 from hamr.data.responses import ResponseGroup, stream_groups
+from hamr.errors import DataError
 from hamr.telemetry.console import duration
-from hamr.types import RewardRecord
+from hamr.types import Failure, RewardRecord
 
 CHECKED_BYTES = 256 << 20
 """Number of input bytes that are read and checked before scoring starts, which takes seconds. An error further on stops
 the job at that point; it can be resumed after the line is fixed."""
 NEWS_S = 30.0
 """Seconds between progress lines where the output is not a terminal."""
+SHOWN_FAULTS = 10
+"""Number of skipped lines that are named; the others are only counted."""
 
+Item = tuple[ResponseGroup, bytes, Sequence[RewardRecord]]
+"""A group with its bytes, and its records from an earlier run (empty: none)."""
 ScoreGroup = Callable[[ResponseGroup], Awaitable[Sequence[RewardRecord]]]
 Report = Callable[[int, int], None]
 """Callback after every group: bytes of the input done, responses done by this process."""
+
+
+class SkippedRows:
+    """Invalid lines of the input, which is read several times. The first ones are printed."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.places: set[str] = set()
+        self._note = note
+
+    def __call__(self, error: DataError) -> None:
+        if error.where not in self.places:
+            self.places.add(error.where)
+            if len(self.places) <= SHOWN_FAULTS:
+                self._note(f"skipped {error}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +57,10 @@ class Checked:
     whole: bool
 
 
-def check_input(path: Path, limit: int = CHECKED_BYTES) -> Checked:
-    """Read the file once, line by line. Raises DataError at the first error."""
+def check_input(path: Path, limit: int = CHECKED_BYTES, skip: Callable[[DataError], None] | None = None) -> Checked:
+    """Read the file once, line by line. Raises DataError at the first error, or passes each to `skip`."""
     groups = responses = size = 0
-    for group, raw in stream_groups(path):
+    for group, raw in stream_groups(path, skip):
         groups, responses, size = groups + 1, responses + len(group.responses), size + len(raw)
         if size >= limit:
             return Checked(groups=groups, responses=responses, whole=False)
@@ -50,7 +69,7 @@ def check_input(path: Path, limit: int = CHECKED_BYTES) -> Checked:
 
 async def score_file(
     output: ScoreOutput,
-    groups: Iterator[tuple[ResponseGroup, bytes]],
+    groups: Iterator[Item],
     score: ScoreGroup,
     tally: Tally,
     *,
@@ -60,18 +79,24 @@ async def score_file(
     """Score the groups of `ScoreOutput.remaining`.
 
     A group is written when it and all groups before it are scored. At most `at_once` groups and their records are held
-    in memory. The output can be resumed after an interruption at any point.
+    in memory. The output can be resumed after an interruption at any point. Earlier records of a group are kept if none
+    of them failed; otherwise the whole group is scored again, because comparing judges see it together.
     """
     responses = 0
 
-    async def work(item: tuple[ResponseGroup, bytes]) -> Sequence[RewardRecord]:
-        return await score(item[0])
+    async def work(item: Item) -> Sequence[RewardRecord]:
+        group, _, earlier = item
+        return await score(group) if needs_scoring(earlier) else earlier
 
-    async for (group, raw), records in in_order(groups, work, at_once=at_once):
+    async for (group, raw, _), records in in_order(groups, work, at_once=at_once):
         output.write(group, raw, records)
         tally.add(records)
         responses += len(records)
         report(output.done.bytes, responses)
+
+
+def needs_scoring(records: Sequence[RewardRecord]) -> bool:
+    return not records or any(isinstance(record.total, Failure) for record in records)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from hamr.data.responses import ResponseGroup, stream_groups
-from hamr.errors import BadInput, HamrError
+from hamr.errors import BadInput, DataError, HamrError
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import RewardRecord
 
@@ -41,12 +41,20 @@ class ScoringProgress:
 class ScoreOutput:
     """Output file that is written group by group. A context manager; locked by one process at a time."""
 
-    def __init__(self, path: Path, source: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-        """Open the output. Nothing is changed on error.
+    def __init__(
+        self,
+        path: Path,
+        source: Path,
+        settings: Mapping[str, Any],
+        *,
+        resume: bool,
+        skip: Callable[[DataError], None] | None = None,
+    ) -> None:
+        """Open the output. Nothing is changed on error. `skip` receives invalid lines of the source (None: raise).
 
         Raises BadInput when the output exists without `resume`, belongs to another job, is damaged or is being written.
         """
-        self.path, self.source = path, source
+        self.path, self.source, self._skip = path, source, skip
         self.settings = json.loads(json.dumps(settings))
         self.sidecar = path.with_name(path.name + SIDECAR)
         self.done = ScoringProgress()
@@ -76,7 +84,7 @@ class ScoreOutput:
         Passes the records of the others to `seen` and truncates the file after them. Raises BadInput for a record that
         does not match its line.
         """
-        groups = stream_groups(self.source)
+        groups = stream_groups(self.source, self._skip)
         self._file.seek(0)
         end = 0
         for group, raw in groups:
@@ -93,6 +101,20 @@ class ScoreOutput:
                 raise BadInput("output", str(self.path), "holds more records than the input has; name another file")
         self._file.seek(end)
         return groups
+
+    def read_records(self) -> Iterator[list[RewardRecord]]:
+        """Yield the records of each complete group, in input order."""
+        self._file.seek(0)
+        for group, _ in stream_groups(self.source, self._skip):
+            records, _ = self._read_group(group)
+            if records is None:
+                return
+            yield records
+
+    def replace(self, other: ScoreOutput) -> None:
+        """Rename this output over `other`. The older sidecar is valid for the longer file too."""
+        self.path.replace(other.path)
+        self.sidecar.replace(other.sidecar)
 
     def write(self, group: ResponseGroup, raw: bytes, records: Sequence[RewardRecord]) -> None:
         """Write and flush one group's records, so that they survive a killed process."""
@@ -114,16 +136,14 @@ class ScoreOutput:
         for index, text in enumerate(group.responses):
             line = self._file.readline()
             record = _parse(line)
+            place = f"the record of response {index + 1} of {self.source}:{group.number}"
             if record is None:
                 if line.endswith(b"\n") and self._file.read(1):
-                    remedy = f"record {self.done.responses + index + 1} is damaged, others follow; name another file"
-                    raise BadInput("output", str(self.path), remedy)
+                    raise BadInput("output", str(self.path), f"{place} is damaged, others follow; name another file")
                 return None, 0
             key = record.key
             if (key.step, key.prompt, key.sample, record.response) != (group.number, group.sample.id, index, text):
-                place = f"{self.source}:{group.number}"
-                remedy = f"record {self.done.responses + index + 1} is not of {place}; name another file"
-                raise BadInput("output", str(self.path), remedy)
+                raise BadInput("output", str(self.path), f"{place} belongs to another; name another file")
             records.append(record)
             size += len(line)
         return records, size

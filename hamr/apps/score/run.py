@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import chain
+from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
 
 from hamr import __version__, signals
-from hamr.apps.score.file import check_input, progress, score_file
+from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, progress, score_file
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, render
@@ -24,7 +25,9 @@ from hamr.prompting.templates import is_path, read_template
 from hamr.telemetry.ledger import Ledger
 
 
-def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
+def score(
+    config: Config, source: Path, target: Path, *, resume: bool = False, retry: bool = False, skip: bool = False
+) -> int:
     """Score `source` into `target`. All checks run before Ray starts."""
     console = RichConsole()
 
@@ -34,10 +37,21 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
-    checked = check_input(source)
     tally = Tally()
-    with ScoreOutput(target, source, score_settings(config), resume=resume) as output:
-        groups = output.remaining(tally.add)
+    faults = SkippedRows(note) if skip else None
+    checked = check_input(source, skip=faults)
+    if not checked.groups:
+        raise BadInput("input", str(source), "has no valid line; correct the lines named above")
+    settings = score_settings(config)
+    with ExitStack() as stack:
+        output = stack.enter_context(ScoreOutput(target, source, settings, resume=resume or retry, skip=faults))
+        before = output if retry and any(map(needs_scoring, output.read_records())) else None
+        if before:
+            aside = target.with_name(target.name + ".retry")
+            output = stack.enter_context(ScoreOutput(aside, source, settings, resume=True, skip=faults))
+        remaining = output.remaining(tally.add)
+        earlier = islice(before.read_records(), output.done.groups, None) if before else iter(())
+        groups = ((group, raw, next(earlier, [])) for group, raw in remaining)
         done, size = output.done, source.stat().st_size
         known = f"{checked.responses} responses in {checked.groups} groups" if checked.whole else f"{size} bytes"
         note(f"{source}: {known}; scored before: {done.responses} responses")
@@ -49,13 +63,24 @@ def score(config: Config, source: Path, target: Path, *, resume: bool) -> int:
                     todo = chain([first], groups)
                     signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
             except BaseException:
-                note(f"stopped: {target} has {output.done.responses} records; resume=true continues after them")
+                again = "retry=failed" if before else "resume=true"
+                note(f"stopped: {output.path} has {output.done.responses} records; {again} continues after them")
                 raise
+        if before:
+            output.replace(before)
     console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
     drawn = plot(tally, target.with_suffix(".png"))
     if drawn:
         note(f"histograms: {drawn}")
-    return 0
+    most = config.score.max_failed_frac
+    too_many = tally.failed > most * tally.responses
+    last = f"{tally.failed} of {tally.responses} responses have no score"
+    if too_many:
+        last += f", more than score.max_failed_frac={most:g}"
+    if tally.failed:
+        last += "; retry=failed scores them again"
+    note(f"{last}; {len(faults.places)} invalid lines skipped" if faults else last)
+    return 1 if too_many else 0
 
 
 def score_settings(config: Config) -> dict[str, Any]:

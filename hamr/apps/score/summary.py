@@ -87,6 +87,7 @@ class Tally:
 
     groups: int = 0
     responses: int = 0
+    failed: int = 0
     spreads: dict[str, ValueSpread] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     """Counts of the total rewards' outcomes, by kind."""
@@ -108,7 +109,9 @@ class Tally:
     def _add(self, record: RewardRecord) -> None:
         self.responses += 1
         self.outcomes[record.total.kind] += 1
-        if not isinstance(record.total, Failure):
+        if isinstance(record.total, Failure):
+            self.failed += 1
+        else:
             self.spreads.setdefault("total", ValueSpread()).add(record.total.value)
         for component in record.components:
             if component.value is not None:

@@ -16,7 +16,7 @@ Every item has a policy. `trap`: the type of risk or hallucination that the item
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -132,9 +132,9 @@ def item_json(item: BenchItem) -> dict[str, Any]:
     }
 
 
-def item_from_json(row: Any, *, where: str) -> BenchItem:
-    """Parse an item. Raises DataError whose location is `<where>: <field>`."""
-    sample = from_json(row, where=where)
+def item_from_json(row: Any, *, where: str, own: Collection[str] = ()) -> BenchItem:
+    """Parse an item. Raises DataError whose location is `<where>: <field>`. `own`: fields that the caller reads."""
+    sample = from_json(row, where=where, own=("kind", "subset", "evidence", "nodes", "trap", *own))
     kind = _one_of(row, "kind", KINDS, where)
     subset = _one_of({"subset": "core", **row}, "subset", SUBSETS, where)
     if not sample.policy.strip():

@@ -101,9 +101,11 @@ def _parse_row(row: Any, number: int, where: str) -> Labelled:
     if not isinstance(row.get("response"), str):
         raise DataError(f"{where}: response", row.get("response"), "missing; give the response's text")
     if "kind" in row:
-        item = item_from_json(row, where=where)
+        item = item_from_json(row, where=where, own=("response", "labels"))
     else:
-        sample = from_json({"id": f"line {number}", **_BARE, **row}, where=where)
+        sample = from_json(
+            {"id": f"line {number}", **_BARE, **row}, where=where, own=("response", "labels", "evidence")
+        )
         # Without a kind: agent, the kind that shows nothing besides the sample.
         item = BenchItem(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
     return Labelled(item=item, response=row["response"], labels=_labels(row.get("labels"), f"{where}: labels"))

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openai.types.chat import ChatCompletion
 
 from hamr.config.pools import PoolConfig
+from hamr.pools.chat_reply import ChatReply
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_written import REASK_TEMPERATURE
 from hamr.pools.scorers import JudgeScorer, RerankerScorer
@@ -96,13 +96,12 @@ async def test_a_judge_that_is_asked_again_reasons_anew(attempt: int, sampled: t
         ({"prompt_tokens_details": {"cached_tokens": 30}}, 30),
         ({"prompt_tokens_details": {}}, 0),
         ({}, 0),
+        ({"prompt_tokens_details": {"cached_tokens": -3}}, 0),
     ],
 )
 def test_an_endpoint_reports_it_if_it_likes(usage: dict[str, Any], found: int) -> None:
     pool = PoolConfig(role="judge", prompt="judge.en", type="openai", model="m", endpoint="http://127.0.0.1:9/v1")
     counts = {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
-    reply = ChatCompletion.model_validate(
-        {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [], "usage": counts | usage}
-    )
+    reply = ChatReply.model_validate({"model": "m", "choices": [{"message": {}}], "usage": counts | usage})
     said = OpenAIScorer("p", pool)._call("p@1", 0.0, reply)
     assert (said.prompt_tokens, said.cached_tokens) == (40, found)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import json
 import math
+from typing import Any
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
 from hamr.pools.scorer_openai import OpenAIScorer, read_reply
 from hamr.prompting.templates import PromptTemplate
+from hamr.types import Answer, Question
 
 JUDGE = PromptTemplate.load("judge.en")
 RERANKER = PromptTemplate.load("reranker.en")
@@ -115,3 +123,122 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with pytest.raises(ConfigError, match=r"pools\.judge\.api_key_env: 'JUDGE_KEY'"):
         OpenAIScorer("judge", config)
+
+
+# --- malformed replies ------------------------------------------------------------------------------------------------
+
+
+async def answers_to(*bodies: bytes | dict[str, Any]) -> list[Answer]:
+    """Answers of a written question and a scored one to each body, asked in one batch with a sound one at the end."""
+    sound = chat("Verdict: Yes")
+    served = [body for body in (*bodies, sound) for _ in range(2)]
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        body = served[json.loads(request.content)["seed"]]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return httpx.Response(200, content=content, headers={"Content-Type": "application/json"})
+
+    config = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://localhost:1/v1")
+    scorer = OpenAIScorer("judge", config)
+    scorer._client = scorer._client.with_options(http_client=httpx.AsyncClient(transport=httpx.MockTransport(reply)))
+    variables = {"history": "", "statement_a": "Hello.", "statement_b": "Hi."}
+    talk = ({"role": "user", "content": "Grade."},)
+    answers = await scorer.score(
+        [
+            Question(messages=talk, seed=i) if i % 2 else Question(variables=variables, seed=i)
+            for i in range(len(served))
+        ]
+    )
+    scored, written = answers[-2:]
+    assert (scored.score, written.text) == (1.0, "Verdict: Yes"), "a sound reply in the same batch is not affected"
+    return answers[:-2]
+
+
+def chat(content: Any, **changes: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]} | changes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"\xff\xfe",
+        b"{" + b'"a":{' * 5000,
+        b"[]",
+        b'{"choices": []}',
+        b'{"choices": [null]}',
+        b'{"choices": [{"message": "Verdict: Yes"}]}',
+        json.dumps(chat(5)).encode(),
+        json.dumps(chat({"text": "Verdict: Yes"})).encode(),
+        json.dumps(chat([5])).encode(),
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+async def test_a_malformed_reply_is_unparsable_and_fails_no_other_question(body: bytes) -> None:
+    for answer in await answers_to(body):
+        assert (answer.score, answer.text, answer.failure) == (None, None, "unparsable")
+        assert "not a chat completion" in answer.detail
+
+
+SOUND = chat("Yes")
+SOUND["choices"][0]["logprobs"] = {
+    "content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": [{"token": "Yes", "logprob": -0.1}]}]
+}
+FIRST = ("choices", 0)
+TOP = (*FIRST, "logprobs", "content", 0, "top_logprobs")
+
+
+def replace_at(path: tuple[str | int, ...], value: Any) -> bytes:
+    """The sound reply with another value at `path`."""
+    body: Any = {"root": copy.deepcopy(SOUND)}
+    *parents, last = ("root", *path)
+    node = body
+    for step in parents:
+        node = node[step]
+    node[last] = value
+    return json.dumps(body["root"]).encode()
+
+
+number = st.booleans() | st.integers() | st.floats()
+no_container = number | st.text()
+malformed = (
+    st.binary(max_size=40)
+    | st.integers(0, len(json.dumps(SOUND)) - 1).map(lambda size: json.dumps(SOUND)[:size].encode())
+    | st.builds(replace_at, st.sampled_from([(), FIRST[:1], FIRST, (*FIRST, "message"), TOP[:3]]), no_container)
+    | st.builds(replace_at, st.sampled_from([TOP[:4], TOP[:5], TOP, (*TOP, 0)]), no_container)
+    | st.builds(
+        replace_at,
+        st.sampled_from([(*FIRST, "message", "content"), (*TOP[:5], "token"), (*TOP, 0, "token")]),
+        number | st.lists(no_container, min_size=1) | st.dictionaries(st.text(), number),
+    )
+    | st.builds(replace_at, st.just((*TOP, 0, "logprob")), st.none() | st.booleans() | st.text() | st.floats(1e-3))
+)
+
+
+@given(st.lists(malformed, min_size=1, max_size=8))
+def test_any_malformed_reply_is_a_failure_of_its_own_question_and_never_a_score(bodies: list[bytes]) -> None:
+    for answer in asyncio.run(answers_to(*bodies)):
+        assert (answer.score, answer.text, answer.failure) == (None, None, "unparsable")
+
+
+async def test_text_parts_are_joined_and_reasoning_parts_are_not_the_answer() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Verdict: No"}]}]
+    scored, written = await answers_to(chat([*parts, {"type": "text", "text": "Verdict: "}, {"text": "Part"}]))
+    assert (scored.score, written.text) == (0.5, "Verdict: Part")
+
+
+@pytest.mark.parametrize("logprob", [0.5, 1e300, math.inf, math.nan, "high"])
+async def test_an_impossible_log_probability_is_unparsable(logprob: Any) -> None:
+    likely = [{"token": "Yes", "logprob": logprob}, *({"token": t, "logprob": -3.0} for t in ("Part", "No"))]
+    body = chat("Yes")
+    body["choices"][0]["logprobs"] = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": likely}]}
+    scored, _ = await answers_to(body)
+    assert (scored.score, scored.failure) == (None, "unparsable")
+
+
+@pytest.mark.parametrize("count", [math.nan, -5, 10**30, "many", None, [1]])
+async def test_invalid_usage_counts_as_none_and_keeps_the_answer(count: Any) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": count}}
+    for answer in await answers_to(chat("Verdict: Yes", usage=usage, model=count)):
+        assert answer.failure is None and answer.call is not None
+        assert (answer.call.prompt_tokens, answer.call.cached_tokens, answer.call.output_tokens) == (0, 0, 7)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from hamr.config.pools import PoolConfig
@@ -108,19 +110,18 @@ class Completions:
     def __init__(self, text: str | None, finish: str = "stop") -> None:
         self.text, self.finish, self.asked = text, finish, []
 
-    async def create(self, **request: Any) -> Any:
-        from openai.types.chat import ChatCompletion
-
-        self.asked.append(request)
+    def reply(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(json.loads(request.content))
         choice = {"index": 0, "finish_reason": self.finish, "message": {"role": "assistant", "content": self.text}}
         usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "served", "choices": [choice]}
-        return ChatCompletion.model_validate(body | {"usage": usage})
+        return httpx.Response(200, json=body | {"usage": usage})
 
 
 def endpoint(completions: Completions, **changes: Any) -> OpenAIScorer:
     made = OpenAIScorer("side", grader(type="openai", endpoint="http://localhost:1/v1", **changes))
-    made._client = SimpleNamespace(chat=SimpleNamespace(completions=completions))  # type: ignore[assignment]
+    transport = httpx.MockTransport(completions.reply)
+    made._client = made._client.with_options(http_client=httpx.AsyncClient(transport=transport))
     return made
 
 

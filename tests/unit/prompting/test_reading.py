@@ -1,13 +1,14 @@
 """What a judge writes is read strictly: clean answers, and all that only look like one."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
-from hamr.prompting.reading import choice, final_object, grade, reason
+from hamr.prompting.reading import LONGEST, _ending_object, _refuse, _unique, choice, final_object, grade, reason
 from hamr.rewards.grades import normalise_grade, read_grade
 
 GOOD = '{"reason": "polite and right", "score": 4}'
@@ -101,6 +102,51 @@ def test_no_text_raises_anything_else(text):
     except VerdictUnparsable:
         return
     assert said.keys() == {"reason", "score"}
+
+
+@given(st.text(alphabet='{}[]":,01 sa\\u', max_size=40), st.text(alphabet='{}[]":,01 sa\\u', max_size=20))
+def test_the_object_is_the_only_one_that_ends_with_the_text(before: str, inner: str) -> None:
+    """The definition, in time that grows with the square of the length: some suffix of the text is an object."""
+    for text in (before, before + json.dumps({"s": inner, "a": [inner]})):
+        suffixes = [text[start:] for start, mark in enumerate(text) if mark == "{"]
+        values = [value for value in map(parse, suffixes) if value is not None]
+        found = _ending_object(text)
+        assert values == ([] if found is None else [found[0]])
+
+
+def parse(text: str) -> object:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":' * 250_000,
+        '{"a":' * 250_000 + "1" + "}" * 250_000,
+        '{"a":[' * 250_000 + "]}" * 250_000,
+        "{" * 1_000_000 + "}",
+        '{"score": "' * 120_000 + '"}',
+        '{"reason": "' + "x" * LONGEST + '", "score": 4}',
+        "{" + ", ".join(f'"{key}": 1' for key in range(200_000)) + "}",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_long_answer_is_parsed_at_most_once_and_not_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    loads = json.loads
+
+    def count(part: str, **options: Any) -> Any:
+        sizes.append(len(part))
+        return loads(part, **options)
+
+    monkeypatch.setattr(json, "loads", count)
+    with pytest.raises(VerdictUnparsable) as error:
+        final_object(text, ("reason", "score"))
+    assert len(sizes) <= 1 and sum(sizes) <= LONGEST
+    assert len(str(error.value)) < 1000
 
 
 def test_choices_are_whole_labels():

@@ -87,7 +87,7 @@ def run(
         await score_file(output, groups, score or group, tally, at_once=at_once, report=watch)
 
     with ScoreOutput(target, source, SETTINGS, resume=resume) as output:
-        groups = output.remaining(tally.add)
+        groups = ((group, raw, ()) for group, raw in output.remaining(tally.add))
         asyncio.run(work())
     return tally
 
@@ -196,8 +196,8 @@ def test_a_finished_output_is_resumed_without_scoring(finished: tuple[Path, byte
         ("early line", r"input: .*has changed in its first \d+ bytes"),
         ("shorter input", r"input: .*has changed in its first \d+ bytes"),
         ("no sidecar", "sidecar|is missing or unreadable"),
-        ("other records", r"record 4 is not of .*in\.jsonl:3"),
-        ("damaged middle", r"record 3 is damaged, others follow"),
+        ("other records", r"the record of response 1 of .*in\.jsonl:3 belongs to another"),
+        ("damaged middle", r"the record of response 1 of .*in\.jsonl:2 is damaged, others follow"),
         ("longer output", "more records than the input"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_line_that_is_mended_or_added_behind_the_scored_ones_is_scored(tmp_pat
     source, target = write_input(tmp_path / "in.jsonl", [1, 2]), tmp_path / "out.jsonl"
     good = source.read_text()
     source.write_text(good + '{"id": 3}\n')
-    with pytest.raises(DataError, match=r"in\.jsonl:3: response"):
+    with pytest.raises(DataError, match=r"in\.jsonl:3: id"):
         run(source, target)
     assert len(target.read_text().splitlines()) == 3, "all that came before the fault is kept"
     source.write_text(good + json.dumps({**ROW, "response": "mended"}) + "\n")

@@ -1,0 +1,73 @@
+"""Reply of an OpenAI-compatible endpoint, validated on arrival. Fields that hamr does not read are ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+
+def _none_if_invalid(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
+
+Lenient = WrapValidator(_none_if_invalid)
+"""For fields that are only recorded: an invalid value is dropped and does not fail the answer."""
+Count = Annotated[int | None, Field(ge=0, lt=2**31), Lenient]
+LogProb = Annotated[float, Field(le=1e-6, strict=True)]
+"""Log-probability in nats. The bound leaves room for rounding, and NaN violates it. Texts and booleans are refused."""
+
+
+class TextPart(BaseModel):
+    """Part of a message. A part without text, such as the reasoning of some models, counts as empty."""
+
+    text: str = ""
+
+
+class ReplyMessage(BaseModel):
+    content: str | list[TextPart] | None = None
+    reasoning_content: Annotated[str | None, Lenient] = None
+
+    @property
+    def text(self) -> str:
+        content = self.content or ""
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class TopToken(BaseModel):
+    token: str
+    logprob: LogProb
+
+
+class Token(BaseModel):
+    token: str
+    top_logprobs: list[TopToken] | None = None
+
+
+class LogProbs(BaseModel):
+    content: list[Token] | None = None
+
+
+class Choice(BaseModel):
+    message: ReplyMessage
+    finish_reason: Annotated[str | None, Lenient] = None
+    logprobs: LogProbs | None = None
+
+
+class TokenDetails(BaseModel):
+    cached_tokens: Count = None
+
+
+class ReplyUsage(BaseModel):
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
+    prompt_tokens_details: Annotated[TokenDetails | None, Lenient] = None
+
+
+class ChatReply(BaseModel):
+    choices: Annotated[list[Choice], Field(min_length=1)]
+    model: Annotated[str | None, Lenient] = None
+    usage: Annotated[ReplyUsage | None, Lenient] = None
