@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.advantages import Weighted, decoupled_advantages, group_advantages, unit_scale
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import overlong_penalty
 from hamr.cascade.rescoring import settle
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
+from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream
 from hamr.protocols import (
     AnswerEncoder,
@@ -71,6 +72,8 @@ class Controller:
     trainer: Trainer
     weights: WeightSync
     recorder: Recorder
+    normalise: Normalisation = "sum"
+    """`gdpo`: normalise each component within its group before they are summed, instead of the total reward."""
     version: int = 0
     mark: Callable[[ServiceSample], str] = lambda sample: ""
     """Returns the text that ends a sample's answer if further text may follow it, else ""."""
@@ -135,7 +138,14 @@ class Controller:
         sampling = self.algorithm.dynamic_sampling
         if not sampling.enabled:
             return list(groups)
-        return [g for g in groups if carries_signal(self.rewards(g), sampling.tolerance) or self.takes_reference(g)]
+        return [g for g in groups if self.has_signal(g) or self.takes_reference(g)]
+
+    def has_signal(self, group: RolloutGroup) -> bool:
+        """Return whether the rewards that are normalised differ within the group: the totals, or any component."""
+        compared: list[Sequence[float | None]] = [self.rewards(group)]
+        if self.normalise == "gdpo":
+            compared = [values for _, values in self.components(group)]
+        return any(carries_signal(values, self.algorithm.dynamic_sampling.tolerance) for values in compared)
 
     async def sample_more(
         self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
@@ -231,13 +241,32 @@ class Controller:
         overlong = self.algorithm.overlong
         if not overlong.enabled:
             return list(group.rewards)
-        limit = self.rollout.max_new_tokens
         return [
-            None
-            if reward is None
-            else reward + overlong.weight * overlong_penalty(_acting_tokens(r), limit, overlong.cache)
+            None if reward is None else reward + overlong.weight * self.overlong(r)
             for reward, r in zip(group.rewards, group.rollouts, strict=True)
         ]
+
+    def components(self, group: RolloutGroup) -> list[Weighted]:
+        """Return the components with a weight, and the overlong penalty if enabled. A response without a total reward
+        has no value for any."""
+        weights = {c.name: c.weight for record in group.records for c in record.components if c.weight}
+        values = [
+            {} if total is None else {c.name: c.value for c in record.components}
+            for total, record in zip(group.rewards, group.records, strict=True)
+        ]
+        found: list[Weighted] = [(weight, [own.get(name) for own in values]) for name, weight in weights.items()]
+        overlong = self.algorithm.overlong
+        if overlong.enabled:
+            penalties = [
+                None if total is None else self.overlong(r)
+                for total, r in zip(group.rewards, group.rollouts, strict=True)
+            ]
+            found.append((overlong.weight, penalties))
+        return found
+
+    def overlong(self, rollout: Rollout) -> float:
+        """Return DAPO's soft overlong penalty before its weight."""
+        return overlong_penalty(_acting_tokens(rollout), self.rollout.max_new_tokens, self.algorithm.overlong.cache)
 
     def estimate(self, groups: Sequence[RolloutGroup]) -> TrainBatch:
         """Estimate group-relative advantages and build the training batch.
@@ -246,18 +275,7 @@ class Controller:
         to the policy gradient nor to the entropy bonus.
         """
         batch = []
-        for group in groups:
-            rewards = self.rewards(group)
-            extra: list[TrainSequence] = []
-            if self.takes_reference(group):
-                reference, reward = self.reference(group)
-                extra, rewards = [reference], [*rewards, reward]
-            *advantages, last = group_advantages(
-                rewards, normalize_std=self.algorithm.normalize_std, std_floor=self.algorithm.std_floor
-            )
-            advantages, extra = (
-                (advantages, [replace(extra[0], advantage=last)]) if extra else ([*advantages, last], [])
-            )
+        for group, (advantages, extra) in zip(groups, self.advantages(groups), strict=True):
             sequences = tuple(
                 TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
                 for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True)
@@ -266,6 +284,33 @@ class Controller:
             if sequences:
                 batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=(*sequences, *extra)))
         return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
+
+    def advantages(self, groups: Sequence[RolloutGroup]) -> list[tuple[list[float], tuple[TrainSequence, ...]]]:
+        """Return, for each group, the advantages of its responses, and the reference that joins it, if any."""
+        if self.normalise == "sum":
+            return [self.advantages_of_totals(group) for group in groups]
+        floor = self.algorithm.std_floor
+        estimated = [decoupled_advantages(self.components(group), std_floor=floor) for group in groups]
+        scored = [
+            a
+            for group, own in zip(groups, estimated, strict=True)
+            for a, reward in zip(own, group.rewards, strict=True)
+            if reward is not None
+        ]
+        scale = unit_scale(scored)
+        return [([scale * a for a in own], ()) for own in estimated]
+
+    def advantages_of_totals(self, group: RolloutGroup) -> tuple[list[float], tuple[TrainSequence, ...]]:
+        """Return the advantages of one group, by its total rewards, and the reference that joins it, if any."""
+        rewards = self.rewards(group)
+        normalise = partial(
+            group_advantages, normalize_std=self.algorithm.normalize_std, std_floor=self.algorithm.std_floor
+        )
+        if not self.takes_reference(group):
+            return normalise(rewards), ()
+        reference, reward = self.reference(group)
+        *advantages, last = normalise([*rewards, reward])
+        return advantages, (replace(reference, advantage=last),)
 
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
         """Return metrics of the step's responses."""

@@ -1,9 +1,13 @@
-"""Group-relative advantages (GRPO, DeepSeekMath section 4.1; DAPO keeps them)."""
+"""Group-relative advantages: of the total reward (GRPO, DeepSeekMath section 4.1; DAPO keeps them), or decoupled by
+component (GDPO)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+Weighted = tuple[float, Sequence[float | None]]
+"""Weight of a reward component, and its value for each response of a group. None: no value."""
 
 
 def group_advantages(
@@ -33,3 +37,28 @@ def group_advantages(
         deviation = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / len(scored))
         scale = max(deviation, std_floor) + eps
     return [0.0 if r is None else (r - mean) / scale for r in rewards]
+
+
+def decoupled_advantages(components: Sequence[Weighted], *, std_floor: float = 0.0) -> list[float]:
+    """Return the sum of each component's weight times its group-relative advantage (GDPO, arXiv:2601.05242, section 3).
+
+    Each component is normalised within the group before they are summed, so that the weights alone decide how much it
+    counts, whatever its scale and frequency. A component in which all responses are equal adds nothing. A response
+    without a value for a component is excluded from that component's mean and std and gets 0 for it.
+
+    >>> [round(a, 3) for a in decoupled_advantages([(1.0, [1.0, 0.0, 0.0]), (1.0, [0.0, 0.0, -9.0])])]
+    [2.121, 0.0, -2.121]
+    """
+    parts = [
+        [weight * a for a in group_advantages(values, std_floor=std_floor)] for weight, values in components if weight
+    ]
+    return [math.fsum(own) for own in zip(*parts, strict=True)]
+
+
+def unit_scale(advantages: Sequence[float], *, eps: float = 1e-6) -> float:
+    """Return the factor that gives the advantages of a whole batch a standard deviation of 1 (GDPO, Eq. 6).
+
+    Their size then does not grow with the number of components. Their mean is 0, because that of each group is.
+    """
+    deviation = math.sqrt(math.fsum(a * a for a in advantages) / max(1, len(advantages)))
+    return 1.0 / (deviation + eps)

@@ -45,6 +45,7 @@ def check_consistent(c: Config) -> None:
     _check_dialogues(c)
     check_cascade_controller(c)
     _check_some_weight(c)
+    _check_normalisation(c)
     _check_places(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
@@ -192,6 +193,19 @@ def _check_dialogues(c: Config) -> None:
             f"experiment.sage.scenarios={list(c.experiment.sage.scenarios)} but "
             f"model.response_format={c.model.response_format!r}; SAGE's answers are plain: set response_format='plain' "
             "or scenarios=[]"
+        )
+
+
+def _check_normalisation(c: Config) -> None:
+    if c.rewards.normalise == "gdpo" and not c.algorithm.normalize_std:
+        raise ValueError(
+            "rewards.normalise='gdpo' but algorithm.normalize_std=False; it divides by the standard deviation of each "
+            "component: set normalize_std=true or normalise='sum'"
+        )
+    if c.rewards.normalise == "gdpo" and c.algorithm.all_wrong.reference:
+        raise ValueError(
+            "rewards.normalise='gdpo' but algorithm.all_wrong.reference=True; a reference has no value for most "
+            "components: set reference=false or normalise='sum'"
         )
 
 

@@ -307,6 +307,9 @@ RESERVED = ("total", "outcome")
 """Names in metrics (`reward/total/mean`) that no reward may have."""
 
 
+Normalisation = Literal["sum", "gdpo"]
+
+
 class RewardsConfig(JudgedRewards):
     """Every reward has a section with its weight. The judged ones are in `hamr.config.judged`, the user's own ones in
     `hamr.config.custom`."""
@@ -318,6 +321,9 @@ class RewardsConfig(JudgedRewards):
     sage_logic: SageLogicConfig = SageLogicConfig()
     custom: dict[RewardName, CustomRewardConfig] = Field(default_factory=dict)
     """Reward functions of your own, by the name of their component in records and metrics."""
+    normalise: Normalisation = "sum"
+    """`sum`: advantages are those of the total reward. `gdpo`: each component is normalised within its group before
+    they are summed with their weights, so that scale and frequency of a component do not decide how much it counts."""
 
     @model_validator(mode="after")
     def _own_names(self) -> RewardsConfig:

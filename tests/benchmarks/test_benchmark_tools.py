@@ -132,3 +132,14 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
     assert {row["failed"] for row in rows.values()} == {0}
     assert all(history.startswith("Customer: Case m-") for history in seen)
     assert "| judge only | 1.00 |" in table(list(rows.values()))
+
+
+def test_the_shares_of_decoupled_rewards_follow_the_weights() -> None:
+    from benchmarks.decoupled_rewards import MIX, measure
+
+    shares = measure(1, groups=200)
+    assert len(MIX) == 11
+    for how in ("sum", "gdpo"):
+        assert sum(of[how] for of in shares.values()) == pytest.approx(1.0, abs=0.01)
+    assert shares["length"]["sum"] < 0.02 < 0.06 < shares["length"]["gdpo"] < 0.1
+    assert shares["sage_logic"]["sum"] > 0.15 > 0.1 > shares["sage_logic"]["gdpo"]

@@ -23,6 +23,7 @@ from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
 from hamr.errors import TooManyUnscored
 from hamr.protocols import GenerationRequest
+from hamr.rewards.mix import mix
 from hamr.telemetry.ledger import Ledger
 from hamr.types import (
     Component,
@@ -312,3 +313,44 @@ async def test_the_remedies_are_off_by_default() -> None:
 def test_seeds_differ_by_sample_and_repeat_by_key() -> None:
     seeds = {derive_seed(0, step, "p", 0, i) for step in range(3) for i in range(4)}
     assert len(seeds) == 12 and derive_seed(0, 1, "p", 0, 2) == derive_seed(0, 1, "p", 0, 2)
+
+
+# --- rewards.normalise=gdpo ----------------------------------------------------------------------
+
+
+class TwoRewards(ScriptedRewarder):
+    """Two components whose sum is the same for every response, unless one fails."""
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        record = await super().score(sample, rollout)
+        number = float(rollout.key.sample % 2)
+        rare = Scored(value=-10.0 * number) if rollout.key.sample else JudgeTimeout(detail="late")
+        components = (
+            Component(name="consistency", outcome=Scored(value=number), weight=2.0),
+            Component(name="mine", outcome=rare, weight=0.2),
+            Component(name="off", outcome=Scored(value=rollout.key.sample), weight=0.0),
+        )
+        return replace(record, components=components, total=mix(components))
+
+
+async def test_decoupled_rewards_learn_from_groups_whose_totals_are_equal() -> None:
+    controller, engine, trainer, _ = build(by_index)
+    controller.rewarder = TwoRewards(by_index, engine)
+    groups = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    assert controller.rewards(groups[0]) == [None, 0.0, 0.0, 0.0] and not controller.filter(groups)
+    controller.normalise = "gdpo"
+    assert controller.filter(groups) == groups
+    (group,) = controller.estimate(groups).groups
+    first, second, third = (s.advantage for s in group.sequences)
+    assert len(group.sequences) == 3, "the failed response is not trained on"
+    assert first == third > 0 > second, "consistency has the larger weight"
+    assert first**2 + second**2 + third**2 == pytest.approx(3.0, abs=1e-3)
+
+
+async def test_the_overlong_penalty_is_a_component_of_decoupled_rewards() -> None:
+    overlong = OverlongConfig(enabled=True, cache=8, weight=0.5)
+    controller, engine, _, _ = build(by_index, algorithm=AlgorithmConfig(overlong=overlong))
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    penalty = controller.overlong(group.rollouts[0])
+    assert penalty < 0 and controller.components(group) == [(1.0, [0.0, 1.0, 0.0, 1.0]), (0.5, [penalty] * 4)]
+    assert controller.rewards(group)[1] == 1.0 + 0.5 * penalty

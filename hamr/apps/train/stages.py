@@ -229,6 +229,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         trainer=run.world.learner,
         weights=run.world.weights,
         recorder=run.recorder,
+        normalise=run.config.rewards.normalise,
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.advantages import decoupled_advantages, group_advantages, unit_scale
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.overlong import overlong_penalty
 
@@ -76,3 +76,52 @@ def test_a_floor_keeps_near_equal_rewards_small_and_leaves_wide_groups_alone() -
     floored = group_advantages(near, std_floor=0.2)
     assert floored[-1] == pytest.approx(-0.48, abs=0.01) and sum(floored) == pytest.approx(0.0, abs=1e-9)
     assert group_advantages([0.0, 1.0], std_floor=0.2) == group_advantages([0.0, 1.0])
+
+
+# --- decoupled by component (GDPO) ---------------------------------------------------------------
+
+values = st.lists(st.one_of(st.none(), st.floats(-10, 10, width=16)), min_size=3, max_size=3)
+components = st.lists(st.tuples(st.sampled_from([0.25, 1.0, 3.0]), values), min_size=1, max_size=4)
+
+
+def test_each_component_is_normalised_before_the_sum() -> None:
+    # Two binary rewards as in the paper's Figure 2: (0, 1), (0, 2) and (1, 1) have totals whose groups of two normalise
+    # to the same advantages, and decoupled ones that differ.
+    totals = [[0.0, 1.0], [0.0, 2.0]]
+    assert group_advantages(totals[0]) == pytest.approx(group_advantages(totals[1]), abs=1e-5)
+    one = decoupled_advantages([(1.0, [0.0, 1.0]), (1.0, [0.0, 0.0])])
+    both = decoupled_advantages([(1.0, [0.0, 1.0]), (1.0, [0.0, 1.0])])
+    assert one == pytest.approx([-1.0, 1.0], abs=1e-5) and both == pytest.approx([-2.0, 2.0], abs=1e-5)
+
+
+@given(components, st.floats(0.5, 20, width=16))
+def test_the_scale_of_a_component_does_not_matter(group: list[tuple[float, list[float | None]]], factor: float) -> None:
+    (weight, first), *others = [(w, [None if v is None else round(v, 1) for v in values]) for w, values in group]
+    scaled = [None if v is None else factor * v for v in first]
+    expected = decoupled_advantages([(weight, first), *others])
+    assert decoupled_advantages([(weight, scaled), *others]) == pytest.approx(expected, abs=1e-3)
+
+
+@given(values, st.sampled_from([0.25, 1.0, 3.0]))
+def test_one_component_alone_has_its_weighted_group_advantages(group: list[float | None], weight: float) -> None:
+    expected = [weight * a for a in group_advantages(group)]
+    assert decoupled_advantages([(weight, group), (0.0, [1.0, 2.0, 3.0])]) == expected
+
+
+def test_a_response_without_a_value_for_a_component_gets_nothing_for_it() -> None:
+    assert decoupled_advantages([(1.0, [None, 0.0, 1.0]), (2.0, [0.0, None, None])]) == pytest.approx(
+        [0.0, -1.0, 1.0], abs=1e-5
+    )
+
+
+@given(st.lists(st.floats(-10, 10, width=16), min_size=1, max_size=9))
+def test_the_scale_of_a_batch_is_one(batch: list[float]) -> None:
+    batch = [a - math.fsum(batch) / len(batch) for a in batch]
+    scaled = [unit_scale(batch) * a for a in batch]
+    std = math.sqrt(math.fsum(a * a for a in scaled) / len(scaled))
+    assert std == pytest.approx(1.0 if any(abs(a) > 0.01 for a in batch) else std, abs=1e-2)
+
+
+def test_a_batch_without_signal_keeps_its_zeros() -> None:
+    assert [unit_scale([0.0, 0.0]) * a for a in (0.0, 0.0)] == [0.0, 0.0]
+    assert math.isfinite(unit_scale([]))

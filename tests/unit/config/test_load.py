@@ -152,6 +152,8 @@ def test_contradictions_have_both_values_and_the_remedy() -> None:
     assert "rollout.max_new_tokens=2048" in complaint("rollout.max_new_tokens=2048")
     assert "use transfer='shared_memory'" in complaint("rollout.transfer=nccl")
     assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
+    assert "set normalize_std=true" in complaint("rewards.normalise=gdpo", "algorithm.normalize_std=false")
+    assert "set reference=false" in complaint("rewards.normalise=gdpo", "algorithm.all_wrong.reference=true")
     falling = ("experiment.sft.schedule=cosine", "experiment.sft.learning_rate=1e-5", "trainer.min_learning_rate=1e-4")
     assert "experiment.sft.learning_rate=1e-05" in complaint(*falling, "experiment.sft.steps=1")
     assert load_config([*falling, "experiment.sft.steps=0"]), "no warm-up, no rate of its own"
