@@ -102,7 +102,7 @@ def test_rewards_and_records_by_group(server: Server) -> None:
     assert len(server.seen) == 2, "nothing is asked about nothing"
 
 
-def test_what_may_pass_is_tried_again_with_longer_pauses(server: Server) -> None:
+def test_transient_errors_are_retried_with_exponential_backoff(server: Server) -> None:
     pauses: list[float] = []
     server.script = [(503, {"error": "busy"}), (502, {})]
     assert client(server, pauses).rewards([(A, ["four"])]) == [[0.4]]
@@ -113,14 +113,14 @@ def test_what_may_pass_is_tried_again_with_longer_pauses(server: Server) -> None
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, BadInput), (413, BadInput), (500, HamrError)])
-def test_what_will_not_pass_is_not_tried_again(server: Server, status: int, kind: type[HamrError]) -> None:
+def test_permanent_errors_are_not_retried(server: Server, status: int, kind: type[HamrError]) -> None:
     server.script = [(status, {"error": "labels[0]: no"})]
     with pytest.raises(kind, match=r"labels\[0\]: no"):
         client(server).rewards([(A, ["four"])])
     assert not server.script and not server.seen
 
 
-def test_a_server_that_is_not_there_is_one_line(server: Server) -> None:
+def test_unreachable_server_is_reported_in_one_line(server: Server) -> None:
     gone = RewardClient("http://127.0.0.1:9", attempts=2, sleep=lambda s: None)
     with pytest.raises(HamrError, match=r"http://127\.0\.0\.1:9/score: no answer in 2 attempts: .*refused"):
         gone.rewards([(A, ["x"])])
@@ -128,7 +128,7 @@ def test_a_server_that_is_not_there_is_one_line(server: Server) -> None:
         RewardClient("localhost:8711")
 
 
-def test_a_proxy_for_the_world_is_not_asked_for_this_machine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_requests_bypass_the_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     assert client(server).rewards([(A, ["four"])]) == [[0.4]]
@@ -162,7 +162,7 @@ def call(reward: TrlReward, **changes: Any) -> list[float | None]:
     return reward(**given | changes)
 
 
-def test_trl_s_completions_are_scored_in_groups_and_a_failure_is_none() -> None:
+def test_trl_completions_are_scored_by_group_and_failures_are_none() -> None:
     rewards = Scripted()
     logged: dict[str, float] = {}
     values = call(TrlReward(rewards), log_metric=logged.__setitem__)
@@ -172,7 +172,7 @@ def test_trl_s_completions_are_scored_in_groups_and_a_failure_is_none() -> None:
     assert TrlReward(rewards).__name__ == "hamr", "TRL names its metrics after this"
 
 
-def test_trl_s_conversational_completions_are_one_message_each() -> None:
+def test_trl_conversational_completions_have_exactly_one_message() -> None:
     messages = [[{"role": "assistant", "content": text}] for text in ("one", "three", "hang", "four")]
     assert call(TrlReward(Scripted()), completions=messages) == [0.3, 0.5, None, 0.4]
     for bad in ([], [messages[0][0], messages[1][0]], [{"role": "assistant", "tool_calls": [{}], "content": ""}], 3):
@@ -180,7 +180,7 @@ def test_trl_s_conversational_completions_are_one_message_each() -> None:
             call(TrlReward(Scripted()), completions=[messages[0], bad, messages[2], messages[3]])
 
 
-def test_trl_s_group_size_tells_two_groups_of_one_sample_apart() -> None:
+def test_trl_group_size_separates_two_groups_of_one_sample() -> None:
     rewards = Scripted()
     call(TrlReward(rewards, group_size=2), sample=[A] * 4)
     assert [texts for _, texts in rewards.asked] == [["one", "three"], ["hang", "four"]]
@@ -205,7 +205,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def test_verl_s_score_is_a_dict_of_numbers(server: Server) -> None:
+def test_verl_score_is_a_dict_of_numbers(server: Server) -> None:
     """`compute_score(data_source=, solution_str=, ground_truth=, extra_info=, **reward_kwargs)`, all by keyword."""
     scored = verl.compute_score(
         data_source="x", solution_str="sevenxx", ground_truth=json.dumps(A), extra_info={"num_turns": 2},
@@ -217,7 +217,7 @@ def test_verl_s_score_is_a_dict_of_numbers(server: Server) -> None:
     assert server.seen[-1] == [{"sample": A, "responses": ["{ no"]}]
 
 
-def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
+def test_verl_batches_keep_their_groups(server: Server, monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
     monkeypatch.setenv(verl.URL, server.url)
     truths = [json.dumps(A)] * 3 + [json.dumps(B)]
     scored = verl.compute_score_batch(
@@ -229,9 +229,7 @@ def test_verl_s_batches_keep_their_groups(server: Server, monkeypatch: pytest.Mo
     assert [len(groups) for groups in server.seen] == [2, 1, 1], "only the group with the failure is asked again"
 
 
-def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(
-    server: Server, pauses: list[float]
-) -> None:
+def test_missing_verl_reward_is_retried_and_then_raised(server: Server, pauses: list[float]) -> None:
     with pytest.raises(RewardMissing, match="failure: stuck"):
         verl.compute_score("x", "hang", A, None, url=server.url)
     assert (len(server.seen), pauses) == (3, [5.0, 10.0])
@@ -241,7 +239,7 @@ def test_a_reward_that_verl_cannot_be_told_is_asked_for_again_and_then_an_error(
     assert verl.compute_score("x", "hang", A, None, url=server.url)["score"] == 0.4
 
 
-def test_verl_needs_an_address_and_a_number(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verl_requires_a_url_and_a_numeric_missing_value(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(verl.URL, raising=False)
     with pytest.raises(BadInput, match=r"reward_kwargs\.url"):
         verl.compute_score("x", "one", A, None)
@@ -252,7 +250,7 @@ def test_verl_needs_an_address_and_a_number(server: Server, monkeypatch: pytest.
 # --- weight --------------------------------------------------------------------------------------
 
 
-def test_what_a_trainer_imports_needs_the_standard_library_only() -> None:
+def test_client_modules_import_only_the_standard_library() -> None:
     """Loaded as verl loads it, by file; in a Python without any installed package (-S)."""
     root = Path(verl.__file__).parents[2]
     code = (

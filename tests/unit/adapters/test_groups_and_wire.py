@@ -20,7 +20,7 @@ A, B = {"id": "a"}, {"id": "b"}
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=20), st.integers(1, 6) | st.none())
-def test_groups_cover_all_places_in_order_and_hold_one_key(keys: list[str], size: int | None) -> None:
+def test_groups_cover_all_indices_in_order_with_one_key_each(keys: list[str], size: int | None) -> None:
     found = runs(keys, size)
     assert [i for run in found for i in run] == list(range(len(keys)))
     assert all(len({keys[i] for i in run}) == 1 for run in found)
@@ -29,7 +29,7 @@ def test_groups_cover_all_places_in_order_and_hold_one_key(keys: list[str], size
         assert keys[left.start] != keys[right.start] or len(left) == size
 
 
-def test_two_groups_of_one_sample_are_told_apart_by_their_size() -> None:
+def test_group_size_separates_two_groups_of_one_sample() -> None:
     assert runs(["a"] * 4) == [range(0, 4)]
     assert runs(["a"] * 4, size=2) == [range(0, 2), range(2, 4)]
     with pytest.raises(ValueError, match="at least one response"):
@@ -44,7 +44,7 @@ def test_a_sample_is_an_object_or_its_json() -> None:
 
 
 @given(st.lists(st.lists(st.floats(-1, 1) | st.none(), min_size=1, max_size=4), max_size=5))
-def test_a_missing_reward_is_never_an_invented_zero(rewards: list[list[float | None]]) -> None:
+def test_missing_reward_is_never_reported_as_zero(rewards: list[list[float | None]]) -> None:
     flat = [v for group in rewards for v in group]
     failures = [{"index": i, "kind": "judge_timeout", "detail": ""} for i, v in enumerate(flat) if v is None]
     assert rewards_as_numbers(rewards, "null", failures) == flat
@@ -57,7 +57,7 @@ def test_a_missing_reward_is_never_an_invented_zero(rewards: list[list[float | N
         assert rewards_as_numbers(rewards, "refuse", failures) == flat
 
 
-def test_the_mean_of_the_group_leaves_its_baseline_and_gives_no_advantage() -> None:
+def test_group_mean_imputation_keeps_the_baseline() -> None:
     rewards = [[0.2, None, 0.8, None], [1.0]]
     values = rewards_as_numbers(rewards, "group_mean", [{"index": 1, "kind": "failure"}])
     assert values == [0.2, 0.5, 0.8, 0.5, 1.0]
@@ -76,7 +76,7 @@ def test_the_mean_of_the_group_leaves_its_baseline_and_gives_no_advantage() -> N
         ("P?Say P? again</s>", "Say P? again"),
     ],
 )
-def test_the_response_is_what_stands_behind_the_prompt(query: str, response: str) -> None:
+def test_response_is_the_text_after_the_prompt(query: str, response: str) -> None:
     assert response_of(query, "P?", ENDS, where="query[0]") == response
 
 
@@ -85,7 +85,7 @@ def get_reward(**changes: object) -> dict:
     return {"query": ["P?x", "P?y</s>", "Q?z"], "prompts": ["P?", "P?", "Q?"], "labels": labels} | changes
 
 
-def test_openrlhf_s_request_is_read_as_groups() -> None:
+def test_openrlhf_request_is_parsed_into_groups() -> None:
     assert read_get_reward(get_reward(), ENDS) == [(A, ["x", "y"]), (B, ["z"])]
 
 
@@ -102,7 +102,7 @@ def test_openrlhf_s_request_is_read_as_groups() -> None:
         ({"query": ["cut", "P?y", "Q?z"]}, "query[0]"),
     ],
 )
-def test_a_fault_of_the_request_is_named_by_its_field(change: dict, where: str) -> None:
+def test_invalid_get_reward_request_names_the_field(change: dict, where: str) -> None:
     with pytest.raises(DataError) as error:
         read_get_reward(get_reward(**change), ENDS)
     assert error.value.where == where
@@ -118,7 +118,7 @@ def test_a_fault_of_the_request_is_named_by_its_field(change: dict, where: str) 
         ({"groups": [{"sample": A, "responses": ["x"]}, {"sample": A, "responses": [1]}]}, "groups[1].responses[0]"),
     ],
 )
-def test_a_fault_of_a_request_for_records_is_named_by_its_field(body: dict, where: str) -> None:
+def test_invalid_score_request_names_the_field(body: dict, where: str) -> None:
     with pytest.raises(DataError) as error:
         read_score(body)
     assert error.value.where == where
@@ -137,7 +137,7 @@ def record(value: float | None, band: str = "inside", action: object = "reply") 
 
 
 @pytest.mark.parametrize("missing", ["refuse", "null", "nan", "group_mean"])
-def test_answers_have_one_number_a_query(missing: Missing) -> None:
+def test_answers_have_one_number_per_query(missing: Missing) -> None:
     rewards = [[0.5, 1.0], [0.0]]
     records = [record(0.5), record(1.0, band="above"), record(0.0, band="none", action=None)]
     answer = tell_get_reward((rewards, records), missing)
@@ -151,7 +151,7 @@ def test_answers_have_one_number_a_query(missing: Missing) -> None:
     }
 
 
-def test_what_could_not_be_scored_is_said_with_place_and_kind() -> None:
+def test_unscored_responses_are_listed_with_index_and_kind() -> None:
     rewards, records = [[0.5], [None]], [record(0.5), record(None)]
     assert list_unscored(rewards, records) == [{"index": 1, "kind": "judge_timeout", "detail": "late"}]
     with pytest.raises(RewardMissing, match="1 responses could not be scored; the first, 1: judge_timeout: late"):

@@ -15,28 +15,28 @@ from hamr.algorithms.overlong import overlong_penalty
 rewards = st.lists(st.one_of(st.none(), st.floats(-10, 10, width=32)), max_size=12)
 
 
-def test_mean_and_standard_deviation_are_the_groups_own() -> None:
+def test_advantages_use_the_mean_and_standard_deviation_of_the_group() -> None:
     # mean 1.5, deviations -1.5 -0.5 0.5 1.5, variance (2.25 + 0.25 + 0.25 + 2.25) / 4 = 1.25
     expected = [d / math.sqrt(1.25) for d in (-1.5, -0.5, 0.5, 1.5)]
     assert group_advantages([0.0, 1.0, 2.0, 3.0], normalize_std=True, eps=0.0) == pytest.approx(expected)
 
 
-def test_without_the_standard_deviation_the_scale_stays() -> None:
+def test_advantages_without_std_normalisation_keep_the_scale() -> None:
     assert group_advantages([0.0, 1.0, 2.0, 3.0], normalize_std=False) == [-1.5, -0.5, 0.5, 1.5]
 
 
-def test_a_failed_scoring_leaves_the_baseline_and_gets_zero() -> None:
+def test_failed_scoring_is_excluded_from_the_baseline_and_gets_zero() -> None:
     # As a 0.0 it would have moved the mean from 0.75 to 0.5 and been punished for the scorer's fault.
     assert group_advantages([1.0, None, 0.5], normalize_std=False) == [0.25, 0.0, -0.25]
 
 
 @pytest.mark.parametrize("group", [[], [None], [3.0], [None, 2.0, None], [1.0, 1.0, 1.0], [0.1, 0.1, None, 0.1]])
-def test_nothing_to_compare_gives_exact_zeros(group: list[float | None]) -> None:
+def test_groups_without_differences_get_exact_zeros(group: list[float | None]) -> None:
     assert group_advantages(group, normalize_std=True) == [0.0] * len(group)
     assert not carries_signal(group, tolerance=1e-6)
 
 
-def test_a_reward_that_is_not_finite_is_refused() -> None:
+def test_non_finite_reward_is_rejected() -> None:
     with pytest.raises(ValueError, match="finite"):
         group_advantages([1.0, math.nan])
 
@@ -47,14 +47,14 @@ def test_advantages_cancel_within_a_group(group: list[float | None]) -> None:
 
 
 @given(rewards, st.floats(-5, 5, width=16))
-def test_a_constant_on_every_reward_changes_nothing(group: list[float | None], shift: float) -> None:
+def test_advantages_are_invariant_to_a_reward_shift(group: list[float | None], shift: float) -> None:
     moved = [None if r is None else r + shift for r in group]
     assert group_advantages(moved, normalize_std=False) == pytest.approx(
         group_advantages(group, normalize_std=False), abs=1e-5
     )
 
 
-def test_signal_is_a_difference_beyond_the_tolerance() -> None:
+def test_signal_requires_a_difference_above_the_tolerance() -> None:
     assert carries_signal([0.0, 0.02], tolerance=0.01)
     assert not carries_signal([0.0, 0.01], tolerance=0.01)
     assert carries_signal([0.0, None, 1.0], tolerance=0.01)
@@ -65,12 +65,12 @@ def test_overlong_penalty_is_zero_then_linear_then_minus_one() -> None:
 
 
 @pytest.mark.parametrize("cache", [0, 65])
-def test_overlong_cache_lies_within_the_limit(cache: int) -> None:
+def test_overlong_cache_must_be_within_the_limit(cache: int) -> None:
     with pytest.raises(ValueError, match="cache"):
         overlong_penalty(10, 64, cache)
 
 
-def test_a_floor_keeps_near_equal_rewards_small_and_leaves_wide_groups_alone() -> None:
+def test_std_floor_shrinks_only_advantages_of_near_equal_rewards() -> None:
     near = [1.28] * 7 + [1.17]
     assert group_advantages(near)[-1] == pytest.approx(-2.65, abs=0.01)
     floored = group_advantages(near, std_floor=0.2)

@@ -36,14 +36,14 @@ def group(act: str | None, *values: float | None) -> RolloutGroup:
     return RolloutGroup(sample=sample, rollouts=(), records=tuple(map(record, values)))
 
 
-def test_right_is_by_consistency_and_not_by_side_rewards() -> None:
+def test_correctness_depends_on_consistency_and_not_on_side_rewards() -> None:
     assert is_right(record(0.45, side=0.4), 0.5) is False and is_right(record(0.6), 0.5) is True
     assert is_right(record(None), 0.5) is None
     bare = RewardRecord(key=record(0).key, total=Scored(value=0.9), components=(), action=None, band="none")
     assert is_right(bare, 0.5) is True, "without a consistency reward the total counts"
 
 
-def test_failures_are_left_out_of_an_outcome() -> None:
+def test_failures_are_excluded_from_the_group_outcome() -> None:
     assert outcome(group(None, None, 1.0), 0.5) == "all_right"
     assert outcome(group(None, 0.0, None, 1.0), 0.5) == "mixed"
     assert outcome(group(None, None), 0.5) is None

@@ -20,7 +20,7 @@ def ones(n: int) -> Any:
     return torch.ones(n, dtype=torch.bool)
 
 
-def test_each_estimator_of_the_kl() -> None:
+def test_each_kl_estimator_matches_hand_computed_values() -> None:
     p, q = tensor(-1.0, -2.0), tensor(-1.5, -1.0)  # d = 0.5, -1
     assert kl_divergence(p, q, "k1").tolist() == pytest.approx([0.5, -1.0])
     assert kl_divergence(p, q, "k2").tolist() == pytest.approx([0.125, 0.5])
@@ -40,7 +40,7 @@ def test_chi2_is_the_chi_squared_divergence_and_half_its_gradient() -> None:
     assert gradient.tolist() == pytest.approx((whole / 2).tolist())
 
 
-def test_k3_of_a_hopeless_token_stays_finite() -> None:
+def test_k3_of_a_very_unlikely_token_stays_finite() -> None:
     """In float32, where exp(499) is infinite; and it does not drown the other tokens' gradients."""
     hopeless = torch.tensor([-500.0], requires_grad=True)
     kl = kl_divergence(hopeless, torch.tensor([-1.0]), "k3").sum()
@@ -58,9 +58,7 @@ def test_k3_of_a_hopeless_token_stays_finite() -> None:
         (0.5, 1.0, -0.5, -0.5),  # a good one that got rarer still pulled up
     ],
 )
-def test_the_clip_is_asymmetric_and_only_on_the_pessimistic_side(
-    ratio: float, advantage: float, expected: float, slope: float
-) -> None:
+def test_clipping_is_asymmetric_and_pessimistic(ratio: float, advantage: float, expected: float, slope: float) -> None:
     old = tensor(-2.0)
     new = tensor(-2.0 + math.log(ratio), grad=True)
     terms = policy_loss(new, old, tensor(advantage), ones(1), clip_low=0.2, clip_high=0.28)
@@ -71,7 +69,7 @@ def test_the_clip_is_asymmetric_and_only_on_the_pessimistic_side(
     assert terms.sums["ratio"].item() == pytest.approx(ratio)
 
 
-def test_one_step_per_batch_needs_no_old_logprobs() -> None:
+def test_single_step_per_batch_needs_no_old_logprobs() -> None:
     """r = 1 exactly, and the gradient is that of plain policy gradient: -A / tokens."""
     new = tensor(-1.0, -3.0, grad=True)
     terms = policy_loss(new, None, tensor(2.0, -1.0), ones(2))
@@ -90,11 +88,11 @@ def test_importance_weights_are_capped_detached_and_off_without_a_cap() -> None:
     assert importance_weights(trainer, engine, None).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_token_that_the_engine_thought_impossible_gets_the_cap() -> None:
+def test_importance_weight_of_zero_probability_token_is_the_cap() -> None:
     assert importance_weights(tensor(-5.0), tensor(-math.inf), 2.0).tolist() == [2.0]
 
 
-def test_importance_weight_scales_the_token() -> None:
+def test_importance_weight_scales_the_token_loss() -> None:
     new = tensor(-1.0, -1.0, grad=True)
     engine = tensor(-1.0 + math.log(2.0), -1.0 - math.log(4.0))
     terms = policy_loss(new, None, tensor(1.0, 1.0), ones(2), behaviour_logprobs=engine, importance_cap=2.0)
@@ -118,7 +116,7 @@ def test_entropy_is_rewarded_and_kl_is_charged() -> None:
     assert terms.sums["kl_to_reference"].item() == pytest.approx(0.125)
 
 
-def test_masked_tokens_count_nowhere() -> None:
+def test_masked_tokens_are_excluded_from_loss_and_metrics() -> None:
     new = tensor(-1.0, -9.0, grad=True)
     mask = torch.tensor([True, False])
     terms = policy_loss(new, tensor(-1.0, -1.0), tensor(1.0, 100.0), mask, entropies=tensor(1.0, 5.0))
@@ -128,7 +126,7 @@ def test_masked_tokens_count_nowhere() -> None:
     assert (terms.sums["tokens"].item(), terms.sums["entropy"].item()) == (1.0, 1.0)
 
 
-def test_token_mean_and_sequence_mean_weigh_long_answers_differently() -> None:
+def test_token_mean_and_sequence_mean_weight_long_responses_differently() -> None:
     """Sequences of 1 and 3 tokens with advantages 1 and 0: 1/4 of the tokens, half of the sequences."""
     new, advantages = tensor(-1.0, -1.0, -1.0, -1.0), tensor(1.0, 0.0, 0.0, 0.0)
     by_token = policy_loss(new, None, advantages, ones(4), normaliser=4.0)
@@ -137,7 +135,7 @@ def test_token_mean_and_sequence_mean_weigh_long_answers_differently() -> None:
     assert by_sequence.loss.item() == pytest.approx(-0.5)
 
 
-def test_micro_batches_add_up_to_the_whole() -> None:
+def test_micro_batch_losses_sum_to_the_batch_loss() -> None:
     generator = torch.Generator().manual_seed(0)
     new, old, advantages = (torch.randn(10, generator=generator, dtype=torch.float64) for _ in range(3))
     whole = policy_loss(new, old, advantages, ones(10))
@@ -150,7 +148,7 @@ def test_micro_batches_add_up_to_the_whole() -> None:
         assert sum(p.sums[name].item() for p in parts) == pytest.approx(value.item()), name
 
 
-def test_an_empty_mask_gives_zero_that_can_go_backward() -> None:
+def test_empty_mask_gives_a_differentiable_zero() -> None:
     new = tensor(-1.0, grad=True)
     terms = policy_loss(new, None, tensor(1.0), torch.tensor([False]))
     terms.loss.backward()
@@ -166,6 +164,6 @@ def test_sft_loss_is_the_mean_negative_log_likelihood_of_counted_tokens() -> Non
     assert sft_loss(new, ones(3), normaliser=14.0).loss.item() == pytest.approx(0.5)
 
 
-def test_a_token_that_no_engine_sampled_has_a_weight_of_one() -> None:
+def test_importance_weight_of_unsampled_token_is_one() -> None:
     weights = importance_weights(tensor(-5.0, -1.0), tensor(math.nan, -1.5), 2.0)
     assert weights.tolist() == pytest.approx([1.0, math.exp(0.5)])

@@ -38,7 +38,7 @@ layouts = st.sampled_from(["shared_prompt", "packed", "padded"])
 
 
 @given(groups_strategy, st.integers(1, 120), st.integers(1, 4), layouts)
-def test_every_sequence_exactly_once_and_every_rank_the_same_number(
+def test_plan_has_each_sequence_once_and_equal_micro_batches_per_rank(
     groups: list[TrainGroup], budget: int, ranks: int, layout: Layout
 ) -> None:
     plan = pack(groups, budget=budget, ranks=ranks, layout=layout)
@@ -49,7 +49,7 @@ def test_every_sequence_exactly_once_and_every_rank_the_same_number(
 
 
 @given(groups_strategy, st.integers(1, 120), st.integers(1, 4), layouts)
-def test_only_a_single_sequence_may_pass_the_budget(
+def test_only_a_single_sequence_may_exceed_the_budget(
     groups: list[TrainGroup], budget: int, ranks: int, layout: Layout
 ) -> None:
     for rank in pack(groups, budget=budget, ranks=ranks, layout=layout):
@@ -60,14 +60,14 @@ def test_only_a_single_sequence_may_pass_the_budget(
                 assert row.blocks[-1].own.stop + last <= budget
 
 
-def test_what_prompts_begin_with_alike_counts_once() -> None:
+def test_shared_prompt_prefix_counts_once() -> None:
     groups = [group(100, 5), group(90, 5), group(80, 5)]  # the first 79 tokens are the same
     [rank] = pack(groups, budget=79 + (21 + 11 + 1) + 15)
     assert len(rank) == 1
     assert len(pack(groups, budget=79 + (21 + 11 + 1) + 14)[0]) == 2
 
 
-def test_of_equal_prompts_each_keeps_its_last_token() -> None:
+def test_equal_prompts_do_not_share_their_last_token() -> None:
     same = tuple(range(40))
     assert shared_prefixes([same, same, same]) == [(39, [0, 1, 2])]
 
@@ -79,7 +79,7 @@ prompts_strategy = st.lists(
 
 
 @given(prompts_strategy)
-def test_families_share_what_they_say_they_share(prompts: list[tuple[int, ...]]) -> None:
+def test_members_of_a_prefix_family_have_the_same_prefix(prompts: list[tuple[int, ...]]) -> None:
     families = shared_prefixes(prompts)
     assert sorted(i for _, members in families for i in members) == list(range(len(prompts)))
     for common, members in families:
@@ -88,7 +88,7 @@ def test_families_share_what_they_say_they_share(prompts: list[tuple[int, ...]])
         assert (common >= SHORTEST_ROOT) == (len(members) > 1)
 
 
-def test_cost_of_a_group_in_each_layout() -> None:
+def test_group_token_cost_depends_on_the_layout() -> None:
     g = group(10, 3, 5)
     assert [tokens(g, (0, 1), layout) for layout in ("shared_prompt", "packed", "padded")] == [18, 28, 30]
 
@@ -97,12 +97,12 @@ def test_groups_that_fit_share_a_micro_batch() -> None:
     assert len(pack([group(10, 5, 5), group(10, 5, 5)], budget=40)[0]) == 1
 
 
-def test_a_group_beyond_the_budget_is_cut_and_repeats_its_prompt() -> None:
+def test_group_over_budget_is_split_and_repeats_its_prompt() -> None:
     [rank] = pack([group(10, 5, 5, 5, 5)], budget=20)
     assert [p.sequences for microbatch in rank for p in microbatch] == [(0, 1), (2, 3)]
 
 
-def test_one_group_is_spread_over_idle_ranks() -> None:
+def test_single_group_is_split_across_idle_ranks() -> None:
     plan = pack([group(10, 5, 5, 5, 5)], budget=100, ranks=2)
     assert [[p.sequences for p in microbatch] for rank in plan for microbatch in rank] == [[(0, 1)], [(2, 3)]]
 
@@ -112,21 +112,19 @@ def test_a_rank_without_work_gets_an_empty_micro_batch() -> None:
     assert sorted(len(microbatch) for rank in plan for microbatch in rank) == [0, 1]
 
 
-def test_the_load_is_levelled_over_ranks() -> None:
+def test_load_is_balanced_across_ranks() -> None:
     groups = [group(10, n) for n in (50, 40, 30, 20)]
     loads = [sum(tokens(groups[p.group], p.sequences, "shared_prompt") for m in r for p in m)
              for r in pack(groups, budget=200, ranks=2)]  # fmt: skip
     assert loads == [90, 90]
 
 
-def test_nothing_to_pack() -> None:
+def test_empty_batch_gives_empty_plans() -> None:
     assert pack([], budget=10, ranks=2) == ((), ())
 
 
 @given(groups_strategy, st.integers(1, 6))
-def test_minibatches_keep_every_sequence_in_order_and_differ_by_one_at_most(
-    groups: list[TrainGroup], count: int
-) -> None:
+def test_minibatches_keep_order_and_differ_in_size_by_at_most_one(groups: list[TrainGroup], count: int) -> None:
     parts = split_minibatches(groups, count)
     flat = [(g.prompt_ids, s) for part in parts for g in part for s in g.sequences]
     assert flat == [(g.prompt_ids, s) for g in groups for s in g.sequences]
@@ -136,6 +134,6 @@ def test_minibatches_keep_every_sequence_in_order_and_differ_by_one_at_most(
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_group_within_one_minibatch_stays_whole(count: int) -> None:
+def test_group_that_fits_one_minibatch_is_not_split(count: int) -> None:
     parts = split_minibatches([group(3, 1, 1), group(4, 2, 2), group(5, 3, 3), group(6, 4, 4)], count)
     assert [len(part) for part in parts] == [4 // count] * count

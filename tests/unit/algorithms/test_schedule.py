@@ -11,11 +11,11 @@ def rates(total: int, **settings: object) -> list[float]:
     return [learning_rate(s, total_steps=total, **settings) for s in range(total)]  # type: ignore[arg-type]
 
 
-def test_constant() -> None:
+def test_constant_schedule_keeps_the_peak_rate() -> None:
     assert rates(3, peak=5e-6) == [5e-6] * 3
 
 
-def test_warm_up_rises_linearly_and_wastes_no_step_at_zero() -> None:
+def test_warm_up_rises_linearly_from_above_zero() -> None:
     assert rates(10, peak=1.0, warmup_frac=0.3) == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
 
 
@@ -35,6 +35,6 @@ def test_a_single_step_runs_at_the_peak() -> None:
     assert rates(1, peak=1.0, schedule="cosine") == [1.0]
 
 
-def test_a_minimum_above_the_peak_is_refused() -> None:
+def test_minimum_above_the_peak_is_rejected() -> None:
     with pytest.raises(ValueError, match="min_learning_rate"):
         learning_rate(0, peak=1e-6, total_steps=2, schedule="cosine", minimum=1e-5)
