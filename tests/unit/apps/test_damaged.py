@@ -34,7 +34,7 @@ def refused(line: str, call: object, *args: object) -> None:
 
 
 @pytest.mark.parametrize("content", [*NO_YAML, b"- a"])
-def test_a_configuration(content: bytes, folder: Path) -> None:
+def test_damaged_configuration_is_reported(content: bytes, folder: Path) -> None:
     (folder / "config.yaml").write_bytes(content)
     refused("config.yaml", run, "status", folder)
     refused("config.yaml", run, "report", folder)
@@ -42,13 +42,13 @@ def test_a_configuration(content: bytes, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", NO_YAML)
-def test_a_pipeline(content: bytes, tmp_path: Path) -> None:
+def test_damaged_pipeline_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes(content)
     refused("mine.yaml", read_pipeline, tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize("content", [b'{"a": 1\n', b"[]\n", b"\xff\n"])
-def test_metrics(content: bytes, folder: Path) -> None:
+def test_damaged_metrics_are_reported(content: bytes, folder: Path) -> None:
     whole = b'{"stage": "rl", "step": 1}\n'
     (folder / "metrics.jsonl").write_bytes(whole + content + whole)
     refused("metrics.jsonl:2", run, "status", folder)
@@ -56,6 +56,6 @@ def test_metrics(content: bytes, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("readonly", [True, False])
-def test_a_ledger(readonly: bool, tmp_path: Path) -> None:
+def test_damaged_ledger_is_reported(readonly: bool, tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(b"no ledger " * 100)
     refused("ledger.sqlite", lambda: Ledger(tmp_path / "ledger.sqlite", readonly=readonly))

@@ -22,7 +22,7 @@ from hamr.errors import HamrError
         ["plan", "experiment=paper_hrm", "launch=slurm"],
     ],
 )
-def test_a_file_is_no_folder(args: list[str], below: str, tmp_path: Path) -> None:
+def test_output_folder_that_is_a_file_is_rejected(args: list[str], below: str, tmp_path: Path) -> None:
     (tmp_path / "afile").write_text("mine")
     with pytest.raises(HamrError, match="afile': is a file; give a folder") as refused:
         parse_command([*args, f"output={tmp_path / 'afile'}{below}"]).run()
@@ -30,7 +30,7 @@ def test_a_file_is_no_folder(args: list[str], below: str, tmp_path: Path) -> Non
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
+def test_unwritable_output_is_reported_before_pools_start(tmp_path: Path) -> None:
     (tmp_path / "afile").write_text("mine")
     with pytest.raises(HamrError, match="is a file; give a folder"):
         output_file(tmp_path / "afile" / "kept.jsonl", overwrite=False)
@@ -39,7 +39,7 @@ def test_a_recipe_says_so_before_its_pools_start(tmp_path: Path) -> None:
     assert output_folder(new / "folder", [], overwrite=False) == new / "folder"
 
 
-def test_what_failed_in_passing_has_the_way_to_ask_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_transient_failures_are_shown_with_the_retry_command(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is there by then, and the same command alone would be refused."""
     show("items", {"a": ItemResult(kept={}), "b": ItemResult(reason="teacher: timeout", passing=True)})
     assert "1 transient failures; the same command with overwrite=true retries only these" in capsys.readouterr().out

@@ -49,7 +49,7 @@ def scores(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_from_scores_to_a_training_configuration(scores: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_scores_become_a_training_configuration(scores: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "out"
     assert hamr(["calibrate", f"scores={scores}", f"output={out}", "max_escalated_frac=0.5", "folds=3"]) == 0
     shown = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_from_scores_to_a_training_configuration(scores: Path, tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_tiny_taus_stay_numbers(tmp_path: Path) -> None:
+def test_tiny_taus_are_written_as_yaml_numbers(tmp_path: Path) -> None:
     """YAML 1.1 reads 1e-05 as a text."""
     fit = calibrate([i / 1e7 for i in range(30)], [i / 30 for i in range(30)], [(i * 7 % 30) / 30 for i in range(30)])
     text = job.rewards_yaml(fit, "x", "y")
@@ -91,7 +91,7 @@ def test_tiny_taus_stay_numbers(tmp_path: Path) -> None:
     assert load_config(["rewards=mine"], tmp_path).rewards.consistency.cascade.tau_b == fit.cascade.tau_b
 
 
-def test_a_named_yaml_goes_into_a_folder_of_the_users(scores: Path, tmp_path: Path, capsys) -> None:
+def test_named_yaml_is_written_into_the_user_config_folder(scores: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "conf" / "rewards" / "mine.yaml"
     assert hamr(["calibrate", f"scores={scores}", f"output={out}", *FAST]) == 0
     assert f"hamr train rewards=mine --config-dir {tmp_path / 'conf'}" in capsys.readouterr().out.replace("\n", "")
@@ -114,7 +114,7 @@ def test_output_is_replaced_only_on_request(scores: Path, tmp_path: Path, capsys
     assert written.read_bytes() != before
 
 
-def test_nothing_is_written_where_a_step_fails(scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_writes_no_files(scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> bytes:
         raise RuntimeError("no picture")
 
@@ -123,7 +123,7 @@ def test_nothing_is_written_where_a_step_fails(scores: Path, tmp_path: Path, mon
     assert not (tmp_path / "out").exists()
 
 
-def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+def test_files_are_written_atomically(tmp_path: Path) -> None:
     (tmp_path / "in_the_way").mkdir()
     (tmp_path / "old").write_bytes(b"old")
     with pytest.raises(DataError, match="in_the_way.*cannot be written"):
@@ -157,7 +157,7 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
         (["pairs={scores}", "output={out}"], "content_A"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     args: list[str], says: str, scores: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out"
@@ -197,7 +197,7 @@ def asked(asks: dict, teachers: tuple[str, ...], said: list[str] | None = None, 
     return triples_of(found)
 
 
-def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) -> None:
+def test_scored_pairs_are_not_scored_again(tmp_path: Path) -> None:
     items = [WorkItem(id=str(number), key="k", content=pair) for number, pair in enumerate(PAIRS)]
     found = WorkProgress.of(tmp_path / "p.jsonl", items)
     found.finish(items[1], ItemResult(kept={"row": [0.5, 0.5, 1.0, None]}))
@@ -214,7 +214,7 @@ def test_pairs_that_have_their_scores_are_not_asked_about_again(tmp_path: Path) 
     assert triples_of(found).s_r == [0.25, 0.5, 0.25, 0.25]
 
 
-def test_y_is_the_mean_of_the_teachers() -> None:
+def test_target_is_the_mean_of_the_teachers() -> None:
     asks = {
         "reranker": scored(0.1, 0.2, 0.3, 0.4, verdict="no"),
         "judge": scored(0.5, 0.6, 0.7, 0.8, verdict="part"),
@@ -226,7 +226,7 @@ def test_y_is_the_mean_of_the_teachers() -> None:
     assert (triples.y, triples.hard) == ([0.5, 1.0, 0.375, 0.25], [0.5] * 4)
 
 
-def test_without_teachers_y_is_the_label() -> None:
+def test_target_without_teachers_is_the_label() -> None:
     labels = ("consistent", "partial", "inconsistent", "consistent")
     pairs = [ReplyPair(history="", statement_a="", statement_b=str(i), label=label) for i, label in enumerate(labels)]
     triples = asked({"reranker": scored(0, 0, 0, 0), "judge": scored(1, 1, 1, 1)}, (), pairs=pairs)
@@ -234,7 +234,7 @@ def test_without_teachers_y_is_the_label() -> None:
     assert triples.hard is None
 
 
-def test_a_failed_scorer_costs_the_pair_and_is_counted() -> None:
+def test_pair_with_failed_scorer_is_dropped_and_counted() -> None:
     good = Answer(score=0.0, verdict="no")
     asks = {
         "reranker": scripted(good, Answer(failure="timeout"), good, good),
@@ -252,7 +252,7 @@ def test_a_failed_scorer_costs_the_pair_and_is_counted() -> None:
         asked({"reranker": scored(0, 0, 0, 0), "judge": dead}, ())
 
 
-def test_only_the_pools_that_are_asked_start() -> None:
+def test_only_requested_pools_are_started() -> None:
     more = ["pools.t1={role: judge, prompt: judge.en}", "pools.idle={role: judge, prompt: judge.en}"]
     config = load_config(["pools=tiny", *more])
     assert list(wanted_pools(config, ["t1"])) == ["reranker", "judge", "t1"]
@@ -278,7 +278,7 @@ def write_pairs(path: Path, labels: list[str]) -> Path:
         (["partial", "consistent"] * 10, ["pools.judge.rolle=x"], "pools.judge.rol"),
     ],
 )
-def test_what_can_be_known_before_is_said_before_a_pool_starts(
+def test_detectable_errors_are_reported_before_pools_start(
     labels: list[str], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Under tests/unit, Ray does not start: had the job gone on, it would have failed."""
@@ -287,7 +287,7 @@ def test_what_can_be_known_before_is_said_before_a_pool_starts(
     assert says in capsys.readouterr().err
 
 
-def test_from_samples_by_the_pairs_that_their_references_make(
+def test_samples_are_calibrated_on_pairs_of_their_references(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = generate_samples(SageDataConfig(train=8, validation=30, test=8)).validation
@@ -309,7 +309,7 @@ def test_from_samples_by_the_pairs_that_their_references_make(
 
 
 @pytest.mark.slow
-def test_from_pairs_to_the_same_files_and_the_scores(
+def test_pairs_give_the_same_files_and_their_scores(
     scores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = tmp_path / "pairs.jsonl"

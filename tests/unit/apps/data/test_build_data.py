@@ -26,7 +26,7 @@ def test_generated_splits_are_written_and_shown(tmp_path, capsys):
     assert str(tmp_path / "out" / "test.jsonl") in shown.replace("\n", "")
 
 
-def test_without_a_scenario_the_files_are_those_of_the_quickstart_s_scenario(tmp_path):
+def test_default_scenario_is_that_of_the_quickstart(tmp_path):
     assert _sage(tmp_path / "bare") == 0
     assert _sage(tmp_path / "named", "scenario=telecom_package", "language=en") == 0
     for name in NAMES:
@@ -82,7 +82,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["import", "star", "input=/x", "policies=/x", "output={out}", "seed=one"], "must be a whole number"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, args, said):
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(tmp_path, capsys, args, said):
     out = tmp_path / "out"
     assert hamr(["data", *(arg.format(out=out) for arg in args)]) == 2
     error = capsys.readouterr().err
@@ -117,7 +117,7 @@ def test_an_imported_corpus_is_split_by_dialogue(tmp_path):
     assert len(set().union(*dialogues)) == 10
 
 
-def test_thoughts_replace_no_items_unasked(tmp_path, capsys):
+def test_existing_items_are_not_overwritten_without_permission(tmp_path, capsys):
     (tmp_path / "items.jsonl").write_text("mine")
     sizes = [f"data.sage.{split}=20" for split in ("train", "validation", "test")]
     args = ["data", "sage", f"output={tmp_path}", *sizes]
@@ -130,7 +130,7 @@ def test_thoughts_replace_no_items_unasked(tmp_path, capsys):
     assert (tmp_path / "items.jsonl").read_text() != "mine"
 
 
-def test_noise_writes_a_further_file_that_training_finds_and_a_later_call_takes_away(tmp_path, capsys):
+def test_noise_writes_an_sft_file_and_a_later_call_removes_it(tmp_path, capsys):
     assert _sage(tmp_path, "data.sage.noise=0.5") == 0
     assert "the same 30 training samples" in capsys.readouterr().out
     samples = read_samples(tmp_path / "sft.jsonl")
@@ -142,7 +142,7 @@ def test_noise_writes_a_further_file_that_training_finds_and_a_later_call_takes_
     assert not (tmp_path / "sft.jsonl").exists()
 
 
-def test_noise_thoughts_and_procedure_work_with_every_scenario_and_language(tmp_path):
+def test_options_combine_for_every_scenario_and_language(tmp_path):
     options = ["scenario=all", "language=zh", "data.sage.noise=0.4", "data.sage.procedure=false", "thoughts=pre"]
     sizes = [f"data.sage.{name}={size}" for name, size in zip(NAMES, (60, 12, 12), strict=True)]
     assert hamr(["data", "sage", f"output={tmp_path}", *sizes, *options]) == 0

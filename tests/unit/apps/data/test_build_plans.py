@@ -62,7 +62,7 @@ def patm(tickets: Path, *more: str) -> int:
     return hamr(["data", "patm", f"input={tickets}", f"output={output}", "teacher=judge", SMOKE, *more])
 
 
-def test_from_tickets_to_plans_to_reasoned_plans(tickets: Path, scripted: Any, capsys: Any) -> None:
+def test_tickets_become_plans_and_then_reasoned_plans(tickets: Path, scripted: Any, capsys: Any) -> None:
     asked = scripted(plan_for)
     assert patm(tickets) == 0
     shown = capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_from_tickets_to_plans_to_reasoned_plans(tickets: Path, scripted: Any, c
     assert [item.kind for item in read_items(reasoned)] == ["patm_dra"] * 4
 
 
-def test_the_same_command_goes_on(tickets: Path, scripted: Any, capsys: Any) -> None:
+def test_repeated_command_resumes(tickets: Path, scripted: Any, capsys: Any) -> None:
     away = scripted(lambda q: Answer(failure="unavailable") if q.affinity == "t1-3" else plan_for(q))
     assert patm(tickets) == 0
     assert len(away) == 5, "the one in passing twice"
@@ -103,7 +103,7 @@ def test_the_same_command_goes_on(tickets: Path, scripted: Any, capsys: Any) -> 
     assert nobody, "another language is another recipe"
 
 
-def test_where_nobody_answers_nothing_is_written(tickets: Path, scripted: Any, capsys: Any) -> None:
+def test_no_output_is_written_if_no_pool_answers(tickets: Path, scripted: Any, capsys: Any) -> None:
     scripted(lambda question: Answer(failure="unavailable"))
     assert patm(tickets) == 1
     assert "no item got an answer" in capsys.readouterr().err
@@ -131,7 +131,7 @@ def test_where_nobody_answers_nothing_is_written(tickets: Path, scripted: Any, c
         (["dra", "input=/none.jsonl", "output=o.jsonl", "teacher=judge"], "no such file"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     tickets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, args: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -52,7 +52,7 @@ def kinds(samples: Path, step: str) -> list[tuple[str, str]]:
     return [(item.sample.id, item.kind) for item in read_items(samples.with_name(f"{step}.jsonl"))]
 
 
-def test_experts_become_the_zero_think_set(samples: Path, scripted: Any, capsys: Any) -> None:
+def test_expert_thoughts_become_the_zero_think_set(samples: Path, scripted: Any, capsys: Any) -> None:
     scripted(Crew(thought_extract=lambda q: "no tags" if q.affinity == "c" else chain()))
     assert thought(samples, "extract") == 0
     shown = capsys.readouterr().out
@@ -67,9 +67,7 @@ def test_experts_become_the_zero_think_set(samples: Path, scripted: Any, capsys:
     assert [text["step"] for text in records[2]["texts"]] == ["extract", "repair"]
 
 
-def test_migrated_thoughts_come_in_both_orders_and_again_in_one_without_asking(
-    samples: Path, scripted: Any, capsys: Any
-) -> None:
+def test_migrated_thoughts_are_rendered_again_without_new_questions(samples: Path, scripted: Any, capsys: Any) -> None:
     crew = Crew(dialogue=lambda q: quality(2 if q.affinity == "b" else 4), thought_refine="")
     scripted(crew)
     assert thought(samples, "migrate", "candidates=2") == 0
@@ -90,7 +88,7 @@ def test_migrated_thoughts_come_in_both_orders_and_again_in_one_without_asking(
     assert again, "another threshold is another recipe"
 
 
-def test_the_same_command_goes_on(samples: Path, scripted: Any, capsys: Any) -> None:
+def test_repeated_command_resumes(samples: Path, scripted: Any, capsys: Any) -> None:
     def away(question: Question) -> Any:
         return Answer(failure="unavailable") if question.affinity == "c" else chain()
 
@@ -104,7 +102,7 @@ def test_the_same_command_goes_on(samples: Path, scripted: Any, capsys: Any) -> 
     assert len(kinds(samples, "migrate")) == 6
 
 
-def test_zero_think_is_a_pool_of_its_own(samples: Path, scripted: Any) -> None:
+def test_zero_think_uses_its_own_pool(samples: Path, scripted: Any) -> None:
     crew = Crew(zero_think=f"<think>{learnt()}</think><answer>x</answer>")
     started = scripted(crew)
     pool = "+pools.zt={role: grader, prompt: '', model: tiny}"
@@ -113,14 +111,14 @@ def test_zero_think_is_a_pool_of_its_own(samples: Path, scripted: Any) -> None:
     assert crew.questions("zero_think") and not crew.questions("thought_chain")
 
 
-def test_where_nobody_answers_nothing_is_written(samples: Path, scripted: Any, capsys: Any) -> None:
+def test_no_output_is_written_if_no_pool_answers(samples: Path, scripted: Any, capsys: Any) -> None:
     scripted(Crew(thought_extract=[Answer(failure="unavailable")]))
     assert thought(samples, "extract") == 1
     assert "no item got an answer" in capsys.readouterr().err
     assert not samples.with_name("extract.jsonl").exists()
 
 
-def test_where_nothing_is_kept_the_table_says_why(samples: Path, scripted: Any, capsys: Any) -> None:
+def test_table_gives_the_reason_if_no_item_is_kept(samples: Path, scripted: Any, capsys: Any) -> None:
     scripted(Crew(thought_extract="no tags"))
     assert thought(samples, "extract") == 0
     shown = capsys.readouterr().out
@@ -164,7 +162,7 @@ BOTH = ["step=migrate", *IO, "teacher=judge"]
         ([*BOTH, "candidats=2"], "candidats"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, args: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def teacher(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     return asked
 
 
-def test_kept_words_stand_in_the_samples_and_the_rest_is_counted(
+def test_kept_rewordings_are_applied_and_dropped_ones_counted(
     tmp_path: Path, teacher: list[Question], capsys: Any
 ) -> None:
     assert made(tmp_path / "plain") == 0
@@ -58,7 +58,7 @@ def test_kept_words_stand_in_the_samples_and_the_rest_is_counted(
     assert " Okay then please" not in sentences["train"] & sentences["test"]
 
 
-def test_the_same_command_asks_for_nothing_again(tmp_path: Path, teacher: list[Question]) -> None:
+def test_repeated_command_asks_no_further_questions(tmp_path: Path, teacher: list[Question]) -> None:
     made(tmp_path, "teacher=talk")
     first = customers(tmp_path)
     teacher.clear()
@@ -78,7 +78,7 @@ def test_the_same_command_asks_for_nothing_again(tmp_path: Path, teacher: list[Q
         (["techer=judge"], "did you mean teacher=...?"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, capsys: Any, args: list[str], said: str) -> None:
+def test_bad_input_is_reported_in_one_line(tmp_path: Path, capsys: Any, args: list[str], said: str) -> None:
     assert made(tmp_path, *args) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

@@ -43,7 +43,7 @@ def test_the_cpu_distribution_counts_as_vllm(installed) -> None:
     assert levels(list(doctor.libraries()))["vllm"] == "ok"
 
 
-def test_what_is_missing_comes_with_its_install_line(installed) -> None:
+def test_missing_library_is_reported_with_its_install_command(installed) -> None:
     installed(torch="2.13.0+cpu")
     found = {finding.name: finding for finding in doctor.libraries()}
     assert found["torch"].level == "ok"
@@ -61,7 +61,7 @@ def test_what_is_missing_comes_with_its_install_line(installed) -> None:
         ("2.13.0+cpu", None, False),
     ],
 )
-def test_torchvision_of_another_build(torch: str, vision: str | None, broken: bool, installed) -> None:
+def test_torchvision_of_another_build_is_reported(torch: str, vision: str | None, broken: bool, installed) -> None:
     installed(torch=torch, **({"torchvision": vision} if vision else {}))
     found = list(doctor.torchvision())
     assert bool(found) == broken
@@ -71,7 +71,7 @@ def test_torchvision_of_another_build(torch: str, vision: str | None, broken: bo
 @pytest.mark.parametrize(
     ("limit", "expected"), [("max", 16 << 30), (str(2 << 30), 2 << 30), (str(1 << 62), 16 << 30), (None, 16 << 30)]
 )
-def test_memory_is_the_lower_of_machine_and_control_group(limit: str | None, expected: int, tmp_path: Path) -> None:
+def test_memory_is_the_minimum_of_machine_and_cgroup_limit(limit: str | None, expected: int, tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text(f"MemTotal:       {16 << 20} kB\nMemFree: 1 kB\n")
     if limit is not None:
@@ -87,7 +87,7 @@ def test_too_little_memory_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.memory().level == "ok"
 
 
-def test_the_recipe_fits_the_memory_and_has_a_time() -> None:
+def test_recipe_is_chosen_by_memory_with_an_estimated_time() -> None:
     speed = {"float32": 50.0, "bfloat16": 100.0}
     fits = doctor.recipe(speed, 16.0, 2)
     assert "experiment=quickstart, about" in fits.detail and fits.level == "ok"
@@ -96,14 +96,14 @@ def test_the_recipe_fits_the_memory_and_has_a_time() -> None:
     assert "about" not in doctor.recipe(None, 16.0, 2).detail
 
 
-def test_a_recipe_takes_longer_on_fewer_cores_and_slower_ones() -> None:
+def test_recipe_time_scales_with_core_count_and_speed() -> None:
     recipe = doctor.Recipe(experiment="e", memory_gib=1, minutes_there=10)
     assert recipe.minutes(doctor.GFLOPS_THERE, 2) == recipe.minutes(10 * doctor.GFLOPS_THERE, 16) == 10
     assert recipe.minutes(doctor.GFLOPS_THERE / 2, 2) == recipe.minutes(doctor.GFLOPS_THERE, 1) == 20
 
 
 @pytest.mark.parametrize("command", [["/nowhere/python"], ["false"], ["echo", "no json"]])
-def test_the_speed_of_a_broken_torch_is_unknown(command: list[str]) -> None:
+def test_speed_is_unknown_if_torch_is_broken(command: list[str]) -> None:
     assert doctor.measured_speed(command) is None
     assert doctor.precision(None).level == "note"
 
@@ -121,7 +121,7 @@ def test_a_full_disk_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert doctor.disk().level == "missing"
 
 
-def test_gpus_are_read_from_the_driver_s_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed) -> None:
+def test_gpus_are_listed_by_nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H100, 81559 MiB, 570.1'\necho 'NVIDIA H100, 81559 MiB, 570.1'\n")
     tool.chmod(0o755)
@@ -140,13 +140,13 @@ def test_a_driver_that_fails_counts_as_no_gpu(monkeypatch: pytest.MonkeyPatch, t
     assert doctor.gpu_list() == []
 
 
-def test_gpus_of_the_paper_s_run_are_added_up() -> None:
+def test_gpus_of_the_paper_run_are_summed() -> None:
     # 8 trainer ranks, 8 rollout engines, 4 rerankers on one each, one judge on four.
     assert doctor.gpus_wanted(load_config(["experiment=paper_hrm"])) == 8 + 8 + 4 + 4
     assert doctor.gpus_wanted(load_config(["experiment=quickstart"])) == 0
 
 
-def test_missing_pair_scorers_come_with_their_install_lines(installed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pair_scorers_are_reported_with_install_commands(installed, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(torch="2.13.0+cpu")
     absent = doctor.pair_scorers()
     assert (absent.level, "pip install --no-deps sentence-transformers" in absent.remedy) == ("missing", True)
@@ -158,7 +158,7 @@ def test_missing_pair_scorers_come_with_their_install_lines(installed, monkeypat
     assert doctor.pair_scorers().level == "ok"
 
 
-def test_exit_code_follows_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_depends_on_missing_parts(capsys: pytest.CaptureFixture[str]) -> None:
     fine = doctor.CheckResult(name="ray", level="ok", detail="2.60.0")
     minor = doctor.CheckResult(name="compiler", level="note", detail="none")
     bad = doctor.CheckResult(name="vllm", level="missing", detail="not installed")
@@ -167,13 +167,13 @@ def test_exit_code_follows_what_is_missing(capsys: pytest.CaptureFixture[str]) -
     assert "cannot run here: vllm" in capsys.readouterr().out
 
 
-def test_it_takes_no_arguments() -> None:
+def test_doctor_takes_no_arguments() -> None:
     with pytest.raises(BadInput, match="usage: hamr doctor"):
         parse_command(["doctor", "x=1"])
 
 
 @pytest.mark.slow
-def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_runs_on_the_test_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = parse_command(["doctor"]).run()
     out = capsys.readouterr().out
     assert (code == 1) == ("MISSING" in out)
@@ -192,12 +192,14 @@ def test_it_runs_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         ({"vllm": "1.0.0"}, "vllm", "ok"),
     ],
 )
-def test_versions_below_the_floor_are_missing(versions: dict[str, str], name: str, level: str, installed) -> None:
+def test_versions_below_the_minimum_are_reported_missing(
+    versions: dict[str, str], name: str, level: str, installed
+) -> None:
     installed(**versions)
     assert levels(list(doctor.libraries()))[name] == level
 
 
-def test_the_floors_are_those_of_the_package() -> None:
+def test_minimum_versions_match_pyproject() -> None:
     project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
     for name, floor in doctor.FLOORS.items():

@@ -126,7 +126,7 @@ SUMMARIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_pipeline_is_whole(name: str, tmp_path: Path) -> None:
+def test_every_shipped_pipeline_is_complete(name: str, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("{}\n")
     pipeline = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline
     inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in pipeline.inputs]
@@ -138,7 +138,7 @@ def test_every_shipped_pipeline_is_whole(name: str, tmp_path: Path) -> None:
         assert all(c.trainer.num_gpus == c.rollout.engine.num_gpus == 0 for c in planned.configs.values())
 
 
-def test_held_out_samples_have_further_references_too(tmp_path: Path) -> None:
+def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
     """The first paper's Table 3; with one reference a sample, Multi-ECS is Single-ECS."""
     (tmp_path / "data.jsonl").write_text("{}\n")
     names = read_pipeline(resource("conf", "pipeline/hrm.yaml")).pipeline.inputs
@@ -148,7 +148,7 @@ def test_held_out_samples_have_further_references_too(tmp_path: Path) -> None:
     assert made == ["multigt", "multigt_validation", "multigt_test"]
 
 
-def test_the_second_paper_s_stages_have_the_values_of_its_tables() -> None:
+def test_olamind_stages_have_the_values_of_the_paper() -> None:
     empty = __file__
     planned = plan(
         ["pipeline=olamind", *(f"inputs.{n}={empty}" for n in ("experts", "cases", "train", "validation", "test"))]
@@ -178,7 +178,7 @@ def test_the_second_paper_s_stages_have_the_values_of_its_tables() -> None:
 # --- the plan ----------------------------------------------------------------------------------
 
 
-def test_commands_are_what_a_user_would_type(given: list[str], tmp_path: Path) -> None:
+def test_stage_commands_match_those_a_user_would_type(given: list[str], tmp_path: Path) -> None:
     planned = plan([*given, "stages.rl.experiment.steps=3", "logging.console=false"])
     talk, sft, rl, best = (render(stage.command(planned.paths(planned=True))) for stage in planned.stages)
     run = tmp_path / "run"
@@ -191,7 +191,7 @@ def test_commands_are_what_a_user_would_type(given: list[str], tmp_path: Path) -
     assert planned.configs["rl"].experiment.steps == 3
 
 
-def test_a_path_that_hydra_would_read_otherwise_is_quoted(tmp_path: Path) -> None:
+def test_path_with_hydra_syntax_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "a, b").mkdir()
     experts = tmp_path / "a, b" / "x.jsonl"
     experts.write_text("{}\n")
@@ -201,7 +201,7 @@ def test_a_path_that_hydra_would_read_otherwise_is_quoted(tmp_path: Path) -> Non
     assert config.sft.sets[1].path == str(experts)
 
 
-def test_a_dry_run_prints_the_commands_and_makes_nothing(given: list[str], tmp_path: Path, capsys) -> None:
+def test_dry_run_prints_commands_and_creates_nothing(given: list[str], tmp_path: Path, capsys) -> None:
     def never(args: Sequence[str]) -> int:
         raise AssertionError(args)
 
@@ -226,7 +226,9 @@ def test_a_dry_run_prints_the_commands_and_makes_nothing(given: list[str], tmp_p
         ("model.path=@sft.policy", "model.path=@best.file", "a cycle: rl takes from best takes from rl"),
     ],
 )
-def test_any_mistake_in_any_stage_starts_none(given: list[str], tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_mistake_in_any_stage_prevents_the_start(
+    given: list[str], tmp_path: Path, old: str, new: str, says: str
+) -> None:
     (tmp_path / "mine.yaml").write_text(TEXT.replace(old, new))
     runs = Runs()
     with pytest.raises(BadInput) as caught:
@@ -244,7 +246,7 @@ def test_any_mistake_in_any_stage_starts_none(given: list[str], tmp_path: Path, 
         ("data=bench, policy=judge, rewards.risk.weigth=1", "weigth"),
     ],
 )
-def test_an_evaluation_at_the_end_is_checked_first(given: list[str], tmp_path: Path, args: str, says: str) -> None:
+def test_final_evaluation_is_checked_before_the_start(given: list[str], tmp_path: Path, args: str, says: str) -> None:
     last = f"  - name: bench\n    job: evaluate\n    args: [benchmark=olabench, {args}]\n"
     (tmp_path / "mine.yaml").write_text(TEXT + last)
     runs = Runs()
@@ -265,13 +267,13 @@ def test_an_evaluation_at_the_end_is_checked_first(given: list[str], tmp_path: P
         (["stages.rl.rewards.consistency.mode=hrad"], "stages.rl: rewards.consistency.mode: 'hrad'"),
     ],
 )
-def test_what_the_command_line_gets_wrong(given: list[str], more: list[str], says: str) -> None:
+def test_command_line_mistakes_are_reported(given: list[str], more: list[str], says: str) -> None:
     with pytest.raises(BadInput) as caught:
         main([*given, *more], Runs())
     assert says in str(caught.value)
 
 
-def test_a_missing_input_says_what_it_is(given: list[str]) -> None:
+def test_missing_input_is_reported_with_its_description(given: list[str]) -> None:
     with pytest.raises(BadInput, match=r"inputs.experts: None: missing; give inputs.experts=<dialogues>"):
         main([arg for arg in given if not arg.startswith("inputs")], Runs())
 
@@ -279,7 +281,7 @@ def test_a_missing_input_says_what_it_is(given: list[str]) -> None:
 # --- the run -----------------------------------------------------------------------------------
 
 
-def test_all_stages_run_in_order_and_only_policies_stay(given: list[str], tmp_path: Path) -> None:
+def test_stages_run_in_order_and_only_policies_are_kept(given: list[str], tmp_path: Path) -> None:
     runs = Runs()
     assert main(given, runs) == 0
     run = tmp_path / "run"
@@ -299,13 +301,13 @@ def test_all_stages_run_in_order_and_only_policies_stay(given: list[str], tmp_pa
         main([f"resume={run}", "experiment.seed=3"], Runs())
 
 
-def test_everything_stays_where_that_is_asked_for(given: list[str], tmp_path: Path) -> None:
+def test_keep_all_keeps_all_checkpoints(given: list[str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(TEXT + "keep: all\n")
     main(given, Runs())
     assert len(list((tmp_path / "run").glob("2-sft/checkpoints/*/zero"))) == 2
 
 
-def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str], tmp_path: Path, capsys) -> None:
+def test_failed_stage_stops_the_pipeline_which_can_be_resumed(given: list[str], tmp_path: Path, capsys) -> None:
     def fail(args: list[str], place: Path) -> int | None:
         if args[0] != "train":
             return None
@@ -324,7 +326,7 @@ def test_a_stage_that_fails_ends_it_and_the_same_folder_goes_on(given: list[str]
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_run_that_is_to_go_on_keeps_all_of_its_checkpoints(given: list[str], tmp_path: Path, code: int) -> None:
+def test_unfinished_run_keeps_all_checkpoints(given: list[str], tmp_path: Path, code: int) -> None:
     """Its optimiser's state is in them; only a finished run is trimmed to its policy."""
 
     def cut(args: list[str], place: Path) -> int | None:
@@ -343,7 +345,7 @@ def test_a_run_that_is_to_go_on_keeps_all_of_its_checkpoints(given: list[str], t
 
 
 @pytest.mark.slow
-def test_a_pipeline_runs_once_at_a_time(given: list[str], tmp_path: Path) -> None:
+def test_pipeline_folder_is_locked_while_running(given: list[str], tmp_path: Path) -> None:
     def twice(args: list[str], place: Path) -> int | None:
         with pytest.raises(RunFolderError, match="in use by another process"):
             main([f"resume={tmp_path}/run"], Runs())
@@ -361,7 +363,7 @@ SAGE = (
 )
 
 
-def test_an_evaluation_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_evaluation_stage_resumes_in_its_folder(tmp_path: Path) -> None:
     """It takes up what is there by itself, and has no `overwrite`."""
     stage = PipelineStage(number=1, name="test", job="evaluate", args=(*SAGE,), folder=tmp_path / "1-test")
     planned = PipelinePlan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
@@ -373,9 +375,7 @@ def test_an_evaluation_goes_on_in_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
-    given: list[str], tmp_path: Path, begun
-) -> None:
+def test_killed_pipeline_resumes_without_repeating_stages(given: list[str], tmp_path: Path, begun) -> None:
     """Whatever it left: a log without the end of its stage, a torn line, a folder half made, a recipe half done."""
 
     class Killed(Exception):
@@ -402,7 +402,7 @@ def test_a_process_that_was_killed_left_nothing_that_would_be_done_twice(
     assert len(runs.seen) == 3
 
 
-def test_a_recipe_that_was_cut_off_may_replace_what_it_left(given: list[str], tmp_path: Path) -> None:
+def test_interrupted_recipe_may_overwrite_its_output(given: list[str], tmp_path: Path) -> None:
     def cut(args: list[str], place: Path) -> int | None:
         if args[:2] != ["data", "sampled"]:
             return None
@@ -415,7 +415,7 @@ def test_a_recipe_that_was_cut_off_may_replace_what_it_left(given: list[str], tm
     assert ["overwrite=true" in args for args in runs.seen] == [True]
 
 
-def test_a_run_that_was_told_to_end_has_not_finished(given: list[str], tmp_path: Path) -> None:
+def test_stopped_run_is_not_marked_finished(given: list[str], tmp_path: Path) -> None:
     def stop(args: list[str], place: Path) -> int | None:
         if args[0] != "train":
             return None
@@ -429,7 +429,7 @@ def test_a_run_that_was_told_to_end_has_not_finished(given: list[str], tmp_path:
     assert PipelineLog(tmp_path / "run").of("rl").state == "stopped"
 
 
-def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str], tmp_path: Path) -> None:
+def test_sigterm_stops_the_pipeline_and_prints_the_resume_command(given: list[str], tmp_path: Path) -> None:
     def term(args: list[str], place: Path) -> int | None:
         raise SystemExit(143)
 
@@ -438,12 +438,12 @@ def test_sigterm_ends_it_with_the_line_that_goes_on(given: list[str], tmp_path: 
     assert PipelineLog(tmp_path / "run").of("talk").state == "stopped"
 
 
-def test_a_stage_that_a_signal_ended_has_failed(given: list[str], tmp_path: Path) -> None:
+def test_stage_ended_by_a_signal_has_failed(given: list[str], tmp_path: Path) -> None:
     assert main(given, Runs(lambda args, place: -9)) == 137
     assert PipelineLog(tmp_path / "run").of("talk").state == "failed"
 
 
-def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
+def test_saved_plan_equals_the_plan(given: list[str], tmp_path: Path) -> None:
     planned = plan(given)
     planned.create()
     kept = PipelinePlan.load(tmp_path / "run")
@@ -456,7 +456,7 @@ def test_a_kept_plan_is_the_plan(given: list[str], tmp_path: Path) -> None:
 # --- the report --------------------------------------------------------------------------------
 
 
-def test_the_report_has_every_stage_and_the_figures_across_them(given: list[str], tmp_path: Path) -> None:
+def test_report_covers_every_stage_and_cross_stage_figures(given: list[str], tmp_path: Path) -> None:
     main(given, Runs())
     html = (tmp_path / "run" / "report.html").read_text()
     assert "4 of 4 stages finished. The share of right actions went from 25% where rl began to 75% where rl" in html
@@ -476,7 +476,7 @@ def test_the_report_has_every_stage_and_the_figures_across_them(given: list[str]
     assert "hamr sft experiment=sft_small" in html
 
 
-def test_an_unfinished_one_says_how_far_it_came(given: list[str], tmp_path: Path) -> None:
+def test_report_of_unfinished_pipeline_states_progress(given: list[str], tmp_path: Path) -> None:
     plan(given).create()
     assert "0 of 4 stages finished." in write_pipeline_report(tmp_path / "run").read_text()
     PipelineLog(tmp_path / "run").begin("talk", ["data", "sage"])

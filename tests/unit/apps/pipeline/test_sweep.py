@@ -36,7 +36,7 @@ CONFIG = dump_config(load_config(["experiment=smoke"]))
          [["trainer.betas=[0.8,0.9]", "experiment.name='a,b'", f"experiment.seed={i}"] for i in (0, 1)]),
     ],
 )  # fmt: skip
-def test_every_combination_is_a_run(args: list[str], runs: list[list[str]]) -> None:
+def test_every_combination_becomes_a_run(args: list[str], runs: list[list[str]]) -> None:
     assert expand(args) == runs
 
 
@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("job", ["train", "sft"])
-def test_runs_share_a_group_and_have_folders_of_their_own(
+def test_runs_share_a_group_and_have_separate_folders(
     job: Literal["train", "sft"], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs, given = Runs(0, 3, 0), ["experiment=smoke", "sft.sets=[{path: a}]", "experiment.seed=3,4,5"]
@@ -90,7 +90,7 @@ def test_runs_share_a_group_and_have_folders_of_their_own(
     assert "2 of 3 runs finished. experiment.seed=4 failed." in (folder / "report.html").read_text()
 
 
-def test_a_stopped_sweep_goes_on_with_what_has_not_finished(here: Path) -> None:
+def test_stopped_sweep_resumes_unfinished_runs(here: Path) -> None:
     given = ["experiment=smoke", "experiment.seed=0,1,2"]
     stopped = Runs(0, 130)
     assert sweep(given, run=stopped) == 130
@@ -103,7 +103,7 @@ def test_a_stopped_sweep_goes_on_with_what_has_not_finished(here: Path) -> None:
     assert (again.started[1][2], len(again.started)) == ("experiment.seed=2", 2)
 
 
-def test_of_a_sweep_that_was_taken_up_one_that_fails_does_not_end_the_others_either(here: Path) -> None:
+def test_failed_run_does_not_stop_a_resumed_sweep(here: Path) -> None:
     assert sweep(["experiment=smoke", "experiment.seed=0,1,2"], run=Runs(130)) == 130
     (folder,) = (here / "runs").iterdir()
     again = Runs(3, 0, 0)
@@ -111,13 +111,13 @@ def test_of_a_sweep_that_was_taken_up_one_that_fails_does_not_end_the_others_eit
     assert len(again.started) == 3
 
 
-def test_the_same_run_twice_is_one(here: Path) -> None:
+def test_duplicate_runs_are_started_once(here: Path) -> None:
     runs = Runs()
     assert sweep(["experiment=smoke", "experiment.seed=1,1,2"], run=runs) == 0
     assert len(runs.started) == 2
 
 
-def test_a_mistake_in_any_of_them_starts_none(here: Path) -> None:
+def test_mistake_in_any_run_prevents_the_start(here: Path) -> None:
     runs = Runs()
     with pytest.raises(ConfigError, match="algorithm"):
         sweep(["experiment=smoke", "algorithm=grpo,ppo"], run=runs)
@@ -136,6 +136,6 @@ def test_a_mistake_in_any_of_them_starts_none(here: Path) -> None:
         (["experiment.run_dir=x", "experiment.seed=0,1"], "names one run"),
     ],
 )
-def test_bad_input_is_said(args: list[str], said: str, here: Path) -> None:
+def test_bad_input_is_reported(args: list[str], said: str, here: Path) -> None:
     with pytest.raises(BadInput, match=said):
         sweep([*args], run=Runs())

@@ -25,7 +25,7 @@ H100 = GPUS["h100"]
 JUDGE = KNOWN["qwen3-32b"]
 
 
-def test_the_cache_of_a_token_is_keys_and_values_of_every_layer() -> None:
+def test_kv_cache_per_token_counts_keys_and_values_of_all_layers() -> None:
     # Qwen3-32B: 2 x 64 layers x 8 heads x 128 x 2 bytes.
     assert JUDGE.kv_bytes_per_token == 262_144
     memory = engine_memory(JUDGE, H100, 4, sequences=16, tokens=4096, utilisation=0.9)
@@ -35,7 +35,7 @@ def test_the_cache_of_a_token_is_keys_and_values_of_every_layer() -> None:
     assert memory.fits
 
 
-def test_tensor_parallelism_is_the_smallest_that_holds_weights_and_cache() -> None:
+def test_tensor_parallelism_is_the_smallest_that_fits_weights_and_cache() -> None:
     few = {"sequences": 16, "tokens": 4096, "utilisation": 0.9}
     # 61 GiB of weights and 16 of cache do not go into 71; half of each does.
     assert gpus_needed(JUDGE, H100, **few) == 2
@@ -45,7 +45,7 @@ def test_tensor_parallelism_is_the_smallest_that_holds_weights_and_cache() -> No
     assert gpus_needed(KNOWN["smollm2-135m"], H100, sequences=10_000, tokens=4096, utilisation=0.9) is None
 
 
-def test_an_answer_reads_the_weights_once_a_token_and_every_prompt_once() -> None:
+def test_answer_time_counts_weight_reads_per_token_and_prefill_once() -> None:
     time = answer_time(JUDGE, H100, 1, prompt_tokens=1000, cached_frac=0.75, output_tokens=100)
     bandwidth, flops = 3.35e12 * 0.6, 989e12 * 0.4
     assert time.fixed_s == pytest.approx(100 * 65.52e9 / bandwidth)
@@ -55,7 +55,7 @@ def test_an_answer_reads_the_weights_once_a_token_and_every_prompt_once() -> Non
     assert faster.fixed_s == pytest.approx(time.fixed_s / (4 * 0.8))
 
 
-def test_training_takes_six_operations_a_parameter_and_eight_with_recomputation() -> None:
+def test_training_costs_6_flops_per_parameter_and_8_with_recomputation() -> None:
     model = KNOWN["qwen3-4b"]
     plain = train_time(model, H100, 8, 1e5, recompute=False)
     assert plain == pytest.approx(6 * 4.02e9 * 1e5 / (8 * 989e12 * 0.35))
@@ -64,21 +64,21 @@ def test_training_takes_six_operations_a_parameter_and_eight_with_recomputation(
 
 
 @pytest.mark.parametrize(("stage", "bytes_each"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 2)])
-def test_zero_divides_what_its_stage_says(stage: int, bytes_each: float) -> None:
+def test_zero_partitions_memory_by_stage(stage: int, bytes_each: float) -> None:
     model = KNOWN["qwen3-4b"]
     memory = trainer_memory(model, H100, 8, stage, tokens=1024, recompute=True)
     assert memory.weights_gib == pytest.approx(4.02e9 * bytes_each / GIB)
     assert memory.cache_gib == pytest.approx(2 * 2560 * 36 * 1024 / GIB)
 
 
-def test_sizes_are_found_by_the_last_part_of_a_name() -> None:
+def test_model_size_is_looked_up_by_base_name() -> None:
     assert model_size("model.path", "Qwen/Qwen3-4B") == KNOWN["qwen3-4b"]
     assert model_size("model.path", "Qwen/Qwen2.5-7B-Instruct") == KNOWN["qwen2.5-7b"]
     with pytest.raises(BadInput, match=r"pools.judge.model: 'acme/oracle': its size is not known"):
         model_size("pools.judge.model", "acme/oracle")
 
 
-def test_a_folder_s_config_says_it_better(tmp_path: Path) -> None:
+def test_config_of_a_folder_overrides_known_sizes(tmp_path: Path) -> None:
     config = {
         "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
         "head_dim": 128, "intermediate_size": 9728, "vocab_size": 151936, "tie_word_embeddings": True,
@@ -93,7 +93,7 @@ def test_a_folder_s_config_says_it_better(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_bundled_models_are_known_by_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_sizes_match_the_bundled_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     folder = resolve_model("tiny")
     told, counted = from_config(json.loads((folder / "config.json").read_text())), describe(folder)

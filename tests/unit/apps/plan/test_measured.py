@@ -53,7 +53,7 @@ def made_steps(n: int, seed: int = 0) -> list[MeasuredStep]:
     return made
 
 
-def test_the_speed_of_the_workers_is_found_again() -> None:
+def test_fit_recovers_the_worker_speed() -> None:
     found = fit(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
     scale = found.mean_tokens / MEAN_TOKENS
     for n in (4, 16):
@@ -63,19 +63,19 @@ def test_the_speed_of_the_workers_is_found_again() -> None:
     assert found.sync_s == pytest.approx(0.7)
 
 
-def test_steps_that_were_not_fitted_to_are_predicted() -> None:
+def test_held_out_steps_are_predicted() -> None:
     made = compare(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
     assert [p.fitted for p in made] == [True] * 8 + [False] * 8
     assert max(mean_errors(made, fitted=False)) < 0.05
     assert len({round(p.measured_s, 3) for p in made}) == 16
 
 
-def test_too_few_steps_are_said() -> None:
+def test_too_few_steps_raise_an_error() -> None:
     with pytest.raises(ValueError, match="3 steps are too few"):
         compare(made_steps(3), workers=WORKERS, pools=POOLS, first="reranker")
 
 
-def test_times_of_a_pool_are_over_the_questions_that_were_put() -> None:
+def test_pool_times_count_only_asked_questions() -> None:
     times = pool_times(made_steps(4))
     assert set(times) == {"judge", "reranker"}
     assert times["judge"].mean_s == pytest.approx(2.0)
@@ -83,7 +83,7 @@ def test_times_of_a_pool_are_over_the_questions_that_were_put() -> None:
     assert times["judge"].queue_quantile(0.99) == pytest.approx(0.1)
 
 
-def test_a_step_beside_which_the_machine_had_other_work_moves_nothing() -> None:
+def test_outlier_step_does_not_change_the_fit() -> None:
     steps = made_steps(16)
     slow = {**vars(steps[3]), "train_s": 90.0, "total_s": steps[3].total_s + 90.0}
     found = fit([*steps[:3], MeasuredStep(**slow), *steps[4:]], workers=WORKERS, pools=POOLS, first="reranker")

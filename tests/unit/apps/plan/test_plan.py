@@ -71,7 +71,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "past"
 
 
-def test_a_run_is_read_as_its_rounds_groups_and_questions(run: Path) -> None:
+def test_run_is_read_as_rounds_groups_and_questions(run: Path) -> None:
     past = read_past(run)
     assert [s.step for s in past.steps] == [1, 2, 3, 4, 5, 6]
     step = past.steps[0]
@@ -84,13 +84,13 @@ def test_a_run_is_read_as_its_rounds_groups_and_questions(run: Path) -> None:
     assert (step.rollout_score_s, step.total_s, step.trained_tokens) == (8.0, 13.5, 92.0)
 
 
-def test_without_dynamic_sampling_all_groups_are_one_round() -> None:
+def test_groups_without_dynamic_sampling_form_one_round() -> None:
     config = load_config(["experiment=smoke", "algorithm=grpo", "experiment.prompts_per_step=3"])
     groups = [[record(1, p, i, 0.5) for i in range(2)] for p in "abc"]
     assert [len(r) for r in rounds(config, groups)] == [3]
 
 
-def test_shares_and_times_are_those_of_the_run(run: Path) -> None:
+def test_workload_takes_fractions_and_times_from_the_run(run: Path) -> None:
     past, config = read_past(run), configuration([], run)
     workload = build_workload(config, past)
     assert workload.cascaded_frac == pytest.approx(3 / 4)
@@ -107,7 +107,7 @@ def test_shares_and_times_are_those_of_the_run(run: Path) -> None:
     assert cluster.sync_s == pytest.approx(1.5)
 
 
-def test_what_is_set_by_name_stands_against_what_was_measured(run: Path) -> None:
+def test_explicit_settings_override_measurements(run: Path) -> None:
     config = configuration(["plan.escalated_frac=1.0", "pools.judge.replicas=3"], run)
     assert config.experiment.name == "past"
     assert config.plan.model_fields_set == {"escalated_frac"}
@@ -120,7 +120,7 @@ def test_what_is_set_by_name_stands_against_what_was_measured(run: Path) -> None
     assert build_cluster(config, workload, past).pools["judge"].replicas == 3
 
 
-def test_parts_that_the_run_had_not_are_assumed(run: Path) -> None:
+def test_parts_absent_from_the_run_use_defaults(run: Path) -> None:
     past = read_past(run)
     config = load_config(PAPER)
     cluster = build_cluster(config, build_workload(config, past), past)
@@ -130,18 +130,18 @@ def test_parts_that_the_run_had_not_are_assumed(run: Path) -> None:
     assert cluster.rollout.service == assumed.rollout.service
 
 
-def test_a_pool_that_several_rewards_ask_answers_them_all() -> None:
+def test_shared_pool_serves_questions_of_all_its_rewards() -> None:
     asked = ["experiment=smoke", "rewards.dialogue.weight=1.0", "rewards.risk.weight=1.0"]
     config = load_config(asked)
     assert build_workload(config, None).side == {config.rewards.dialogue.pool: 2.0}
 
 
-def test_with_nobody_before_the_judge_every_reply_is_judged() -> None:
+def test_judge_only_mode_escalates_every_reply() -> None:
     config = load_config([*PAPER, "rewards.consistency.mode=soft_judge"])
     assert config.plan.escalated_frac < build_workload(config, None).escalated_frac == 1.0
 
 
-def test_a_batch_twice_as_large_has_twice_the_tokens_to_train_on(run: Path) -> None:
+def test_doubled_batch_has_twice_the_training_tokens(run: Path) -> None:
     past = read_past(run)
     steps = [
         replace(s, trained_tokens=100.0 * n, train_s=1.0 + n, total_s=20.0 + n) for n, s in enumerate(past.steps, 1)
@@ -153,17 +153,17 @@ def test_a_batch_twice_as_large_has_twice_the_tokens_to_train_on(run: Path) -> N
     assert (small, large) == (pytest.approx(1.0 + 3.5), pytest.approx(1.0 + 2 * 3.5))
 
 
-def test_a_scorer_reads_the_response_behind_its_prompt() -> None:
+def test_scorer_time_grows_with_the_response_length() -> None:
     short, long = (load_config([*PAPER, f"plan.response_tokens={n}"]) for n in (100, 1000))
     assert _cluster(short).pools["judge"].service.each_s < _cluster(long).pools["judge"].service.each_s
 
 
-def test_each_epoch_trains_on_the_batch_again() -> None:
+def test_training_time_scales_with_epochs() -> None:
     once, twice = (load_config([*PAPER, f"algorithm.epochs={n}"]) for n in (1, 2))
     assert _cluster(twice).train_s == 2 * _cluster(once).train_s
 
 
-def test_one_of_a_group_s_samples_reads_the_prompt() -> None:
+def test_prompt_is_prefilled_once_per_group() -> None:
     few, many = (load_config([*PAPER, f"rollout.samples_per_prompt={n}"]) for n in (2, 16))
     assert _cluster(many).rollout.service.each_s < _cluster(few).rollout.service.each_s
 
@@ -172,7 +172,7 @@ def _cluster(config: Config) -> Cluster:
     return build_cluster(config, build_workload(config, None), None)
 
 
-def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     assert cli.main(["plan", *PAPER, "plan.draws=1"]) == 0
     out = capsys.readouterr().out
@@ -185,7 +185,7 @@ def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("bounds", "now"), [("{min_replicas: 2, max_replicas: 4}", 2), ("null", 1)])
-def test_now_is_what_a_run_reserves_and_doctor_counts(
+def test_current_demand_matches_run_reservations_and_doctor(
     bounds: str, now: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -198,14 +198,14 @@ def test_now_is_what_a_run_reserves_and_doctor_counts(
 
 
 @pytest.mark.parametrize("experiment", ["paper_hrm", "olamind_stage1", "olamind_stage2"])
-def test_no_shipped_experiment_gives_up_a_reward_with_the_pools_it_starts(experiment: str) -> None:
+def test_shipped_experiments_have_no_reward_timeouts(experiment: str) -> None:
     config = load_config([f"experiment={experiment}", "data=sage"])
     workload = build_workload(config, None)
     study = Study(workload, build_cluster(config, workload, None), draws=1)
     assert study.play(study.cluster).late == 0
 
 
-def test_rewards_that_would_come_too_late_are_counted_with_the_deadline_they_need(
+def test_late_rewards_are_counted_with_the_required_deadline(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     overrides = [*PAPER, "plan.draws=1", "router.deadline_s=30", "pools.judge.autoscaling={max_replicas: 8}"]
@@ -223,7 +223,7 @@ def test_rewards_that_would_come_too_late_are_counted_with_the_deadline_they_nee
     assert "would time out" not in capsys.readouterr().out
 
 
-def test_a_run_is_compared_with_what_is_predicted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_run_is_compared_with_its_prediction(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", f"from={run}"]) == 0
     out = capsys.readouterr().out
     assert "measured in 6 steps of past" in out
@@ -243,14 +243,14 @@ def test_a_run_is_compared_with_what_is_predicted(run: Path, capsys: pytest.Capt
         ([*PAPER, "output=there"], "nothing to write; choose launch=kuberay|slurm|ray"),
     ],
 )
-def test_bad_input_is_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_reported_in_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", *args]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_a_folder_without_a_trained_step_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_trained_step_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no such folder"):
         read_past(tmp_path / "nowhere")
     with RunFolder.create(tmp_path / "new", dump_config(load_config(["experiment=smoke"]))) as folder:

@@ -21,7 +21,7 @@ def asked(group: int, work: float, *stages: tuple[tuple[str, float], ...]) -> Si
     return SimulatedResponse(group=group, work=work, chains=(stages,))
 
 
-def test_one_response_goes_through_its_stages_one_after_the_other() -> None:
+def test_stages_of_one_response_run_sequentially() -> None:
     response = asked(0, 2.0, (("reranker", 0.5), ("reranker", 0.5)), (("judge", 3.0),))
     pools = {"reranker": station(slots=2), "judge": station()}
     step = simulate([[response]], rollout=station(), pools=pools, train_s=4.0, sync_s=1.0)
@@ -30,7 +30,7 @@ def test_one_response_goes_through_its_stages_one_after_the_other() -> None:
     assert step.stations["judge"].utilisation == pytest.approx(3.0 / 5.5)
 
 
-def test_questions_wait_for_a_free_place_in_the_order_in_which_they_came() -> None:
+def test_questions_wait_for_a_free_slot_in_fifo_order() -> None:
     # Both responses end at 1 s on two workers; one reranker with one place needs 2 s for each.
     responses = [asked(0, 1.0, (("reranker", 2.0),)), asked(1, 1.0, (("reranker", 2.0),))]
     step = simulate([responses], rollout=station(replicas=2), pools={"reranker": station()})
@@ -40,7 +40,7 @@ def test_questions_wait_for_a_free_place_in_the_order_in_which_they_came() -> No
     assert usage.utilisation == pytest.approx(4.0 / 5.0)
 
 
-def test_pieces_on_one_replica_share_its_speed_and_speed_up_when_one_leaves() -> None:
+def test_requests_on_one_replica_share_its_throughput() -> None:
     # Alone a piece of work 1 takes 2 s, two together 3 s each. Works 1 and 2: the first ends at 3 s, when the second
     # has done half of its work; the rest, 1, takes it 2 s alone.
     workers = station(slots=2, service=Service(fixed_s=1.0, each_s=1.0))
@@ -50,27 +50,27 @@ def test_pieces_on_one_replica_share_its_speed_and_speed_up_when_one_leaves() ->
     assert step.step_s == pytest.approx(5.0)
 
 
-def test_a_group_stays_on_its_replica_and_spills_over_when_that_is_full() -> None:
+def test_group_spills_over_when_its_replica_is_full() -> None:
     # Four questions of group 0, two replicas with two places: two go over, so that all are at work at once.
     response = asked(0, 1.0, (("judge", 1.0),) * 4)
     step = simulate([[response]], rollout=station(), pools={"judge": station(replicas=2, slots=2)})
     assert (step.tail_s, step.stations["judge"].queue_p99) == (1.0, 0.0)
 
 
-def test_groups_that_have_the_same_replica_share_its_speed_while_another_stands_idle() -> None:
+def test_groups_on_one_replica_do_not_use_idle_replicas() -> None:
     # Groups 0 and 2 of two replicas: both go to the first, where two together take 3 s; apart it would be 2 s.
     responses = [asked(group, 1.0, (("judge", 1.0),)) for group in (0, 2)]
     pools = {"judge": station(replicas=2, slots=2, service=Service(fixed_s=1.0, each_s=1.0))}
     assert simulate([responses], rollout=station(replicas=2), pools=pools).tail_s == 3.0
 
 
-def test_rounds_follow_each_other() -> None:
+def test_rounds_run_sequentially() -> None:
     rounds = [[asked(0, 1.0, (("judge", 1.0),))], [asked(1, 2.0, (("judge", 1.0),))]]
     step = simulate(rounds, rollout=station(), pools={"judge": station()})
     assert (step.rollout_s, step.tail_s) == (3.0, 2.0)
 
 
-def test_after_the_router_s_deadline_nobody_waits_for_a_reward() -> None:
+def test_rewards_are_dropped_after_the_router_deadline() -> None:
     # The second question starts at 1 + 10 s; its response's deadline is 1 + 5 s, and it leaves the line unasked.
     responses = [asked(0, 1.0, (("judge", 4.0),)), asked(0, 1.0, (("judge", 10.0),)), asked(0, 1.0, (("judge", 1.0),))]
     pools = {"judge": station()}
@@ -80,7 +80,7 @@ def test_after_the_router_s_deadline_nobody_waits_for_a_reward() -> None:
     assert step.stations["judge"].questions == 2
 
 
-def test_a_question_that_nobody_waits_for_holds_up_no_later_round() -> None:
+def test_abandoned_question_does_not_delay_later_rounds() -> None:
     # Answers take 4 s one after the other from 1 s on; at 7 s the second is under way and the third still in line.
     # The next round's question comes at 8 s, begins at 9 and ends at 13, a second before its own deadline.
     rounds = [[asked(0, 1.0, (("judge", 4.0),))] * 3, [asked(1, 1.0, (("judge", 4.0),))]]
@@ -112,7 +112,7 @@ def play(drawn: list, rollout: Station, first: Station, second: Station, deadlin
 
 
 @given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS)
-def test_no_work_is_lost_and_no_place_is_taken_twice(
+def test_all_work_is_done_and_slots_are_never_shared(
     drawn: list, rollout: Station, first: Station, second: Station
 ) -> None:
     step = play(drawn, rollout, first, second)
@@ -141,7 +141,7 @@ def test_no_work_is_lost_and_no_place_is_taken_twice(
 
 
 @given(drawn=RESPONSES, rollout=STATIONS, first=STATIONS, second=STATIONS, deadline=st.floats(0.1, 20.0))
-def test_scoring_ends_a_deadline_after_the_last_response_at_the_latest(
+def test_scoring_ends_within_one_deadline_of_the_last_response(
     drawn: list, rollout: Station, first: Station, second: Station, deadline: float
 ) -> None:
     step = play(drawn, rollout, first, second, deadline)

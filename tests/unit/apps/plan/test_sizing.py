@@ -28,7 +28,7 @@ def study() -> Study:
     return Study(WORKLOAD, CLUSTER, draws=2)
 
 
-def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study) -> None:
+def test_sized_pools_meet_the_goal_minimally(study: Study) -> None:
     goal = study.ideal().step_s * 1.05
     found, needs = study.needs(goal, most=64)
     assert study.play(found).step_s <= goal
@@ -37,7 +37,7 @@ def test_the_pools_found_meet_the_goal_and_one_judge_fewer_does_not(study: Study
     assert study.play(found.with_replicas(judge=judges - 1)).step_s > goal
 
 
-def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
+def test_pools_grow_if_they_suffice_only_separately() -> None:
     work = Workload(
         prompts=8, samples=4, first="reranker", first_questions=3.0, second="judge", escalated_frac=0.8,
         length=WorkSpread(cv=0.5),
@@ -58,27 +58,27 @@ def test_pools_that_are_enough_one_by_one_and_not_together_grow() -> None:
     assert both.play(both.needs(goal, most=64)[0]).step_s <= goal
 
 
-def test_keeping_up_with_the_rollouts_is_little_s_law(study: Study) -> None:
+def test_required_concurrency_follows_littles_law(study: Study) -> None:
     judge = study.needs(study.ideal().step_s * 1.02, most=64)[1]["judge"]
     assert judge.questions == pytest.approx(128 * 0.4)
     assert judge.busy == pytest.approx(128 * 0.4 * 6.0 / (2 * study.ideal().rollout_s))
     assert (judge.service_s, judge.slots) == (6.0, 2)
 
 
-def test_a_patient_goal_needs_fewer(study: Study) -> None:
+def test_looser_goal_needs_fewer_replicas(study: Study) -> None:
     ideal = study.ideal().step_s
     sizes = [study.needs(goal, most=64)[1]["judge"].replicas for goal in (ideal * 1.01, ideal * 1.2, ideal * 3)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
 
 
-def test_the_search_gives_up_at_its_bound(study: Study) -> None:
+def test_search_stops_at_its_bound(study: Study) -> None:
     found, needs = study.needs(study.ideal().step_s * 1.01, most=2)
     assert needs["judge"].replicas == 2
     assert study.play(found).step_s > study.ideal().step_s * 1.01
 
 
-def test_what_a_step_waits_for_is_what_is_short(study: Study) -> None:
+def test_bottleneck_has_the_largest_savings(study: Study) -> None:
     short = study.savings(CLUSTER)
     assert max(short, key=lambda part: short[part]) == "judge"
     plenty = study.savings(CLUSTER.with_replicas(judge=64, reranker=64))
@@ -90,7 +90,7 @@ def test_what_a_step_waits_for_is_what_is_short(study: Study) -> None:
     assert slow[ROLLOUT] > 0
 
 
-def test_a_step_grows_with_its_deadline_only_so_far(study: Study) -> None:
+def test_step_time_is_bounded_by_the_deadline(study: Study) -> None:
     bounded = Cluster(**{**vars(CLUSTER), "deadline_s": 5.0})
     played = Study(WORKLOAD, bounded, draws=1).play(bounded)
     assert played.late > 0
@@ -98,12 +98,12 @@ def test_a_step_grows_with_its_deadline_only_so_far(study: Study) -> None:
     assert study.slowest_s(bounded) == study.play(CLUSTER).slowest_s > 5.0, "what a reward would have taken"
 
 
-def test_the_slowest_reward_is_that_of_the_slowest_step(study: Study) -> None:
+def test_slowest_reward_is_the_maximum_over_steps(study: Study) -> None:
     slowest = [CLUSTER.play(step).slowest_s for step in study.steps]
     assert study.play(CLUSTER).slowest_s == max(slowest) > min(slowest)
 
 
-def test_a_replica_for_every_group_is_no_more_than_can_be_used() -> None:
+def test_useful_replicas_are_limited_by_the_group_count() -> None:
     wide = CLUSTER.with_replicas()
     few = Workload(prompts=16, samples=2, first="reranker", second="judge", escalated_frac=0.1)
     roomy = Cluster(**{**vars(wide), "pools": {n: Station(**{**vars(s), "slots": 64}) for n, s in wide.pools.items()}})

@@ -17,7 +17,7 @@ def counts(rounds: tuple[tuple[SimulatedResponse, ...], ...]) -> dict[str, int]:
     return found
 
 
-def test_expected_questions_are_those_that_are_drawn() -> None:
+def test_expected_question_counts_match_the_drawn_ones() -> None:
     workload = Workload(
         prompts=250, samples=16, cascaded_frac=0.5, first="reranker", first_questions=2.5, second="judge",
         second_questions=1.0, escalated_frac=0.4, side={"judge": 0.25},
@@ -29,7 +29,7 @@ def test_expected_questions_are_those_that_are_drawn() -> None:
     assert drawn["judge"] == pytest.approx(1800, abs=5 * np.sqrt(4000 * (0.2 * 0.8 + 0.25 * 0.75)))
 
 
-def test_stages_come_in_their_order_and_only_escalated_replies_have_a_second() -> None:
+def test_only_escalated_replies_have_a_second_stage() -> None:
     workload = Workload(prompts=4, samples=4, first="reranker", second="judge", escalated_frac=0.5)
     (responses,) = workload.draw(seed=1)
     seconds = [chain[1] for r in responses for chain in r.chains]
@@ -38,7 +38,7 @@ def test_stages_come_in_their_order_and_only_escalated_replies_have_a_second() -
     assert [r.group for r in responses] == [g for g in range(4) for _ in range(4)]
 
 
-def test_the_same_seed_draws_the_same_and_groups_of_rounds_are_different_ones() -> None:
+def test_same_seed_draws_the_same_workload() -> None:
     workload = Workload(
         prompts=8, samples=2, first="reranker", dropped_frac=0.3, max_rounds=3, length=WorkSpread(cv=0.5)
     )
@@ -47,13 +47,13 @@ def test_the_same_seed_draws_the_same_and_groups_of_rounds_are_different_ones() 
 
 
 @pytest.mark.parametrize("spread", [WorkSpread(), WorkSpread(cv=0.5), WorkSpread(observed=(1.0, 2.0, 9.0))])
-def test_works_have_mean_one(spread: WorkSpread) -> None:
+def test_drawn_work_has_mean_one(spread: WorkSpread) -> None:
     drawn = spread.draw(np.random.default_rng(0), 40_000)
     assert np.mean(drawn) == pytest.approx(1.0, abs=0.02)
     assert min(drawn) > 0
 
 
-def test_no_response_is_longer_than_the_longest() -> None:
+def test_response_work_is_capped_at_the_longest() -> None:
     workload = Workload(prompts=100, samples=4, length=WorkSpread(cv=1.0), longest=1.5)
     (responses,) = workload.draw(0)
     works = [r.work for r in responses]
@@ -61,11 +61,11 @@ def test_no_response_is_longer_than_the_longest() -> None:
     assert min(works) < 1.0
 
 
-def test_nothing_is_asked_where_no_pool_is_named() -> None:
+def test_workload_without_pools_has_no_questions() -> None:
     workload = Workload(prompts=2, samples=2)
     assert workload.questions() == {}
     assert counts(workload.draw(0)) == {}
 
 
-def test_seven_of_a_hundred_groups_are_seven_whatever_the_rounding() -> None:
+def test_dropped_group_count_is_robust_to_rounding() -> None:
     assert Workload(prompts=100, samples=1, dropped_frac=0.07, max_rounds=2).rounds == (100, 7)

@@ -20,7 +20,7 @@ def wait_for(report: Path, text: str) -> str:
     return report.read_text()
 
 
-def test_the_page_is_there_before_the_first_step_and_stops_reloading_at_the_end(tmp_path: Path) -> None:
+def test_page_exists_before_the_first_step_and_stops_reloading(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", dump_config(load_config(["experiment=smoke"]))) as folder:
         with live_report(folder):
             page = wait_for(folder.report, RELOAD)

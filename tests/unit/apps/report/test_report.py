@@ -29,7 +29,7 @@ def html(run):
 
 
 @pytest.mark.slow
-def test_the_page_stands_alone(run, html):
+def test_page_is_self_contained(run, html):
     sources = re.findall(r'src="([^"]*)"', html)
     assert len(sources) == len(list(run.plots.glob("*.png"))) >= 14
     for source in sources:
@@ -39,19 +39,19 @@ def test_the_page_stands_alone(run, html):
     assert not re.search(r"<link|<script|@import|url\(|https?://", html)
 
 
-def test_every_plot_is_a_file_and_has_words_for_who_cannot_see_it(run, html):
+def test_every_plot_has_a_file_and_alternative_text(run, html):
     assert all(p.read_bytes().startswith(PNG) for p in run.plots.glob("*.png"))
     alts = re.findall(r'<img alt="Plot: ([^"]+)"', html)
     assert len(set(alts)) == len(alts) == html.count("<img")
 
 
-def test_what_customers_and_policies_say_is_escaped(html):
+def test_customer_and_policy_texts_are_escaped(html):
     assert "&lt;b&gt;downgrade&lt;/b&gt; me &amp; tell" in html
     assert "<b>downgrade" not in html
     assert "<script" not in html
 
 
-def test_the_headlines_are_those_of_the_summary(run, html):
+def test_headlines_match_the_summary(run, html):
     stages = read_summary(run)["stages"]
     for stage in ("base", "sft", "rl"):
         assert f"<b>{stages[stage]['reward']['total']:.3f}</b>" in html
@@ -62,7 +62,7 @@ def test_the_headlines_are_those_of_the_summary(run, html):
     assert f'<div class="change good">{gain:+.1f} points' in html
 
 
-def test_the_verdict_says_what_was_measured(run):
+def test_verdict_matches_the_measurements(run):
     data = ReportData.read(run.path)
     old, new = (data.stages[s]["reward"]["total"] for s in ("base", "rl"))
     assert f"the held-out reward rose from {old:.2f} to {new:.2f}" in verdict(data)
@@ -74,7 +74,7 @@ def test_the_verdict_says_what_was_measured(run):
         write_summary(run, {**read_summary(run), "stages": data.stages})
 
 
-def test_a_run_that_still_goes_on_has_a_report(tmp_path):
+def test_unfinished_run_has_a_report(tmp_path):
     folder = make_run(tmp_path / "run", steps=2, finished=False)
     html = write_report(folder.path).read_text()
     assert "Learning curve" in html
@@ -82,7 +82,7 @@ def test_a_run_that_still_goes_on_has_a_report(tmp_path):
     assert not (folder.plots / "phases.png").exists()
 
 
-def test_a_run_that_recorded_nothing_has_a_report(tmp_path):
+def test_run_without_records_has_a_report(tmp_path):
     with RunFolder.create(tmp_path / "run", "a: 1") as folder:
         (folder.plots / "phases.png").write_bytes(b"of an earlier report")
         html = write_report(folder.path).read_text()
@@ -114,20 +114,20 @@ def test_summary_without_secrets_and_infinities(tmp_path):
 # --- what the plots are drawn from -------------------------------------------------------------
 
 
-def test_series_leave_out_what_was_not_finite(run):
+def test_series_omit_non_finite_values(run):
     steps, values = ReportData.read(run.path).series("policy/grad_norm")
     assert 9 not in steps
     assert len(steps) == len(values) == 19
 
 
-def test_the_held_out_curve_starts_where_rl_did(run):
+def test_held_out_curve_starts_at_the_start_of_rl(run):
     data = ReportData.read(run.path)
     curve = held_out_curve(data)
     assert [step for step, _ in curve] == [0, 5, 10, 15, 20]
     assert curve[0][1] == data.evaluations["sft"][1]["reward/total"]
 
 
-def test_smoothing_by_hand():
+def test_smoothing_matches_hand_computed_values():
     assert smooth([1.0, 3.0], weight=0.5) == [1.0, pytest.approx((0.25 * 1 + 0.5 * 3) / 0.75)]
     assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
     assert smooth([]) == []
@@ -142,7 +142,7 @@ def test_examples_are_late_and_shown_once(run):
     assert rows[0]["total"] >= rows[1]["total"] > rows[2]["total"] >= rows[3]["total"]
 
 
-def test_comparisons_hold_every_stage_and_the_largest_gain_first(run):
+def test_comparisons_cover_every_stage_and_sort_by_gain(run):
     data = ReportData.read(run.path)
     gains = [
         c.said["rl"][1] - c.said["base"][1]
@@ -155,7 +155,7 @@ def test_comparisons_hold_every_stage_and_the_largest_gain_first(run):
     assert len({c.customer for c in data.comparisons}) == len(data.comparisons)
 
 
-def test_training_scores_alone_make_the_histogram(run):
+def test_histogram_uses_training_scores_only(run):
     data = ReportData.read(run.path)
     assert data.responses == 20 * 64
     assert 0 < len(data.s_r) < data.responses
@@ -166,23 +166,23 @@ def test_training_scores_alone_make_the_histogram(run):
 
 
 @pytest.mark.slow
-def test_the_command_prints_where_the_report_is(run, capsys):
+def test_command_prints_the_report_path(run, capsys):
     assert parse_command(["report", str(run.path)]).run() == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(run.report)
 
 
 @pytest.mark.parametrize("args", [[], ["a", "b"]])
-def test_the_command_wants_one_folder(args):
+def test_command_requires_exactly_one_folder(args):
     with pytest.raises(BadInput, match="hamr report RUN"):
         parse_command(["report", *args])
 
 
-def test_the_command_wants_a_run_folder(tmp_path):
+def test_command_requires_a_run_folder(tmp_path):
     with pytest.raises(RunFolderError, match=r"no config\.yaml"):
         parse_command(["report", str(tmp_path)]).run()
 
 
-def test_no_change_is_called_so_and_blank_responses_are_shown_as_such(tmp_path):
+def test_no_change_and_blank_responses_are_labelled(tmp_path):
     with RunFolder.create(tmp_path / "run", "a: 1") as folder:
         same = {"action_accuracy": 0.0, "reward": {"total": 0.0}}
         write_summary(folder, {"stages": {"base": same, "rl": same}})

@@ -28,7 +28,7 @@ def sft_run(path: Path, *, validate: bool = True) -> RunFolder:
     return folder
 
 
-def test_the_verdict_has_every_set_s_loss_before_and_after(tmp_path: Path) -> None:
+def test_verdict_has_initial_and_final_loss_of_every_set(tmp_path: Path) -> None:
     data = ReportData.read(sft_run(tmp_path / "run").path)
     assert validated_sets(data) == ["dra", "patm"]
     assert data.series("eval/validation/dra/loss", "validation") == ([0, 2, 3], [3.0, 1.0, 0.0])
@@ -37,7 +37,7 @@ def test_the_verdict_has_every_set_s_loss_before_and_after(tmp_path: Path) -> No
     )
 
 
-def test_the_page_has_the_plots_of_sft_and_none_of_rl(tmp_path: Path) -> None:
+def test_page_has_sft_plots_only(tmp_path: Path) -> None:
     folder = sft_run(tmp_path / "run")
     html = write_report(folder.path).read_text()
     drawn = {file.stem for file in folder.plots.glob("*.png")}
@@ -45,14 +45,14 @@ def test_the_page_has_the_plots_of_sft_and_none_of_rl(tmp_path: Path) -> None:
     assert "RL steps" not in html and "responses scored" not in html
 
 
-def test_a_run_that_validates_nothing_says_so(tmp_path: Path) -> None:
+def test_verdict_states_missing_validation(tmp_path: Path) -> None:
     folder = sft_run(tmp_path / "run", validate=False)
     assert verdict(ReportData.read(folder.path)) == "3 steps; nothing was validated."
     write_report(folder.path)
 
 
 @pytest.mark.parametrize("config", ["experiment: {name: rl}\n", "sft: {sets: []}\n"])
-def test_another_run_is_none_of_sft(config: str, tmp_path: Path) -> None:
+def test_sft_verdict_is_none_for_other_runs(config: str, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", config) as folder:
         pass
     assert sft_verdict(ReportData.read(folder.path)) is None

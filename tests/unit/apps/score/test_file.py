@@ -93,7 +93,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_ten_thousand_responses_take_no_more_memory_than_a_few_hundred(tmp_path: Path) -> None:
+def test_memory_is_independent_of_the_number_of_responses(tmp_path: Path) -> None:
     """What is held is what is in flight: between the first tenth and the end fewer objects come to be held than one for
     every ten responses, and never were more than eight groups under way."""
     source = write_input(tmp_path / "in.jsonl", [4] * 2500)
@@ -134,7 +134,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, byt
 
 @given(st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_cut_anywhere_a_resumed_output_is_the_uninterrupted_one(
+def test_resumed_output_equals_the_uninterrupted_one(
     finished: tuple[Path, bytes, bytes], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     source, whole, sidecar = finished
@@ -149,7 +149,7 @@ def test_cut_anywhere_a_resumed_output_is_the_uninterrupted_one(
 
 
 @pytest.mark.parametrize("after", range(1, 5))
-def test_a_stopped_run_leaves_whole_groups_and_goes_on_behind_them(
+def test_stopped_run_writes_whole_groups_and_resumes_after_them(
     finished: tuple[Path, bytes, bytes], tmp_path: Path, after: int
 ) -> None:
     source, whole, _ = finished
@@ -201,7 +201,7 @@ def test_a_finished_output_is_resumed_without_scoring(finished: tuple[Path, byte
         ("longer output", "more records than the input"),
     ],
 )
-def test_an_output_of_other_work_is_refused_and_left_as_it_is(
+def test_output_of_other_work_is_rejected_unchanged(
     finished: tuple[Path, bytes, bytes], tmp_path: Path, change: str, says: str
 ) -> None:
     original, whole, sidecar = finished
@@ -229,7 +229,7 @@ def test_an_output_of_other_work_is_refused_and_left_as_it_is(
     assert target.read_bytes() == b"".join(lines)
 
 
-def test_a_line_that_is_mended_or_added_behind_the_scored_ones_is_scored(tmp_path: Path) -> None:
+def test_corrected_or_appended_line_is_scored_on_resume(tmp_path: Path) -> None:
     source, target = write_input(tmp_path / "in.jsonl", [1, 2]), tmp_path / "out.jsonl"
     good = source.read_text()
     source.write_text(good + '{"id": 3}\n')
@@ -241,7 +241,7 @@ def test_a_line_that_is_mended_or_added_behind_the_scored_ones_is_scored(tmp_pat
     assert all(isinstance(record_from_json(line).total, Scored) for line in target.read_text().splitlines())
 
 
-def test_an_existing_output_is_refused_unless_it_is_empty(tmp_path: Path) -> None:
+def test_non_empty_existing_output_is_rejected(tmp_path: Path) -> None:
     source, target = write_input(tmp_path / "in.jsonl", [1]), tmp_path / "deep" / "out.jsonl"
     run(source, target)
     with pytest.raises(BadInput, match=r"output: .*exists; continue with resume=true"):
@@ -256,7 +256,7 @@ def test_differences_name_the_innermost_key() -> None:
     ]  # fmt: skip
 
 
-def test_progress_without_a_terminal_says_rate_and_rest_in_lines(tmp_path: Path) -> None:
+def test_progress_without_terminal_prints_rate_and_remaining_time(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         console = Console(file=file, width=100)
         times = iter([0.0, 1.0, 40.0, 41.0])
@@ -270,7 +270,7 @@ def test_progress_without_a_terminal_says_rate_and_rest_in_lines(tmp_path: Path)
     assert (tmp_path / "log").read_text() == "60.0% of the input, 20 responses, 0.5 a second, about 40.0 s left\n"
 
 
-def test_progress_on_a_terminal_shows_rate_and_rest(tmp_path: Path) -> None:
+def test_progress_on_a_terminal_shows_rate_and_remaining_time(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         console = Console(file=file, width=140, force_terminal=True)
         with progress(1000, 0, console) as report:

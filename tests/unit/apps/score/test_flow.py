@@ -13,7 +13,7 @@ from hamr.apps.score.flow import in_order
 
 
 @given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 8))
-def test_results_come_in_order_and_never_more_than_so_many_at_once(delays: list[int], at_once: int) -> None:
+def test_results_keep_order_with_bounded_concurrency(delays: list[int], at_once: int) -> None:
     started: list[int] = []
     yielded: list[int] = []
     most = 0
@@ -38,7 +38,7 @@ def test_results_come_in_order_and_never_more_than_so_many_at_once(delays: list[
     assert len(started) == len(delays)
 
 
-async def test_what_came_before_a_fault_of_the_input_is_handed_over() -> None:
+async def test_items_before_an_input_error_are_yielded() -> None:
     def items() -> Iterator[int]:
         yield from range(3)
         raise ValueError("line 4")
@@ -58,7 +58,7 @@ async def test_what_came_before_a_fault_of_the_input_is_handed_over() -> None:
     assert seen == [0, 1, 2]
 
 
-async def test_what_is_under_way_is_cancelled_with_a_failure_and_with_the_consumer() -> None:
+async def test_pending_work_is_cancelled_on_failure_or_consumer_exit() -> None:
     cancelled: list[int] = []
 
     async def work(item: int) -> int:
@@ -88,6 +88,6 @@ async def test_what_is_under_way_is_cancelled_with_a_failure_and_with_the_consum
     assert cancelled == [2, 3, 5, 6]
 
 
-async def test_none_at_once_is_refused() -> None:
+async def test_zero_concurrency_is_rejected() -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         await anext(in_order([1], asyncio.sleep, at_once=0))

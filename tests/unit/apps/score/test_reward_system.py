@@ -26,7 +26,7 @@ SAMPLE = {
 }
 
 
-def test_it_is_configured_by_overrides_a_yaml_or_a_run_folder(tmp_path: Path) -> None:
+def test_system_is_configured_by_overrides_yaml_or_run_folder(tmp_path: Path) -> None:
     config = load_config(["experiment=smoke", "rewards.format.weight=0.3"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     for source in (
@@ -43,13 +43,13 @@ def test_it_is_configured_by_overrides_a_yaml_or_a_run_folder(tmp_path: Path) ->
         RewardSystem.from_config(tmp_path / "none.yaml")
 
 
-def test_it_is_an_attribute_of_the_package_that_is_loaded_when_asked_for() -> None:
+def test_package_loads_reward_system_lazily() -> None:
     assert hamr.RewardSystem is RewardSystem
     with pytest.raises(AttributeError, match="no attribute 'Rewards'"):
         _ = hamr.Rewards  # type: ignore[attr-defined]
 
 
-async def test_samples_are_checked_before_anything_starts() -> None:
+async def test_samples_are_checked_before_the_start() -> None:
     """In a unit test `ray.init` raises."""
     system = RewardSystem.from_config("experiment=smoke")
     with pytest.raises(DataError, match=r"samples\[1\]: references"):
@@ -60,14 +60,14 @@ async def test_samples_are_checked_before_anything_starts() -> None:
     system.close()
 
 
-def test_a_failure_has_no_value_and_a_malformed_response_its_zero() -> None:
+def test_failure_is_none_and_malformed_response_is_zero() -> None:
     key = SampleKey(run="r", step=0, prompt="p", sample=0)
     totals = (Scored(value=0.5), JudgeTimeout(), MalformedResponse())
     records = [RewardRecord(key=key, total=total, components=(), action=None, band="none") for total in totals]
     assert values_of(records) == [0.5, None, 0.0]
 
 
-async def test_the_loop_serves_callers_with_and_without_one_and_cancels_what_is_left() -> None:
+async def test_background_loop_serves_sync_and_async_callers() -> None:
     loop = BackgroundLoop("test")
     states: list[str] = []
 
@@ -157,7 +157,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World().install(monkeypatch)
 
 
-def test_it_starts_on_first_use_is_bounded_and_leaves_nothing(world: World) -> None:
+def test_system_starts_lazily_and_cleans_up(world: World) -> None:
     system = RewardSystem.from_config(["experiment=smoke", "score.groups_in_flight=3"])
     assert world.pools == []
     samples = [(SAMPLE, ["x" * i, "y"]) for i in range(20)]
@@ -176,7 +176,7 @@ def test_it_starts_on_first_use_is_bounded_and_leaves_nothing(world: World) -> N
     assert (world.pools, world.routers) == ([], 0)
 
 
-async def test_it_serves_a_running_loop_and_a_cancelled_wait_cancels_the_work(world: World) -> None:
+async def test_cancelled_wait_cancels_its_scoring(world: World) -> None:
     async with RewardSystem.from_config("experiment=smoke") as system:
         scored = await asyncio.gather(*(system.ascore([(SAMPLE, ["x" * n])]) for n in range(5)))
         assert [record.total for [record] in scored] == [Scored(value=float(n)) for n in range(5)]
@@ -191,7 +191,7 @@ async def test_it_serves_a_running_loop_and_a_cancelled_wait_cancels_the_work(wo
     assert (world.pools, world.routers) == ([], 0)
 
 
-def test_what_does_not_start_leaves_nothing(world: World) -> None:
+def test_failed_start_leaves_no_actors(world: World) -> None:
     world.sick = True
     system = RewardSystem.from_config("experiment=smoke")
     with pytest.raises(HamrError, match="feels sick"):
@@ -202,12 +202,12 @@ def test_what_does_not_start_leaves_nothing(world: World) -> None:
         assert world.routers == 1
 
 
-def test_two_systems_on_one_ray_do_not_meet(world: World) -> None:
+def test_two_systems_on_one_ray_are_isolated(world: World) -> None:
     with RewardSystem.from_config("experiment=smoke"), RewardSystem.from_config("experiment=smoke"):
         assert len(set(world.pools)) == 2
 
 
-def test_a_defect_of_the_router_is_raised_as_it_is_and_nothing_goes_on(world: World) -> None:
+def test_router_defect_is_raised_unchanged_and_cancels_pending_work(world: World) -> None:
     with RewardSystem.from_config("experiment=smoke") as system:
         with pytest.raises(ZeroDivisionError, match="a defect"):
             system.score([(SAMPLE, ["for ever", "x"]), (SAMPLE, ["for ever", "defect"])])
@@ -215,7 +215,7 @@ def test_a_defect_of_the_router_is_raised_as_it_is_and_nothing_goes_on(world: Wo
         assert system.rewards([(SAMPLE, ["fine"])]) == [[4.0]]
 
 
-def test_more_replicas_than_the_machine_holds_are_refused_before_anything_starts(
+def test_replicas_over_capacity_are_rejected_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """8 logical CPUs: two pools of 0.5 and a router of 0.1 leave room for (8 - 0.6) / 0.5 = 14 judges."""

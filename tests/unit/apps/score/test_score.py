@@ -34,7 +34,7 @@ def written(tmp_path: Path, *rows: dict) -> Path:
     return path
 
 
-def test_one_response_or_several(tmp_path: Path) -> None:
+def test_sample_has_one_or_several_responses(tmp_path: Path) -> None:
     path = written(tmp_path, {**ROW, "response": "Hey."}, {**ROW, "id": "b", "responses": ["x", "y"]})
     groups = [group for group, _ in stream_groups(path)]
     assert [(g.sample.id, g.responses, g.number) for g in groups] == [("a", ("Hey.",), 1), ("b", ("x", "y"), 2)]
@@ -42,14 +42,14 @@ def test_one_response_or_several(tmp_path: Path) -> None:
     assert check_input(path) == Checked(groups=2, responses=3, whole=True)
 
 
-def test_a_line_is_a_group_and_a_sample_on_two_lines_is_two(tmp_path: Path) -> None:
+def test_each_line_is_a_separate_group(tmp_path: Path) -> None:
     path = written(tmp_path, {**ROW, "responses": ["x", "y"]}, {**ROW, "response": "z"})
     rollouts = [r for group, _ in stream_groups(path) for r in group.rollouts("run")]
     assert [(r.key.step, r.key.sample, r.siblings) for r in rollouts] == [(1, 0, 2), (1, 1, 2), (2, 0, 1)]
     assert len({r.key for r in rollouts}) == 3
 
 
-def test_the_bytes_of_all_groups_are_the_file_s_and_numbers_are_lines(tmp_path: Path) -> None:
+def test_groups_keep_their_bytes_and_line_numbers(tmp_path: Path) -> None:
     line = json.dumps({**ROW, "response": "x"}).encode()
     path = tmp_path / "r.jsonl"
     path.write_bytes(b"\n" + line + b"\n \n\n" + line)
@@ -58,7 +58,7 @@ def test_the_bytes_of_all_groups_are_the_file_s_and_numbers_are_lines(tmp_path: 
     assert [group.number for group, _ in groups] == [2, 5]
 
 
-def test_a_large_input_is_checked_at_its_beginning(tmp_path: Path) -> None:
+def test_large_input_is_checked_only_at_its_start(tmp_path: Path) -> None:
     path = written(tmp_path, {**ROW, "response": "x"}, {**ROW, "response": 3})
     assert check_input(path, limit=10) == Checked(groups=1, responses=1, whole=False)
     with pytest.raises(DataError, match=r"r\.jsonl:2: response"):
@@ -109,14 +109,14 @@ def test_a_line_without_a_response_is_named(tmp_path: Path, field: dict) -> None
         check_input(path)
 
 
-def test_input_and_output_have_to_be_named(tmp_path: Path) -> None:
+def test_input_and_output_are_required(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="input"):
         parse_command(["score"]).run()
     with pytest.raises(BadInput, match="output"):
         parse_command(["score", f"input={written(tmp_path, {**ROW, 'response': 'ok'})}"]).run()
 
 
-def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
+def test_invalid_requests_are_rejected_before_the_start(tmp_path: Path) -> None:
     """In a unit test `ray.init` raises: each of these ends before it."""
     good = written(tmp_path, {**ROW, "response": "ok"})
     smoke, out = "experiment=smoke", tmp_path / "out.jsonl"
@@ -137,7 +137,7 @@ def test_nothing_starts_for_what_can_be_refused_before(tmp_path: Path) -> None:
     assert out.read_text() == "{}\n"
 
 
-def test_what_decides_a_score_is_what_a_resumed_output_must_share() -> None:
+def test_resumed_output_requires_equal_score_settings() -> None:
     def settings(*overrides: str) -> dict:
         return score_settings(load_config(["experiment=smoke", *overrides]))
 
@@ -154,7 +154,7 @@ def test_what_decides_a_score_is_what_a_resumed_output_must_share() -> None:
     assert settings(trained, "experiment.seed=9") != settings(trained)
 
 
-def test_an_edited_file_of_one_s_own_is_another_setting(tmp_path: Path) -> None:
+def test_edited_custom_file_changes_the_settings(tmp_path: Path) -> None:
     for name, shipped in (("mine.yaml", "judge_short.en.yaml"), ("rules.yaml", "rules.default.yaml")):
         (tmp_path / name).write_bytes(resource("prompts", shipped).read_bytes())
     overrides = [f"pools.judge.prompt={tmp_path / 'mine'}", f"rewards.rules.file={tmp_path / 'rules.yaml'}"]

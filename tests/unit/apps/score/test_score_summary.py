@@ -37,7 +37,7 @@ def call(attempts: int) -> ScorerCall:
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=60))
-def test_figures_are_those_of_the_kept_values(values: list[float]) -> None:
+def test_spread_matches_statistics_of_all_values(values: list[float]) -> None:
     spread = ValueSpread()
     for value in values:
         spread.add(value)
@@ -49,7 +49,7 @@ def test_figures_are_those_of_the_kept_values(values: list[float]) -> None:
     assert left <= min(values) + 1e-3 and max(values) < left + width * len(counts)
 
 
-def test_edges_of_bins_belong_to_the_upper_bin() -> None:
+def test_bin_edges_belong_to_the_upper_bin() -> None:
     spread = ValueSpread()
     for value in (0.0, 0.05, 0.1, 0.15, 0.3):
         spread.add(value)
@@ -59,7 +59,7 @@ def test_edges_of_bins_belong_to_the_upper_bin() -> None:
     assert bars([]) == ""
 
 
-def test_failures_are_counted_by_kind_and_leave_every_mean(tmp_path: Path) -> None:
+def test_failures_are_counted_by_kind_and_excluded_from_means(tmp_path: Path) -> None:
     tally = Tally()
     consistency = [Scored(value=1.0), JudgeTimeout(detail="late"), MalformedResponse()]
     components = [(Component(name="consistency", outcome=o, weight=1.0),) for o in consistency]
@@ -86,7 +86,7 @@ def test_failures_are_counted_by_kind_and_leave_every_mean(tmp_path: Path) -> No
     assert png is not None and png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_scored_draws_nothing(tmp_path: Path) -> None:
+def test_summary_without_scores_draws_no_plot(tmp_path: Path) -> None:
     tally = Tally()
     tally.add([record(0, JudgeTimeout())])
     assert plot(tally, tmp_path / "h.png") is None

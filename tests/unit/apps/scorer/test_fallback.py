@@ -84,7 +84,7 @@ def test_several_references_keep_the_cross_encoders_of_own_data(tmp_path):
 
 
 @pytest.mark.parametrize(("keep", "named"), [(9, "9 replies among the references"), (10, ""), (1, "1 replies")])
-def test_fewer_than_ten_replies_are_refused(tmp_path, keep, named):
+def test_fewer_than_ten_replies_are_rejected(tmp_path, keep, named):
     splits = one_reference_each(tmp_path, n=20)
     splits = replace(splits, train=splits.train[:keep], validation=())
     if not named:
@@ -94,7 +94,7 @@ def test_fewer_than_ten_replies_are_refused(tmp_path, keep, named):
         check_scorable(load_config([]), splits)
 
 
-def test_replies_of_one_act_are_refused_unless_accepted(tmp_path):
+def test_replies_of_one_act_are_rejected_unless_accepted(tmp_path):
     samples = [replace(s, meta={"act": "fee"}) for s in one_reference_each(tmp_path).train]
     splits = Splits(train=tuple(samples), validation=(), test=())
     with pytest.raises(DataError, match="'one act': all replies.*meta.act.*accept_chance=true"):
@@ -103,7 +103,7 @@ def test_replies_of_one_act_are_refused_unless_accepted(tmp_path):
     check_scorable(load_config(["rewards.consistency.weight=0", "rewards.format.weight=1"]), splits)
 
 
-def test_a_judge_that_needs_no_fine_tuning_stays_beside_the_embedding_model(tmp_path):
+def test_judge_without_fine_tuning_is_kept_with_the_embedding_model(tmp_path):
     given = load_config(["experiment=own_data", *ENDPOINT])
     config, line = with_usable_scorers(given, one_reference_each(tmp_path))
     assert config.rewards.consistency == given.rewards.consistency
@@ -113,7 +113,7 @@ def test_a_judge_that_needs_no_fine_tuning_stays_beside_the_embedding_model(tmp_
     assert f"{EMBEDDING_MODEL} as reranker and judge-32b as judge" in line
 
 
-def test_a_reranker_that_needs_no_fine_tuning_stays(tmp_path):
+def test_reranker_without_fine_tuning_is_kept(tmp_path):
     overrides = ["pools.reranker.finetune=null", "pools.judge.finetune.start_from=null"]
     config, line = with_usable_scorers(load_config(overrides), one_reference_each(tmp_path))
     assert config.rewards.scorers == {"reranker": "reranker"}
@@ -121,7 +121,7 @@ def test_a_reranker_that_needs_no_fine_tuning_stays(tmp_path):
     assert "no judge" in line
 
 
-def test_generated_data_keep_the_scorers_that_are_fine_tuned():
+def test_generated_data_keep_the_fine_tuned_scorers():
     config = load_config(["experiment=quickstart"])
     kept, line = with_usable_scorers(config, load_splits(config.data, 0))
     assert kept == config and "fine-tuned on labelled pairs" in line

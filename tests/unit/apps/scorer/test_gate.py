@@ -29,7 +29,7 @@ def scorer(scores: dict[str, float | None]):
     return ask
 
 
-def test_the_best_wrong_reply_is_compared_with_the_median_right_one():
+def test_best_wrong_reply_is_compared_with_the_median_right_reply():
     drawn = [contrast("A", "a", "b", "c"), contrast("B", "d")]
     scores = {(0, "a"): 0.2, (0, "b"): 0.7, (0, "c"): 0.9, (0, GOODBYE): 0.7, (0, "no"): 0.1}
     scores |= {(1, "d"): 0.5, (1, GOODBYE): 0.6, (1, "no"): 0.8}
@@ -39,14 +39,14 @@ def test_the_best_wrong_reply_is_compared_with_the_median_right_one():
     assert (fooled.reference, fooled.sentence, fooled.score, fooled.right) == ("B", "no", 0.8, 0.5)
 
 
-def test_replies_without_a_score_are_left_out():
+def test_replies_without_a_score_are_excluded():
     drawn = [contrast("A", "a", "b"), contrast("B", "c")]
     asked = asyncio.run(ask_all(scorer({"a": 0.9, "b": None, GOODBYE: 0.5, "no": None, "c": None}), drawn))
     assert asked == {(0, "a"): 0.9, (0, GOODBYE): 0.5, (1, GOODBYE): 0.5}
     assert gate(drawn, asked).contexts == 1
 
 
-def test_the_cascade_is_fooled_where_its_interval_trusts_the_reranker():
+def test_cascade_is_fooled_inside_the_trusted_reranker_interval():
     drawn = [contrast("A", "a")]
     asks = {
         "reranker": scorer({"a": 0.7, GOODBYE: 0.9, "no": 0.0}),
@@ -63,7 +63,7 @@ def test_the_cascade_is_fooled_where_its_interval_trusts_the_reranker():
     assert len(outside["cascade"].fooled) == 0, "the judge is asked about both"
 
 
-def test_no_cascade_helps_where_both_like_the_same_wrong_reply():
+def test_cascade_is_fooled_if_both_scorers_prefer_one_wrong_reply():
     drawn = [contrast("A", "a"), contrast("B", "a")]
     likes = scorer({"a": 0.1, GOODBYE: 0.9, "no": 0.0})
     found = asyncio.run(gates({"reranker": likes, "judge": likes}, drawn, Cascade(0.2, 0.8, 0.5, 0.5)))
@@ -71,7 +71,7 @@ def test_no_cascade_helps_where_both_like_the_same_wrong_reply():
     assert set(asyncio.run(gates({"judge": likes}, drawn, Cascade(0.2, 0.8, 0.5, 0.5)))) == {"judge"}
 
 
-def test_lines_name_the_sentence_that_wins_most_often():
+def test_output_names_the_most_frequent_winning_sentence():
     drawn = [contrast("A", "a"), contrast("B", "a"), contrast("C", "a", wrong=("no",))]
     asked = asyncio.run(ask_all(scorer({"a": 0.4, GOODBYE: 0.9, "no": 0.5}), drawn))
     first, second, third = gate(drawn, asked).lines("judge")
@@ -81,13 +81,13 @@ def test_lines_name_the_sentence_that_wins_most_often():
     assert "1x: 'no'" in third
 
 
-def test_a_wrong_reply_that_comes_close_is_counted_without_winning():
+def test_close_wrong_reply_is_counted_separately():
     drawn = [contrast("A", "a", wrong=(GOODBYE,)), contrast("B", "b", wrong=("no",))]
     found = gate(drawn, {(0, "a"): 0.99, (0, GOODBYE): 0.97, (1, "b"): 0.99, (1, "no"): 0.7})
     assert (found.close, found.share) == (1, 0.0)
 
 
-def test_nothing_scored_is_no_share():
+def test_fraction_is_zero_without_scores():
     assert GateResult(contexts=0, close=0, fooled=()).share == 0.0
 
 

@@ -44,7 +44,7 @@ def judged(*labels: str, reason: str = "as said") -> JudgedResponse:
 
 
 @pytest.mark.parametrize("reward", list(FLAWS))
-def test_every_answer_is_read_as_its_label_and_the_place_of_the_label_is_found(reward: str) -> None:
+def test_target_answers_parse_to_their_label_and_its_position(reward: str) -> None:
     taught = grading(reward)
     config = getattr(taught.rewards, reward)
     cases: list[tuple[str, ...]] = [(), *((flaw,) for flaw in FLAWS[reward])]
@@ -61,7 +61,7 @@ def test_every_answer_is_read_as_its_label_and_the_place_of_the_label_is_found(r
     assert sorted(values.values())[-2:] == [0.0, 1.0], "one token says clean, the others do not"
 
 
-def test_the_question_is_the_rewards_own_and_calls_keep_their_place() -> None:
+def test_training_question_matches_the_reward_question() -> None:
     taught = grading("hallucination")
     ids = taught.question_ids(judged())
     text = taught.tokenizer.core.decode(ids, skip_special_tokens=False)
@@ -69,7 +69,7 @@ def test_the_question_is_the_rewards_own_and_calls_keep_their_place() -> None:
     assert taught.prompt_id.startswith("hallucination.en@1+")
 
 
-def test_half_of_the_examples_hear_no_reason_whatever_their_label() -> None:
+def test_half_of_the_examples_have_no_reason_for_each_label() -> None:
     taught = grading("risk")
     rows = [judged(), judged("role")] * 100
     made = taught.examples(rows)
@@ -81,7 +81,7 @@ def test_half_of_the_examples_hear_no_reason_whatever_their_label() -> None:
     assert 30 < heard[False] < 70 and 30 < heard[True] < 70
 
 
-def test_the_exam_asks_for_the_label_at_once_and_knows_what_overlap_would_say() -> None:
+def test_exam_requests_the_label_first_and_has_an_overlap_baseline() -> None:
     taught = grading("hallucination")
     exam = grader_exam(taught, [judged(), judged("factual")])
     opened, values = taught.verdict_ids()
@@ -99,7 +99,7 @@ def labelled(tmp_path: Path, *labels: str) -> ScorerTrainingConfig:
     return ScorerTrainingConfig(labelled=str(path))
 
 
-def test_files_of_one_kind_are_refused(tmp_path: Path) -> None:
+def test_files_with_a_single_label_are_rejected(tmp_path: Path) -> None:
     train, held_out = labelled_responses("g", labelled(tmp_path, *["none", "factual"] * 20))
     assert (len(train), len(held_out)) == (32, 8)
     train, _ = labelled_responses("g", labelled(tmp_path, *["none"] * 20, *["factual"] * 20))
@@ -113,7 +113,7 @@ def test_files_of_one_kind_are_refused(tmp_path: Path) -> None:
         labelled_responses("g", tuning.model_copy(update={"held_out": str(held)}))
 
 
-def test_only_a_grader_is_taught_by_labelled_responses() -> None:
+def test_only_a_grader_trains_on_labelled_responses() -> None:
     for override in (
         "pools.side={role: grader, finetune: {}}",
         "pools.judge.finetune={labelled: x.jsonl}",

@@ -28,7 +28,7 @@ def rows(tmp_path: Path, *lines: dict[str, Any]) -> list[JudgedResponse]:
     return read_judged(path, LABELS)
 
 
-def test_a_line_is_a_sample_with_response_label_and_reason(tmp_path: Path) -> None:
+def test_line_has_sample_response_label_and_reason(tmp_path: Path) -> None:
     clean, one, two = rows(
         tmp_path,
         {"response": "It costs $40.", "label": "none", "reason": None},
@@ -54,12 +54,12 @@ def test_a_line_is_a_sample_with_response_label_and_reason(tmp_path: Path) -> No
         ({"response": "x", "label": "none", "references": []}, "references"),
     ],
 )
-def test_a_fault_is_named_by_line_and_field(tmp_path: Path, line: dict[str, Any], field: str) -> None:
+def test_invalid_row_names_line_and_field(tmp_path: Path, line: dict[str, Any], field: str) -> None:
     with pytest.raises(DataError, match=rf"judged\.jsonl:2: {field}"):
         rows(tmp_path, {"response": "x", "label": "none"}, line)
 
 
-def test_all_responses_to_a_sample_are_on_one_side(tmp_path: Path) -> None:
+def test_responses_to_one_sample_stay_in_one_split(tmp_path: Path) -> None:
     found = rows(tmp_path, *({"id": str(i // 2), "response": "x", "label": "none"} for i in range(40)))
     train, held_out = split_off(found, 17)
     assert (len(train), len(held_out)) == (32, 8), "a fifth of twenty samples"
@@ -67,7 +67,7 @@ def test_all_responses_to_a_sample_are_on_one_side(tmp_path: Path) -> None:
     assert split_off(found, 17) == (train, held_out)
 
 
-def test_samples_of_one_dialogue_are_on_one_side(tmp_path: Path) -> None:
+def test_samples_of_one_dialogue_stay_in_one_split(tmp_path: Path) -> None:
     """They share most of what the judge reads."""
     lines = [
         {"id": f"d{i // 3}-{i % 3}", "meta": {"dialogue": f"d{i // 3}"}, "response": "x", "label": "none"}
@@ -78,7 +78,7 @@ def test_samples_of_one_dialogue_are_on_one_side(tmp_path: Path) -> None:
     assert {row.sample.meta["dialogue"] for row in train}.isdisjoint(row.sample.meta["dialogue"] for row in held_out)
 
 
-def test_the_overlap_is_the_share_of_words_that_the_judge_reads_elsewhere(tmp_path: Path) -> None:
+def test_overlap_is_the_fraction_of_words_found_in_the_material(tmp_path: Path) -> None:
     """ "cost", "fee" and "40" stand in the material, "dear" does not."""
     (row,) = rows(tmp_path, {"response": "Cost: $40. Fee dear!", "label": "none"})
     assert borne_out(row) == 0.75

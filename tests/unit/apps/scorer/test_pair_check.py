@@ -16,7 +16,7 @@ scored = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.boole
 
 
 @given(scored)
-def test_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[float, bool]]) -> None:
+def test_auc_is_the_fraction_of_correctly_ordered_pairs(rows: list[tuple[float, bool]]) -> None:
     positives = [s for s, label in rows if label]
     negatives = [s for s, label in rows if not label]
     if not positives or not negatives:
@@ -29,7 +29,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[float, bo
     )
 
 
-def test_the_standard_error_of_an_auc_by_hand() -> None:
+def test_standard_error_of_auc_matches_hand_computed_values() -> None:
     """At 0.5 it is sqrt((n + m + 1) / (12 n m)), the variance of the Mann-Whitney statistic under no difference; at 1
     it is 0; more pairs make it smaller."""
     assert auc_standard_error(0.5, 30, 20) == pytest.approx(math.sqrt(51 / (12 * 600)))
@@ -43,7 +43,7 @@ def test_word_overlap_ignores_case_and_punctuation() -> None:
     assert word_overlap("", "") == 1.0
 
 
-async def test_check_leaves_failures_and_partial_pairs_out() -> None:
+async def test_check_excludes_failures_and_partial_pairs() -> None:
     def pair(a: str, b: str, label: str) -> ReplyPair:
         return ReplyPair(history="", statement_a=a, statement_b=b, label=label, thought="")
 
@@ -62,7 +62,7 @@ async def test_check_leaves_failures_and_partial_pairs_out() -> None:
     assert (check.n, check.failed, check.auc) == (3, 1, 1.0)
 
 
-async def test_without_scores_of_both_kinds_there_is_no_auc() -> None:
+async def test_auc_requires_scores_of_both_classes() -> None:
     """Imported tickets have one reply a sample: no two that say the same."""
     asked = []
 

@@ -22,7 +22,7 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput
 
 
-def test_data_in_which_nothing_can_be_told_apart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_without_both_classes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Imported tickets: one reply a sample, so that no two are known to say the same."""
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
@@ -33,7 +33,7 @@ def test_data_in_which_nothing_can_be_told_apart_is_named(tmp_path: Path, monkey
         scorer.prepare_scorer("reranker", pool, lambda: lessons, print)
 
 
-def test_two_processes_do_not_train_one_scorer_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scorer_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits, and takes what the first has made. A pool's name may have a dot."""
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
@@ -59,7 +59,7 @@ def test_two_processes_do_not_train_one_scorer_at_once(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_a_stopped_job_ends_the_training_processes_and_the_wait_for_a_lock(
+def test_stopped_job_ends_training_processes_and_lock_waits(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pool trains in a process of its own; the other waits for another process or, with one core, for its turn.

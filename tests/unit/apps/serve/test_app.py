@@ -67,7 +67,7 @@ def openrlhf(*texts: str) -> dict:
     return {"query": [f"P?{t}" for t in texts], "prompts": ["P?"] * len(texts), "labels": [label] * len(texts)}
 
 
-def test_openrlhf_gets_a_number_a_query() -> None:
+def test_openrlhf_gets_one_number_per_query() -> None:
     system = Scripted()
     answer = client(system).post("/get_reward", json=openrlhf("one", "three<|im_end|>"))
     assert answer.status_code == 200
@@ -84,7 +84,7 @@ def test_openrlhf_gets_a_number_a_query() -> None:
         ("group_mean", 200, [0.3, 0.4, 0.5]),
     ],
 )
-def test_a_missing_reward_is_told_as_configured(missing: str, status: int, rewards: list | None) -> None:
+def test_missing_reward_is_returned_as_configured(missing: str, status: int, rewards: list | None) -> None:
     answer = client(missing=missing).post("/get_reward", json=openrlhf("one", "hang", "three"))
     assert answer.status_code == status
     if rewards is None:
@@ -95,7 +95,7 @@ def test_a_missing_reward_is_told_as_configured(missing: str, status: int, rewar
         assert json.loads(answer.text)["extra_logs"]["failed"] == [0.0, 1.0, 0.0]
 
 
-def test_full_records_come_back_as_they_are_kept() -> None:
+def test_returned_records_equal_the_stored_ones() -> None:
     kept: list[dict] = []
     body = {"groups": [{"sample": SAMPLE, "responses": ["one", "hang"]}, {"sample": SAMPLE, "responses": ["five5"]}]}
     [first, second] = client(kept=kept).post("/score", json=body).json()["groups"]
@@ -118,13 +118,13 @@ def test_full_records_come_back_as_they_are_kept() -> None:
         ("/score", {"groups": [{"sample": SAMPLE, "responses": []}]}, "groups[0].responses"),
     ],
 )
-def test_a_fault_of_the_request_is_400_with_its_field(route: str, body: Any, field: str) -> None:
+def test_invalid_request_returns_400_with_its_field(route: str, body: Any, field: str) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client().post(route, content=data)
     assert (answer.status_code, answer.json()["field"]) == (400, field)
 
 
-def test_limits_defects_and_unknown_routes_answer_in_json_or_by_status() -> None:
+def test_limits_defects_and_unknown_routes_return_their_status() -> None:
     small = client(max_body_mb=0.001)
     answer = small.post("/get_reward", json=openrlhf("x" * 2000))
     assert answer.status_code == 413 and "serve.max_body_mb=0.001" in answer.json()["error"]
@@ -136,7 +136,7 @@ def test_limits_defects_and_unknown_routes_answer_in_json_or_by_status() -> None
     assert client().get("/nothing").status_code == 404
 
 
-def test_health_counts_and_says_which_pool_is_down() -> None:
+def test_health_reports_counts_and_unavailable_pools() -> None:
     system = Scripted()
     server = client(system)
     server.post("/get_reward", json=openrlhf("one", "hang"))
@@ -149,7 +149,7 @@ def test_health_counts_and_says_which_pool_is_down() -> None:
     assert answer.status_code == 503 and answer.json()["error"] == "no replica is running of: judge"
 
 
-def test_a_port_in_use_is_one_line_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     """In a unit test `ray.init` raises: the answer comes before it."""
     with bind_socket(ServeConfig(port=0)) as first:
         port = first.getsockname()[1]
@@ -162,7 +162,7 @@ def test_a_port_in_use_is_one_line_and_nothing_starts(capsys: pytest.CaptureFixt
         pass
 
 
-def test_records_that_cannot_be_kept_are_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_records_file_is_reported_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -54,7 +54,7 @@ serve(load_config(sys.argv[1:]), System)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_told_to_stop_answers_what_is_under_way(tmp_path: Path, signum: signal.Signals) -> None:
+def test_stopping_server_answers_pending_requests(tmp_path: Path, signum: signal.Signals) -> None:
     kept = tmp_path / "records.jsonl"
     overrides = ["experiment=smoke", "serve.port=0", f"serve.records={kept}"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}

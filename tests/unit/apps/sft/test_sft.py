@@ -64,7 +64,7 @@ def prepared(*overrides: str) -> PreparedSft:
 MIX = "sft.sets=[{path: decisions.jsonl}, {path: plans.jsonl, weight: 2}]"
 
 
-def test_a_mix_holds_the_same_dialogues_out_of_every_set(files: Path) -> None:
+def test_mix_holds_out_the_same_dialogues_from_every_set(files: Path) -> None:
     job = prepared(MIX, "sft.held_out_frac=0.2", "sft.batch_size=8")
     decisions, plans = job.sets
     assert (decisions.name, plans.name) == ("decisions", "plans")
@@ -78,19 +78,19 @@ def test_a_mix_holds_the_same_dialogues_out_of_every_set(files: Path) -> None:
     assert sum(len(job.batch(step)) for step in range(1, job.steps + 1)) == job.items_in_all
 
 
-def test_a_number_of_steps_goes_through_the_mix_again(files: Path) -> None:
+def test_more_steps_repeat_the_mix(files: Path) -> None:
     job = prepared(MIX, "sft.batch_size=8", "sft.steps=9")
     assert job.steps == 9 and len(job.batch(9)) == 8
 
 
-def test_kinds_choose_an_arm_from_one_file(files: Path) -> None:
+def test_kinds_select_items_from_one_file(files: Path) -> None:
     write_items(files / "all.jsonl", [item(i, kind) for kind in PARTS for i in range(5)])
     [entry] = prepared("sft.sets=[{path: all.jsonl}]", "sft.kinds=[decision_dra, patm_dra]").sets
     assert {x.kind for x in (*entry.train, *entry.validation)} == {"decision_dra", "patm_dra"}
     assert entry.other_kinds == 15
 
 
-def test_a_run_goes_on_only_on_the_items_that_it_began_with(files: Path) -> None:
+def test_run_resumes_only_with_its_original_items(files: Path) -> None:
     folder = RunFolder(files / "run", locked=False)
     begun = prepared(MIX)
 
@@ -109,13 +109,13 @@ def test_a_run_goes_on_only_on_the_items_that_it_began_with(files: Path) -> None
         check_resumable(begun, Checkpoint(step=1, path=files, state={}), folder)
 
 
-def test_a_set_of_weight_zero_is_only_validated_on(files: Path) -> None:
+def test_set_with_weight_zero_is_used_only_for_validation(files: Path) -> None:
     job = prepared("sft.sets=[{path: decisions.jsonl}, {path: plans.jsonl, weight: 0}]", "sft.held_out_frac=0.5")
     assert job.items_in_all == len(job.sets[0].train)
     assert job.sets[1].validation
 
 
-def test_given_validation_files_are_kept_out_of_every_set(files: Path) -> None:
+def test_validation_files_are_excluded_from_every_training_set(files: Path) -> None:
     write_items(files / "held.jsonl", [item(i, "patm") for i in range(3)])
     job = prepared(
         "sft.sets=[{path: decisions.jsonl}, {path: plans.jsonl, validation: held.jsonl}]", "sft.held_out_frac=0"
@@ -124,7 +124,7 @@ def test_given_validation_files_are_kept_out_of_every_set(files: Path) -> None:
     assert (len(job.sets[1].train), job.sets[1].held_out, len(job.sets[1].validation)) == (7, 3, 3)
 
 
-def test_long_items_are_dropped_and_counted_or_refused(files: Path) -> None:
+def test_long_items_are_dropped_and_counted_or_rejected(files: Path) -> None:
     write_items(files / "long.jsonl", [item(i, words=400 if i == 2 else 3) for i in range(5)])
     sets = "sft.sets=[{path: long.jsonl}]"
     [entry] = prepared(sets, "sft.held_out_frac=0", "model.max_context=300").sets
@@ -133,7 +133,7 @@ def test_long_items_are_dropped_and_counted_or_refused(files: Path) -> None:
         prepared(sets, "sft.held_out_frac=0", "model.max_context=300", "sft.long_item=refuse")
 
 
-def test_references_of_the_data_are_a_set_without_a_file() -> None:
+def test_set_without_a_file_uses_the_references_of_the_data() -> None:
     [entry] = prepared("sft.sets=[{}]").sets
     assert entry.name == "references" and entry.train and entry.validation
     assert {x.kind for x in entry.train} == {"decision"}
@@ -166,7 +166,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", [["sft"], ["sft", "preview"]], ids=" ".join)
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     case: str, command: list[str], files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "empty.jsonl").write_text("\n")
@@ -181,7 +181,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not (files / "runs").exists(), "a refused run leaves no folder"
 
 
-def test_a_special_token_in_a_target_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_special_token_in_a_target_is_rejected(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = item(0)
     bad = SftItem(kind="decision", sample=whole.sample, target=(TargetPart(part="action", text="Bye<|im_end|>"),))
     write_items(files / "special.jsonl", [item(1), bad])
@@ -189,7 +189,7 @@ def test_a_special_token_in_a_target_is_refused(files: Path, capsys: pytest.Capt
     assert "special.jsonl:2: target: '<|im_end|>'" in capsys.readouterr().err
 
 
-def test_a_run_of_train_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_of_train_cannot_be_resumed_by_sft(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from hamr.config.load import dump_config
 
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
@@ -197,7 +197,7 @@ def test_a_run_of_train_is_not_gone_on_with(tmp_path: Path, capsys: pytest.Captu
     assert "sft.sets" in capsys.readouterr().err
 
 
-def test_preview_names_every_stretch_and_counts_its_tokens(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preview_names_every_segment_and_counts_its_tokens(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sft", "preview", "experiment=smoke", MIX, "n=2", "sft.without_loss=[environment]"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("prompt, ") == 4, "two items of each set"
@@ -229,7 +229,7 @@ def test_preview_shows_both_orders_of_a_rationale(files: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(("n", "says"), [("0", "n: 0: must be 1 or more"), ("x", "n: 'x': must be a whole number")])
-def test_preview_wants_a_number_of_items(n: str, says: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preview_requires_a_number_of_items(n: str, says: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sft", "preview", "experiment=smoke", MIX, f"n={n}"]) == 2
     assert says in capsys.readouterr().err
 
@@ -272,7 +272,7 @@ def an_sft_run(job: PreparedSft, folder: Path, trainers: Trainers, monkeypatch: 
     return run
 
 
-async def test_a_stopped_run_keeps_its_last_step_and_is_resumed_with_its_validations(
+async def test_stopped_run_resumes_from_its_last_step_with_validations(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = prepared(MIX, "sft.batch_size=8", "sft.steps=4", "experiment.eval_every=2")

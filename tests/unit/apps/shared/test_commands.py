@@ -25,7 +25,7 @@ COMMANDS = [path for path, (target, _) in JOBS.items() if target]
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_a_command_s_help_has_every_option_with_its_description(path: str) -> None:
+def test_help_of_a_command_describes_every_option(path: str) -> None:
     kind = load(path)
     assert path_of(kind) == path
     text = " ".join(help_text(path).split())
@@ -114,7 +114,7 @@ def words(draw: st.DrawFn, path: str) -> list[str]:
 @pytest.mark.parametrize("path", COMMANDS)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_words_of_a_command_give_the_same_command_again(path: str, data: st.DataObject) -> None:
+def test_rendered_command_parses_to_the_same_command(path: str, data: st.DataObject) -> None:
     typed = data.draw(words(path))
     try:
         command = parse_command(typed)
@@ -169,29 +169,29 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         (["evaluate", "benchmark=ecs", "output=a", "input=b", "judges=x,x"], "judges: 'x,x': names one twice"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_key_value_and_remedy(args: list[str], says: str) -> None:
+def test_invalid_option_names_key_value_and_remedy(args: list[str], says: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_command(args)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_the_last_value_of_an_option_counts() -> None:
+def test_last_value_of_a_repeated_option_wins() -> None:
     assert parse(SampledCommand, [*SAMPLED[2:], "best=2", "best=3"]).best == 3
 
 
-def test_what_is_no_option_is_left_to_the_configuration() -> None:
+def test_unknown_options_are_passed_to_the_configuration() -> None:
     command = parse_command(["score", "input=a", "output=b", "--config-dir", "mine", "score=default", "~data", "x.y=1"])
     assert command.overrides == ("--config-dir", "mine", "score=default", "~data", "x.y=1")  # type: ignore[attr-defined]
 
 
-def test_a_number_may_be_unset_and_a_name_may_be_none() -> None:
+def test_number_may_be_null_and_name_may_be_none() -> None:
     needed = ["data", "multigt", "input=a", "output=b"]
     command = parse_command([*needed, "at_once=null", "max_new_tokens=none", "utility=none"])
     assert (command.at_once, command.max_new_tokens, command.utility) == (None, None, "none")  # type: ignore[attr-defined]
 
 
-def test_a_path_at_home_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_in_a_path_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert parse(SampledCommand, ["input=~/a", *SAMPLED[3:]]).input == Path("/home/me/a")
     assert parse(SampledCommand, ["input=~no.such.user/a", *SAMPLED[3:]]).input == Path("~no.such.user/a")

@@ -21,7 +21,7 @@ def sender(signum: int) -> Callable[[], None]:
 
 
 @BOTH
-async def test_what_may_be_dropped_is_cancelled(signum: int) -> None:
+async def test_droppable_work_is_cancelled_on_a_signal(signum: int) -> None:
     preemption, ended = Preemption(), []
 
     async def work() -> int:
@@ -38,7 +38,7 @@ async def test_what_may_be_dropped_is_cancelled(signum: int) -> None:
 
 
 @BOTH
-async def test_what_may_not_is_waited_for(signum: int) -> None:
+async def test_undroppable_work_is_awaited_on_a_signal(signum: int) -> None:
     preemption, notes = Preemption(), []
 
     async def work() -> int:
@@ -52,7 +52,7 @@ async def test_what_may_not_is_waited_for(signum: int) -> None:
     assert notes == ["stopping: a running step has 4 s to finish; a second signal kills the run"]
 
 
-async def test_the_wait_for_a_step_ends_with_the_grace_period() -> None:
+async def test_wait_for_a_step_ends_after_the_grace_period() -> None:
     preemption, ended = Preemption(grace_s=0.05), []
 
     async def step() -> None:
@@ -71,7 +71,7 @@ async def test_the_wait_for_a_step_ends_with_the_grace_period() -> None:
     assert ended == ["step"]
 
 
-async def test_work_does_not_begin_once_the_run_is_asked_to_end() -> None:
+async def test_work_does_not_start_after_a_stop_request() -> None:
     preemption, begun = Preemption(), []
 
     async def work() -> int:
@@ -83,7 +83,7 @@ async def test_work_does_not_begin_once_the_run_is_asked_to_end() -> None:
     assert not begun
 
 
-async def test_a_failure_is_itself() -> None:
+async def test_failure_of_the_work_is_raised_unchanged() -> None:
     async def work() -> int:
         raise ValueError("no")
 
@@ -92,7 +92,7 @@ async def test_a_failure_is_itself() -> None:
 
 
 @BOTH
-async def test_outside_of_patience_the_task_is_cancelled(signum: int) -> None:
+async def test_task_is_cancelled_outside_a_patient_section(signum: int) -> None:
     preemption = Preemption()
 
     async def run() -> None:
@@ -107,7 +107,7 @@ async def test_outside_of_patience_the_task_is_cancelled(signum: int) -> None:
 
 
 @BOTH
-async def test_a_second_signal_does_not_wait_and_the_former_handlers_come_back(
+async def test_second_signal_exits_and_previous_handlers_are_restored(
     signum: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exit_now(reason: str) -> None:

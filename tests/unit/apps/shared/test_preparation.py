@@ -49,20 +49,18 @@ def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
     assert dropped["train"] == len(splits.train) - len(kept.train) > 0
 
 
-def test_long_prompts_are_refused_with_the_worst_named(splits: Splits) -> None:
+def test_long_prompts_are_rejected_naming_the_longest(splits: Splits) -> None:
     room = words(splits)[0]
     with pytest.raises(DataError, match="rollout.long_prompt=drop"):
         fit_prompts(splits, WordCodec(), config(room, "refuse"))
 
 
-def test_a_split_that_fits_nowhere_is_refused(splits: Splits) -> None:
+def test_split_without_fitting_prompts_is_rejected(splits: Splits) -> None:
     with pytest.raises(DataError, match="none fits"):
         fit_prompts(splits, WordCodec(), config(1, "drop"))
 
 
-def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_insufficient_disk_space_for_checkpoints_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """135M parameters in bfloat16: 14 bytes each, three checkpoints while the third is written."""
     config = load_config(["experiment=smoke", "trainer.dtype=bfloat16", "experiment.checkpoint.keep=2"])
     free = namedtuple("usage", "free")
@@ -87,12 +85,12 @@ def test_a_disk_too_small_for_the_checkpoints_is_refused_at_the_start(
 @pytest.mark.parametrize(
     "overrides", [["data.labelled_pairs=nope.jsonl"], ["rewards.rules.file=nope.yaml", "rewards.rules.weight=1"]]
 )
-def test_what_is_needed_later_is_read_before_the_run(overrides: list[str]) -> None:
+def test_files_needed_later_are_read_before_the_run(overrides: list[str]) -> None:
     with pytest.raises(BadInput, match="nope"):
         preparation.prepare(load_config(["experiment=smoke", *overrides]))
 
 
-def test_prompts_are_remembered_small() -> None:
+def test_prompts_are_cached_compactly() -> None:
     class Letters:
         def chat_ids(self, messages: object) -> list[int]:
             return list(range(100_000, 101_000))

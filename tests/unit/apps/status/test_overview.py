@@ -44,7 +44,7 @@ def said(state: str = "running", *, at: float, **changes: object) -> LiveStatus:
     return LiveStatus(run="mine", state=state, phase="rl", started=0.0, time=at, pools=POOLS, **changes)  # type: ignore[arg-type]
 
 
-def test_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_active_run_shows_state_and_progress(tmp_path: Path) -> None:
     path = folder(tmp_path, step(1), step(2, **{"reward/total/mean": 0.5, "router/escalated_frac": 0.25}))
     said(at=5000.0).write(path)
     text = "\n".join(overview_lines(overview(path), now=5001.0))
@@ -56,7 +56,7 @@ def test_a_run_that_goes_on(tmp_path: Path) -> None:
     assert "reranker  (2)" in text and "not started" in text
 
 
-def test_a_run_without_a_sign_of_life_is_gone_and_still_shown(tmp_path: Path) -> None:
+def test_run_without_heartbeat_is_shown_as_gone(tmp_path: Path) -> None:
     path = folder(tmp_path, step(2, **{"reward/total/mean": 0.5}))
     said(at=5000.0).write(path)
     text = "\n".join(overview_lines(overview(path), now=5000.0 + 600))
@@ -66,20 +66,20 @@ def test_a_run_without_a_sign_of_life_is_gone_and_still_shown(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("state", "detail"), [("finished", ""), ("preempted", "after step 2"), ("failed", "no room")])
-def test_a_run_that_is_over_says_how_it_ended(tmp_path: Path, state: str, detail: str) -> None:
+def test_ended_run_shows_its_final_state(tmp_path: Path, state: str, detail: str) -> None:
     path = folder(tmp_path, step(2))
     said(state, at=5000.0, detail=detail).write(path)
     [first, *_] = overview_lines(overview(path), now=5060.0)
     assert first == f"run mine: {state} 1 min 00 s ago" + (f": {detail}" if detail else "")
 
 
-def test_a_run_that_has_said_nothing(tmp_path: Path) -> None:
+def test_run_without_status_file_is_shown(tmp_path: Path) -> None:
     [first, *rest] = overview_lines(overview(folder(tmp_path)), now=0.0)
     assert first == "run mine: no status yet"
     assert any("judge" in line for line in rest)
 
 
-def test_life_is_a_recent_word_of_a_process_that_is_there() -> None:
+def test_run_is_alive_with_recent_heartbeat_and_existing_process() -> None:
     now = time.time()
     assert said(at=now).alive()
     assert not said(at=now - STALE_S - 1).alive()
@@ -88,7 +88,7 @@ def test_life_is_a_recent_word_of_a_process_that_is_there() -> None:
     assert said(at=now, pid=2**22 + 1, host="elsewhere").alive(), "which nobody here can know"
 
 
-def test_a_torn_or_foreign_status_is_none(tmp_path: Path) -> None:
+def test_truncated_or_missing_status_is_none(tmp_path: Path) -> None:
     assert LiveStatus.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"run": "x"')
     assert LiveStatus.read(tmp_path) is None
@@ -105,7 +105,7 @@ def test_a_run_is_found_by_path_or_name(tmp_path: Path, monkeypatch: pytest.Monk
         find_run("mien")
 
 
-def test_the_command_shows_a_run_and_refuses_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_requires_a_run_and_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder(tmp_path, step(1))
     said("finished", at=time.time()).write(path)
     assert parse_command(["status", str(path), "--watch"]).run() == 0, "a run that is over is shown once"

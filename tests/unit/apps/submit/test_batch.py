@@ -113,9 +113,7 @@ def job_folder(work: Path) -> Path:
 # --- KubeRay -----------------------------------------------------------------------------------
 
 
-def test_a_rayjob_is_applied_and_is_the_configured_one(
-    tools: Tools, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_configured_rayjob_is_applied(tools: Tools, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tools.add("kubectl")
     assert submit([*KUBERAY, "experiment.seed=7", "launch.namespace=ml"]) == 0
     [(_, words)] = tools.called()
@@ -142,7 +140,7 @@ def test_a_rayjob_is_applied_and_is_the_configured_one(
     assert f"run:       {there.experiment.run_dir}, on the claim shared" in said
 
 
-def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.CaptureFixture[str]) -> None:
+def test_followed_rayjob_returns_its_exit_code(tools: Tools, capfd: pytest.CaptureFixture[str]) -> None:
     tools.add("kubectl")
     tools.says(
         "kubectl", "applied", "||", "Initializing||", "Running|RUNNING|", "step 1 of 2", "Running|SUCCEEDED|",
@@ -159,7 +157,7 @@ def test_one_that_is_followed_returns_how_it_ended(tools: Tools, capfd: pytest.C
 # --- Slurm -------------------------------------------------------------------------------------
 
 
-def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_job_includes_a_copy_of_the_folder(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add("sbatch")
     tools.says("sbatch", "4711;cluster")
     assert submit([*SLURM, "launch.partition=cpu"]) == 0
@@ -190,7 +188,7 @@ def test_a_batch_job_takes_a_copy_of_the_folder_along(tools: Tools, capsys: pyte
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "paper_hrm"])
-def test_its_script_is_one(experiment: str, tools: Tools) -> None:
+def test_batch_script_is_valid_bash_with_valid_options(experiment: str, tools: Tools) -> None:
     tools.add("sbatch")
     tools.says("sbatch", "1")
     nccl = [] if experiment == "smoke" else ["launch.account=lab"]
@@ -203,7 +201,7 @@ def test_its_script_is_one(experiment: str, tools: Tools) -> None:
         assert re.fullmatch(SBATCH_OPTIONS[key], value), (key, value)
 
 
-def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+def test_followed_batch_job_returns_its_exit_code(tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add("sbatch", "scontrol")
     tools.says("sbatch", "7")
     tools.says("scontrol", "JobId=7 JobState=PENDING ExitCode=0:0", "JobId=7 JobState=RUNNING ExitCode=0:0 Foo=1",
@@ -231,7 +229,7 @@ def test_a_batch_job_that_is_followed_returns_its_code(tools: Tools, capsys: pyt
 
 
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
-def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool: str, tools: Tools) -> None:
+def test_missing_tool_is_reported_with_files_and_command(args: list[str], tool: str, tools: Tools) -> None:
     with pytest.raises(BadInput, match=f"{tool} is not installed, so nothing was submitted") as refused:
         submit(args)
     folder = job_folder(Path.cwd())
@@ -243,7 +241,7 @@ def test_without_the_tool_the_files_and_the_line_are_named(args: list[str], tool
 
 
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
-def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_submits_nothing(args: list[str], tool: str, tools: Tools, capsys: pytest.CaptureFixture[str]) -> None:
     tools.add(tool)
     assert submit([*args, "--dry-run"]) == 0
     assert tools.called() == []
@@ -255,7 +253,7 @@ def test_a_dry_run_sends_nothing(args: list[str], tool: str, tools: Tools, capsy
 
 
 @pytest.mark.parametrize(("args", "tool"), [(KUBERAY, "kubectl"), (SLURM, "sbatch")])
-def test_what_the_tool_refuses_stays_to_be_sent_again(args: list[str], tool: str, tools: Tools) -> None:
+def test_files_are_kept_after_a_failed_submission(args: list[str], tool: str, tools: Tools) -> None:
     tools.add(tool)
     (tools.folder / f"{tool}.fails").write_text("error: You must be logged in\nmore\n")
     with pytest.raises(
@@ -281,7 +279,7 @@ def test_no_file_holds_a_secret(args: list[str], tools: Tools, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", ["kuberay", "slurm"])
-def test_a_run_goes_on_from_its_folder(
+def test_submitted_job_resumes_from_its_run_folder(
     kind: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools.add("kubectl", "sbatch")
@@ -319,7 +317,7 @@ def test_a_run_goes_on_from_its_folder(
         (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a local job is not submitted"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_bad_input_is_reported_in_one_line_without_files(
     args: list[str], says: str, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -331,7 +329,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not Path("runs").exists()
 
 
-def test_long_names_stay_apart() -> None:
+def test_truncated_long_names_stay_distinct() -> None:
     names = set()
     for end in ("a", "b"):
         request = SubmitRequest.read([*KUBERAY, f"experiment.run_dir=runs/{'x' * 60}{end}"])
@@ -340,6 +338,6 @@ def test_long_names_stay_apart() -> None:
     assert all(len(name) <= 47 for name in names), "KubeRay's limit for a RayJob"
 
 
-def test_nodes_are_as_many_as_the_bounds_on_each_want() -> None:
+def test_node_count_respects_replicas_per_node() -> None:
     config = load_config(["experiment=smoke", "pools.judge.replicas=3", "pools.judge.max_replicas_per_node=1"])
     assert nodes(config).least == 3

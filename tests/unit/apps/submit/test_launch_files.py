@@ -44,14 +44,14 @@ def manifests(config: Config) -> dict[str, Any]:
 # --- nodes -------------------------------------------------------------------------------------
 
 
-def test_nodes_are_as_many_as_hold_every_actor() -> None:
+def test_node_count_fits_every_actor() -> None:
     # 4 rerankers x 1, 1 judge x 4, 8 workers, 8 ranks: 24 GPUs; at their maxima 8 + 16 + 8 + 8 = 40.
     assert sum(d.count * d.gpus for d in demands(paper())) == 24
     assert nodes(paper()).least == 3
     assert nodes(paper()).most == 5
 
 
-def test_an_actor_is_not_spread_over_nodes() -> None:
+def test_actor_is_not_split_across_nodes() -> None:
     # Four judges of 3 GPUs and three actors of one: 15 GPUs would be in three nodes of 5, but each judge needs its own.
     judge = {"autoscaling": "null", "replicas": 4, "engine.num_gpus": 3, "engine.tensor_parallel_size": 3}
     judges = [f"pools.judge.{key}={value}" for key, value in judge.items()]
@@ -73,14 +73,14 @@ def test_manifests_are_valid(experiment: str, more: list[str]) -> None:
         jsonschema.Draft202012Validator(_schemas().schema(manifest["kind"])).validate(manifest)
 
 
-def test_the_schema_sees_a_misspelt_field() -> None:
+def test_schema_rejects_a_misspelt_field() -> None:
     job = manifests(paper())["rayjob.yaml"]
     job["spec"]["shutdownAfterJobFinish"] = job["spec"].pop("shutdownAfterJobFinishes")
     with pytest.raises(jsonschema.ValidationError, match="shutdownAfterJobFinish"):
         jsonschema.validate(job, _schemas().schema("RayJob"))
 
 
-def test_the_cluster_is_behind_a_token_and_goes_when_the_job_has_finished() -> None:
+def test_cluster_requires_a_token_and_shuts_down_after_the_job() -> None:
     made = manifests(paper())
     for spec in (made["rayjob.yaml"]["spec"]["rayClusterSpec"], made["raycluster.yaml"]["spec"]):
         assert spec["authOptions"] == {"mode": "token"}
@@ -88,7 +88,7 @@ def test_the_cluster_is_behind_a_token_and_goes_when_the_job_has_finished() -> N
     assert made["rayjob.yaml"]["spec"]["shutdownAfterJobFinishes"] is True
 
 
-def test_resources_are_the_job_s_and_the_nodes() -> None:
+def test_resources_match_the_job_and_its_nodes() -> None:
     spec = manifests(paper("launch.cpus_per_node=64"))["raycluster.yaml"]["spec"]
     (group,) = spec["workerGroupSpecs"]
     assert (group["minReplicas"], group["maxReplicas"]) == (3, 5)
@@ -118,7 +118,7 @@ def test_resources_are_the_job_s_and_the_nodes() -> None:
          "rewards.consistency.mode=reranker", "rewards.consistency.reranker=one"],
     ],
 )  # fmt: skip
-def test_it_is_the_one_that_was_looked_at(kind: Any, overrides: list[str], tmp_path: Path) -> None:
+def test_launched_configuration_equals_the_resolved_one(kind: Any, overrides: list[str], tmp_path: Path) -> None:
     config = load_config(overrides)
     files = render(config, kind)
     text = files[CONFIG_FILE] if kind != "kuberay" else yaml.safe_load(files["configmap.yaml"])["data"]["launched.yaml"]
@@ -131,7 +131,7 @@ def test_it_is_the_one_that_was_looked_at(kind: Any, overrides: list[str], tmp_p
     assert there.model_copy(update=same) == config
 
 
-def test_the_job_s_command_reads_that_file() -> None:
+def test_job_command_reads_the_launched_configuration() -> None:
     job = manifests(paper())["rayjob.yaml"]["spec"]
     assert job["entrypoint"] == "hamr train --config-dir /etc/hamr experiment=launched pools=null"
     (group,) = job["rayClusterSpec"]["workerGroupSpecs"]
@@ -147,7 +147,7 @@ def test_the_job_s_command_reads_that_file() -> None:
 @pytest.mark.parametrize(
     ("kind", "scripts"), [("slurm", ["job.sbatch"]), ("ray", ["head.sh", "worker.sh", "train.sh"])]
 )
-def test_scripts_are_bash_and_hold_no_token(kind: Any, scripts: list[str], tmp_path: Path) -> None:
+def test_scripts_are_valid_bash_without_tokens(kind: Any, scripts: list[str], tmp_path: Path) -> None:
     files = render(paper("launch.partition=gpu"), kind)
     assert set(files) == {*scripts, CONFIG_FILE}
     for name in scripts:
@@ -158,7 +158,7 @@ def test_scripts_are_bash_and_hold_no_token(kind: Any, scripts: list[str], tmp_p
         assert not re.search(r"(ray start|hamr train|srun)[^\n]*TOKEN", files[name])
 
 
-def test_a_slurm_job_asks_for_the_nodes() -> None:
+def test_slurm_job_requests_its_nodes() -> None:
     script = render(paper("launch.partition=gpu", "launch.time_limit_h=1.5"), "slurm")["job.sbatch"]
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script, re.MULTILINE))
     assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("3", "8", "gpu")
@@ -166,7 +166,7 @@ def test_a_slurm_job_asks_for_the_nodes() -> None:
     assert "account" not in options
 
 
-def test_a_slurm_job_hands_the_end_of_its_time_on_to_the_run_and_returns_its_code(tmp_path: Path) -> None:
+def test_slurm_job_forwards_sigterm_and_returns_the_exit_code(tmp_path: Path) -> None:
     script = render(paper(), "slurm")["job.sbatch"]
     end = script[script.index("run=$!") :]
     # In srun's place what answers TERM a moment later with a code of its own.
@@ -197,7 +197,7 @@ esac""",
 }
 
 
-def test_a_slurm_job_starts_ray_waits_for_its_nodes_and_runs_in_the_folder_that_came_along(tmp_path: Path) -> None:
+def test_slurm_job_starts_ray_and_runs_in_its_folder_copy(tmp_path: Path) -> None:
     """With stand-ins for Slurm, Ray and Python, which write down what they are asked."""
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
@@ -227,7 +227,7 @@ def test_a_slurm_job_starts_ray_waits_for_its_nodes_and_runs_in_the_folder_that_
     )
 
 
-def test_machines_without_a_token_are_told_to_get_one(tmp_path: Path) -> None:
+def test_script_without_a_token_prints_the_remedy(tmp_path: Path) -> None:
     script = tmp_path / "head.sh"
     script.write_text(render(paper(), "ray")["head.sh"])
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -236,7 +236,7 @@ def test_machines_without_a_token_are_told_to_get_one(tmp_path: Path) -> None:
     assert "ray get-auth-token --generate" in done.stderr
 
 
-def test_files_are_written_and_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_written_without_overwriting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["plan", "experiment=smoke", "launch=ray", f"output={tmp_path / 'files'}"]
     assert cli.main(args) == 0
     assert (tmp_path / "files" / "head.sh").stat().st_mode & 0o100
@@ -245,7 +245,7 @@ def test_files_are_written_and_nothing_is_overwritten(tmp_path: Path, capsys: py
     assert "already contains head.sh, worker.sh, train.sh" in capsys.readouterr().err
 
 
-def test_models_lie_where_all_pods_see_them() -> None:
+def test_models_are_stored_on_the_shared_volume() -> None:
     """The head fetches them, and has no actors; the others' read them at the path that it found."""
     wanted = [{"name": "HF_HOME", "value": "/mnt/hamr/hf"}, {"name": "HAMR_CACHE", "value": "/mnt/hamr/cache"}]
     mine = containers(paper("launch.claim=shared"))

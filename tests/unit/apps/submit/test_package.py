@@ -38,7 +38,7 @@ def names(path: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_what_git_would_keep_and_no_key(tree: Path, tmp_path: Path) -> None:
+def test_package_excludes_ignored_files_and_keys(tree: Path, tmp_path: Path) -> None:
     package = pack(tree, tmp_path / "a.zip", {".hamr-job/x.yaml": "a: 1"}, most_mb=1)
     assert names(package.path) == {".gitignore", "code.py", "deep/.gitignore", "deep/this", ".hamr-job/x.yaml"}
     assert package.kept_back == (".env", "keys/server.pem")
@@ -56,13 +56,13 @@ def test_the_same_tree_makes_the_same_archive(tree: Path, tmp_path: Path) -> Non
     assert pack(tree, tmp_path / "b.zip", {}, most_mb=1).path.read_bytes() == first
 
 
-def test_too_much_names_the_largest(tree: Path, tmp_path: Path) -> None:
+def test_oversized_package_names_the_largest_files(tree: Path, tmp_path: Path) -> None:
     (tree / "large.dat").write_bytes(b"0" * 300_000)
     with pytest.raises(BadInput, match=r"cluster\.max_package_mb: 0\.2: .*large\.dat \(0\.3 MB\).*\.gitignore"):
         pack(tree, tmp_path / "a.zip", {}, most_mb=0.2)
 
 
-def test_the_value_of_a_secret_variable_stays_here(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_a_secret_value_is_rejected(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_API_KEY", "canary-0123456789")
     (tree / "notes.md").write_text("my key is canary-0123456789, see above")
     with pytest.raises(BadInput, match=r"package: 'notes\.md': holds the value of a secret") as refused:

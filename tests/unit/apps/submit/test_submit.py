@@ -34,7 +34,7 @@ def job(words: list[str]) -> Job:
     return Job.of(parse(TrainCommand, words))
 
 
-def test_cluster_settings_are_kept_apart_from_the_job() -> None:
+def test_cluster_settings_are_separated_from_the_job() -> None:
     request = SubmitRequest.read(
         [
             "score",
@@ -53,7 +53,7 @@ def test_cluster_settings_are_kept_apart_from_the_job() -> None:
     assert request.command.overrides == ("experiment=smoke", "--config-dir", ".", "trainer.ranks=2")
 
 
-def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
+def test_job_runs_the_same_command_on_the_resolved_configuration(tmp_path: Path) -> None:
     request = SubmitRequest.read(
         ["train", "experiment=smoke", "experiment.steps=7", f"cluster.run_root={tmp_path}", *CLUSTER]
     )
@@ -68,14 +68,14 @@ def test_the_job_is_the_same_command_on_the_resolved_configuration(tmp_path: Pat
     assert there == config
 
 
-def test_a_run_folder_has_to_be_where_all_see_it() -> None:
+def test_run_folder_must_be_on_shared_storage() -> None:
     with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
         locate_run(SubmitRequest.read(["train", "experiment=smoke", *CLUSTER]))
     _, run = locate_run(SubmitRequest.read(["train", "experiment=smoke", "cluster=ray"]))
     assert run is not None and run.parent == Path.cwd() / "runs", "a cluster on this machine sees this folder"
 
 
-def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_configuration_on_another_cluster(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke", "experiment.steps=9"])))
     request = SubmitRequest.read(["train", f"resume={tmp_path}", *CLUSTER])
     config, run = locate_run(request)
@@ -103,13 +103,13 @@ def test_a_resumed_run_keeps_its_configuration_and_takes_another_cluster(tmp_pat
     ],
     ids=str,
 )
-def test_what_no_run_would_take_is_not_sent(args: list[str], says: str, to: tuple[str, ...]) -> None:
+def test_invalid_configuration_is_not_submitted(args: list[str], says: str, to: tuple[str, ...]) -> None:
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
         submit([*args, *to, "--dry-run"])
     assert "\n" not in str(refused.value)
 
 
-def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
+def test_sft_job_has_a_remote_run_folder_and_resumes(tmp_path: Path) -> None:
     request = SubmitRequest.read(["sft", "experiment=smoke", f"cluster.run_root={tmp_path}", *CLUSTER])
     config, run = locate_run(request)
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
@@ -139,7 +139,7 @@ def test_fine_tuning_has_a_run_folder_there_and_goes_on(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str, runs: str) -> None:
+def test_job_without_configuration_is_submitted_as_typed(given: str, runs: str) -> None:
     request = SubmitRequest.read([*given.split(), *CLUSTER])
     assert command(request) == f"python -m hamr {runs}"
     assert locate_run(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
@@ -157,7 +157,7 @@ def test_a_job_that_decides_its_configuration_itself_travels_as_typed(given: str
         "calibrate scores=a.jsonl output=/o",
     ],
 )
-def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
+def test_file_arguments_must_be_absolute_paths(given: str) -> None:
     with pytest.raises(BadInput, match="give an absolute path"):
         locate_run(SubmitRequest.read([*given.split(), *CLUSTER]))
 
@@ -176,7 +176,7 @@ def test_files_of_a_job_are_where_the_nodes_see_them(given: str) -> None:
         ("sft experiment=smoke cluster.run_root=/runs", 2),
     ],
 )
-def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int, tmp_path: Path) -> None:
+def test_submitted_configuration_equals_the_checked_one(given: str, pools: int, tmp_path: Path) -> None:
     request = SubmitRequest.read([*given.split(), *CLUSTER])
     config, _ = locate_run(request)
     assert len(config.pools) == pools
@@ -199,12 +199,12 @@ def test_what_is_checked_here_is_what_the_job_reads_there(given: str, pools: int
         ("scorer resume=/runs/a", "resume: unknown key"),
     ],
 )
-def test_what_the_job_would_not_know_is_said_here(given: str, says: str) -> None:
+def test_unknown_job_settings_are_rejected_locally(given: str, says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)):
         SubmitRequest.read([*given.split(), *CLUSTER])
 
 
-def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_outside_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     files = {".gitignore": "data/\n", "data/train.jsonl": "{}", "kept/train.jsonl": "{}", "kept/my.py": ""}
     for name, text in files.items():
@@ -222,7 +222,7 @@ def test_data_that_does_not_travel_is_named(tmp_path: Path, monkeypatch: pytest.
         refuse_left_behind(load_config(["experiment=smoke", f"{function}=data/my.py:f"]), package)
 
 
-def test_a_resumed_run_needs_the_paths_of_its_functions_again(tmp_path: Path) -> None:
+def test_resumed_run_must_repeat_custom_function_paths(tmp_path: Path) -> None:
     path = "rewards.custom.mine.path=my.py:f"
     config = load_config(["experiment=smoke", path])
     (tmp_path / "config.yaml").write_text(dump_config(config))
@@ -242,14 +242,14 @@ def test_a_resumed_run_needs_the_paths_of_its_functions_again(tmp_path: Path) ->
         job([f"resume={tmp_path}", path, "rewards.custom.mine.weight=2"])
 
 
-def test_no_secret_travels_in_a_word_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_a_command_argument_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-0123456789abcdef")
     given = ["evaluate", "benchmark=olabench", "policy=judge", "data=/b/sk-0123456789abcdef", "output=/o"]
     with pytest.raises(BadInput, match="argument: .* would be sent with the job"):
         submit([*given, *CLUSTER, OPEN])
 
 
-def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
+def test_scorer_job_has_a_remote_run_folder(tmp_path: Path) -> None:
     config, run = locate_run(SubmitRequest.read(["scorer", f"cluster.run_root={tmp_path}", *CLUSTER]))
     assert run is not None and run.parent == tmp_path and config.experiment.run_dir == str(run)
 
@@ -279,14 +279,14 @@ def test_the_scorers_figures_have_a_run_folder_there(tmp_path: Path) -> None:
         (["train", "experiment=smoke", "cluster=ry"], "no such choice"),
     ],
 )
-def test_bad_input_is_one_line(args: list[str], says: str) -> None:
+def test_bad_input_is_reported_in_one_line(args: list[str], says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
         submit(args)
     assert refused.value.exit_code == 2
     assert "\n" not in str(refused.value)
 
 
-def test_on_a_local_cluster_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_on_a_local_cluster_runs_locally(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[ScoreCommand] = []
     monkeypatch.setattr(ScoreCommand, "run", lambda self: seen.append(self) or 5)
     assert submit(["score", "input=a", "output=b", "experiment=smoke", "cluster.address=auto"]) == 5
@@ -295,7 +295,7 @@ def test_on_a_local_cluster_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> Non
     ]
 
 
-def test_secrets_are_named_and_not_sent() -> None:
+def test_secrets_are_named_and_not_submitted() -> None:
     config = load_config(
         ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
          "pools.judge.api_key_env=JUDGE_KEY"]
@@ -304,7 +304,7 @@ def test_secrets_are_named_and_not_sent() -> None:
     assert secret_variables(load_config(["experiment=smoke"])) == []
 
 
-def test_nodes_have_to_be_alike() -> None:
+def test_nodes_must_have_equal_versions() -> None:
     here = Versions(python="3.11", ray="2.60.0", hamr="1.0")
     refuse_unlike(here, {"a": here, "b": here})
     with pytest.raises(BadInput, match=r"node b: 'hamr 0\.9': the run itself has 1\.0; install the same"):
@@ -315,7 +315,7 @@ def test_nodes_have_to_be_alike() -> None:
         refuse_unlike(here, {"d": "No module named hamr"})
 
 
-def test_a_run_goes_on_in_the_cluster_whose_job_resumes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_joins_the_current_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert Job.from_folder(tmp_path).config.cluster.address is None, "where it began: a Ray of its own"

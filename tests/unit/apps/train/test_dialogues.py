@@ -61,7 +61,7 @@ def begun(folder: RunFolder, recorder: Any, config: Any, engine: Any, pools: Any
     )
 
 
-async def test_the_engines_are_the_agent_and_the_figures_go_where_the_others_go(tmp_path: Path) -> None:
+async def test_dialogues_use_the_engines_and_record_figures(tmp_path: Path) -> None:
     config = load_config(OPTIONS)
     plans = plan_dialogues(TELECOM, config.experiment.sage)
     with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder, strict=True) as recorder:
@@ -85,7 +85,7 @@ async def test_the_engines_are_the_agent_and_the_figures_go_where_the_others_go(
     assert "judges right" in page
 
 
-async def test_a_stage_that_is_tried_again_begins_anew(tmp_path: Path) -> None:
+async def test_retried_stage_starts_from_the_beginning(tmp_path: Path) -> None:
     config = load_config(OPTIONS)
     plans = plan_dialogues(TELECOM, config.experiment.sage)
     with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder, strict=True) as recorder:
@@ -97,7 +97,7 @@ async def test_a_stage_that_is_tried_again_begins_anew(tmp_path: Path) -> None:
     assert len((tmp_path / "run" / "sage" / "rl" / "traces.jsonl").read_text().splitlines()) == 6
 
 
-async def test_pools_of_the_run_are_customers_and_judges(tmp_path: Path) -> None:
+async def test_pools_of_the_run_play_customers_and_judges(tmp_path: Path) -> None:
     config = load_config([*OPTIONS, "experiment.sage.simulator=judge", "experiment.sage.judges=[judge]"])
     plans = plan_dialogues(TELECOM, config.experiment.sage)
     asked = []
@@ -126,11 +126,11 @@ async def test_pools_of_the_run_are_customers_and_judges(tmp_path: Path) -> None
         ([], 4090, "model.max_context"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(changes: list[str], tokens: int, said: str) -> None:
+def test_impossible_settings_are_rejected_before_the_start(changes: list[str], tokens: int, said: str) -> None:
     check_dialogues(load_config(OPTIONS), tokenizer())
     with pytest.raises(BadInput, match=said.replace("[", r"\[")):
         check_dialogues(load_config([*OPTIONS, *changes]), tokenizer(tokens))
 
 
-def test_without_scenarios_nothing_is_asked_for() -> None:
+def test_no_requirements_are_checked_without_scenarios() -> None:
     check_dialogues(load_config(["experiment=smoke", "experiment.sage.simulator=nobody"]), tokenizer(10**6))

@@ -44,7 +44,7 @@ def record(i: int, action: Action | None, outcome: Outcome, band: Band) -> Rewar
     )
 
 
-def test_figures() -> None:
+def test_held_out_figures_match_hand_computed_values() -> None:
     samples = [sample(0, ASK, "ask"), sample(1, CALL, "call"), sample(2, CALL, "call"), sample(3, ASK, "ask")]
     records = [
         record(0, Reply(content="Which one?"), Scored(value=0.8), "inside"),
@@ -60,12 +60,12 @@ def test_figures() -> None:
     assert summarise(samples, bare).tool_exact_match == 0.5, "whatever the reward is made of"
 
 
-def test_a_failed_score_is_left_out_of_the_means() -> None:
+def test_failed_score_is_excluded_from_the_means() -> None:
     result = summarise([sample(0, ASK, "ask")], [record(0, ASK, JudgeTimeout(), "below")])
     assert result.failed_frac == 1.0 and result.reward == {} and result.tool_exact_match is None
 
 
-def test_another_tool_is_another_decision() -> None:
+def test_different_tool_is_a_different_decision() -> None:
     references = (Reference(action=CALL),)
     assert decision_matches(ToolCall(name="change_order"), references)
     assert not decision_matches(ToolCall(name="transfer_human"), references)
@@ -92,7 +92,7 @@ class Echo:
         return RewardRecord(key=rollout.key, total=Scored(value=1.0), components=(), action=said, band="inside")
 
 
-async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_own() -> None:
+async def test_seeds_are_equal_across_stages_and_distinct_per_prompt() -> None:
     samples = [sample(0, ASK, "ask"), sample(1, CALL, "call")]
     engine = Echo()
     results = [
@@ -119,7 +119,7 @@ async def test_every_stage_draws_with_the_same_luck_and_every_prompt_with_its_ow
     assert results[0].by_act == {"ask": 1.0, "call": 0.0} and results[0].action_accuracy == 0.5
 
 
-async def test_where_the_answer_comes_first_generation_may_stop_there_and_figures_are_told_apart() -> None:
+async def test_answer_first_prompts_stop_early_and_are_reported_apart() -> None:
     samples = [sample(i, ASK, "ask") for i in range(12)]
     formats = Formats(asked="hybrid")
     asked: list[GenerationRequest] = []

@@ -46,7 +46,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_live_control_writes_status_and_resizes_on_request(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     noted: dict[str, float] = {}
     control = LiveControl(folder, "mine", note=noted.update, phase=lambda: "rl", period_s=0.01)
 
@@ -88,11 +90,11 @@ async def test_it_says_how_the_run_is_and_resizes_when_asked(folder: Path, capsy
         (["{run}", "judge=1.5"], "must be a whole number"),
     ],
 )
-def test_bad_input_is_one_line(folder: Path, args: list[str], says: str) -> None:
+def test_bad_input_is_reported_in_one_line(folder: Path, args: list[str], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         parse_command(["scale", *(arg.format(run=folder) for arg in args)]).run()
 
 
-def test_a_run_that_is_none(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         parse_command(["scale", str(tmp_path / "none"), "judge=4"]).run()

@@ -43,7 +43,7 @@ def asked(engine: Engine, context: int = 100) -> Any:
     return asked_policy(engine, encode, run="r/sage", context=context, max_new_tokens=30)
 
 
-async def test_a_conversation_becomes_one_request_of_its_own() -> None:
+async def test_conversation_becomes_one_generation_request() -> None:
     engine = Engine()
     ask = asked(engine)
     assert (await ask(HELLO)).text == "fine"
@@ -56,19 +56,19 @@ async def test_a_conversation_becomes_one_request_of_its_own() -> None:
     assert (second.sampling.temperature, second.sampling.max_new_tokens) == (0.0, 5)
 
 
-async def test_what_was_cut_off_is_no_answer_and_keeps_its_words() -> None:
+async def test_truncated_answer_is_unparsable_and_keeps_its_text() -> None:
     answer = await asked(Engine("half of it", "length"))(HELLO)
     assert (answer.text, answer.failure, answer.reasoning) == (None, "unparsable", "half of it")
 
 
 @pytest.mark.parametrize(("context", "room"), [(32, 30), (31, 29), (3, 1)])
-async def test_an_answer_gets_what_room_there_is(context: int, room: int) -> None:
+async def test_answer_length_is_limited_by_the_context(context: int, room: int) -> None:
     engine = Engine()
     await asked(engine, context)(HELLO)
     assert engine.requests[0].sampling.max_new_tokens == room
 
 
-async def test_a_full_context_is_no_question_to_the_engine() -> None:
+async def test_full_context_is_not_sent_to_the_engine() -> None:
     engine = Engine()
     answer = await asked(engine, 2)(HELLO)
     assert (answer.failure, answer.reasoning, engine.requests) == ("unparsable", "", [])

@@ -75,18 +75,18 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-async def test_parts_start_at_once_and_the_router_last(start: Any) -> None:
+async def test_parts_start_concurrently_and_the_router_last(start: Any) -> None:
     log = await start(Parts())
     assert log == ["trainers begin", "workers begin", "pools begin", "trainers stand", "router begins"]
 
 
-async def test_engines_on_the_trainers_gpus_begin_when_the_trainers_stand(start: Any) -> None:
+async def test_colocated_engines_start_after_the_trainers(start: Any) -> None:
     """vLLM measures the whole GPU's memory while it starts; a trainer that loads meanwhile changes it."""
     log = await start(Parts(), "rollout.colocated=true", *GPUS)
     assert log == ["trainers begin", "pools begin", "trainers stand", "workers begin", "router begins"]
 
 
-async def test_they_never_begin_where_the_trainers_cannot(start: Any) -> None:
+async def test_colocated_engines_do_not_start_if_trainers_fail(start: Any) -> None:
     parts = Parts(trainers_fail=True)
     with pytest.raises(EngineDied, match="rank 0 died"):
         await start(parts, "rollout.colocated=true", *GPUS)

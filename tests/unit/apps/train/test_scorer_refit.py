@@ -60,7 +60,7 @@ def said(wrong: int, right: int) -> list[ScoredReply]:
     return replies + [ScoredReply(s, replies_of(s)[0], 1 - i / 100) for i, s in enumerate(WITH_REPLIES[:right])]
 
 
-async def test_by_rule_the_most_accepted_wrong_and_the_least_accepted_right_replies_are_taken(tmp_path: Path) -> None:
+async def test_refit_by_rule_takes_the_worst_scored_replies(tmp_path: Path) -> None:
     made, loaded = refit(tmp_path, "scorers.refit.examples=10")
     await made.run(20, said(30, 3))
     wrong, right = ([p for p in made.trained if p.target == target] for target in (0.0, 1.0))
@@ -69,7 +69,7 @@ async def test_by_rule_the_most_accepted_wrong_and_the_least_accepted_right_repl
     assert made.state() == [20]
 
 
-async def test_later_refits_repeat_the_pairs_of_earlier_ones(tmp_path: Path) -> None:
+async def test_later_refits_repeat_pairs_of_earlier_refits(tmp_path: Path) -> None:
     made, loaded = refit(tmp_path)
     await made.run(20, said(4, 0))
     first = made.trained
@@ -82,13 +82,13 @@ async def test_later_refits_repeat_the_pairs_of_earlier_ones(tmp_path: Path) -> 
     assert again.trained[:4] == first and len(again.trained) == 6
 
 
-async def test_the_judge_gives_its_scores_to_the_reranker_alone(tmp_path: Path) -> None:
+async def test_judge_scores_are_targets_for_the_reranker_only(tmp_path: Path) -> None:
     made, _ = refit(tmp_path, "scorers.refit.labels=judge")
     await made.run(20, said(3, 0))
     assert {pair.target for pair in made.trained} == {0.25} and len(made.trained) == 3
 
 
-async def test_a_file_gives_its_own_pairs(tmp_path: Path) -> None:
+async def test_refit_from_a_file_uses_its_pairs(tmp_path: Path) -> None:
     rows = [{"content_A": "Yes.", "content_B": "Sure.", "label": "consistent"}]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made, _ = refit(tmp_path, f"scorers.refit.labels={tmp_path / 'pairs.jsonl'}")
@@ -96,7 +96,7 @@ async def test_a_file_gives_its_own_pairs(tmp_path: Path) -> None:
     assert made.trained == [PairExample("Yes.", "Sure.", 1.0)]
 
 
-async def test_without_a_scored_reply_nothing_is_trained(tmp_path: Path) -> None:
+async def test_refit_without_scored_replies_is_skipped(tmp_path: Path) -> None:
     made, loaded = refit(tmp_path)
     await made.run(20, [ScoredReply(WITH_REPLIES[0], "Hello.", None)])
     assert made.state() == [] and loaded == [] and not made.folder.exists()
@@ -112,13 +112,11 @@ async def test_without_a_scored_reply_nothing_is_trained(tmp_path: Path) -> None
         (["scorers.refit.labels=absent.jsonl"], True, DataError, "absent.jsonl"),
     ],
 )
-def test_what_cannot_be_refitted_is_refused(
-    overrides: list[str], truth: bool, error: type[Exception], message: str
-) -> None:
+def test_impossible_refit_is_rejected(overrides: list[str], truth: bool, error: type[Exception], message: str) -> None:
     config = load_config(["experiment=quickstart", "scorers.on_alarm=refit", *overrides])
     with pytest.raises(error, match=message):
         check_refit(config, RULE if truth else None)
 
 
-def test_other_alarms_need_nothing() -> None:
+def test_other_alarm_actions_need_no_refit_settings() -> None:
     check_refit(load_config(["experiment=quickstart", "pools=tiny"]), None)

@@ -68,7 +68,7 @@ def replies(often: Mapping[str, int], score: float | None = None) -> list[Scored
     return [ScoredReply(SPLITS.train[i % len(SPLITS.train)], text, score) for i, text in enumerate(texts)]
 
 
-async def test_a_right_scorer_passes() -> None:
+async def test_accurate_scorer_passes() -> None:
     found, notes = watch(Right())
     await found.at_start()
     assert {role: (gate.contexts, gate.share) for role, gate in found.gates.items()} == {
@@ -77,7 +77,7 @@ async def test_a_right_scorer_passes() -> None:
     assert not any("WARNING" in note for note in notes)
 
 
-async def test_a_courtesy_that_wins_everywhere_is_named_before_rl() -> None:
+async def test_overrated_courtesy_is_reported_before_rl() -> None:
     """Its AUC on mixed pairs is nearly one."""
     found, notes = watch(Right(GOODBYE))
     await found.at_start()
@@ -86,14 +86,14 @@ async def test_a_courtesy_that_wins_everywhere_is_named_before_rl() -> None:
     assert "WARNING" in notes[-1] and "max_fooled=0.1" in notes[-1]
 
 
-async def test_the_alarm_stops_the_run_where_that_is_asked_for() -> None:
+async def test_alarm_stops_the_run_if_configured() -> None:
     found, _ = watch(Right(GOODBYE), "scorers.on_alarm=stop")
     with pytest.raises(UnreliableScorer, match="on_alarm=warn goes on"):
         await found.at_start()
 
 
 @pytest.mark.parametrize("truth", [RULE, None])
-async def test_a_reply_of_the_policy_that_wins_where_it_is_wrong_is_named(truth: ExactAct | None) -> None:
+async def test_overrated_wrong_reply_of_the_policy_is_reported(truth: ExactAct | None) -> None:
     found, notes = watch(Right(GOODBYE), truth=truth)
     figures = await found.of_replies(replies({GOODBYE: 40, "Do you mainly use data or voice?": 12}))
     assert figures["alarm/scorers_fooled"] == 1.0
@@ -118,9 +118,7 @@ OWN = tuple(asking(str(i), text, name) for i, (text, name) in enumerate(NAMES.it
 
 
 @pytest.mark.parametrize(("said", "share"), [(GOODBYE, 1.0), ("And your name, please?", 0.0)])
-async def test_a_reply_of_the_policy_is_not_wrong_in_the_cluster_of_its_nearest_reference(
-    said: str, share: float
-) -> None:
+async def test_policy_reply_is_right_in_the_cluster_of_its_nearest_reference(said: str, share: float) -> None:
     """The scorer likes the goodbye wherever it is asked, and the question where a name is asked for."""
 
     class Scorer:
@@ -146,7 +144,7 @@ async def test_a_reply_of_the_policy_is_not_wrong_in_the_cluster_of_its_nearest_
     assert figures["watch/distinct_acts"] == 2.0
 
 
-async def test_right_scorers_raise_no_alarm_about_a_policy_of_one_reply() -> None:
+async def test_accurate_scorers_raise_no_alarm_for_a_collapsed_policy() -> None:
     found, notes = watch(Right())
     assert await found.of_replies(replies({GOODBYE: 99})) == {
         "scorers/fooled_frac": 0.0,
@@ -175,13 +173,13 @@ async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: f
     assert any(expected + repr(GOODBYE) in note for note in notes) == (share > 0)
 
 
-async def test_the_share_of_an_act_needs_ten_replies() -> None:
+async def test_fraction_per_act_requires_ten_replies() -> None:
     said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 4, 5, 0.95)]
     found, _ = watch(Right(), truth=WHOLE_RULE)
     assert (await found.of_replies(said))["alarm/scorers_fooled"] == 0.0
 
 
-async def test_only_the_most_frequent_replies_are_tried() -> None:
+async def test_only_the_most_frequent_replies_are_checked() -> None:
     asked = {}
     for most in (1, 3):
         scorer = Right()
@@ -194,13 +192,13 @@ async def test_only_the_most_frequent_replies_are_tried() -> None:
 @pytest.mark.parametrize(
     "overrides", [["scorers.contexts=0"], ["rewards.consistency.weight=0", "rewards.format.weight=1"]]
 )
-async def test_nothing_is_asked_where_nothing_can_be(overrides: list[str]) -> None:
+async def test_no_questions_are_asked_without_contrasts(overrides: list[str]) -> None:
     scorer = Right()
     found, _ = watch(scorer, *overrides)
     assert await found.of_replies(replies({GOODBYE: 3})) == {"watch/distinct_acts": 1.0} and scorer.asked == 0
 
 
-async def test_contexts_come_from_all_splits_where_the_test_split_has_one_act() -> None:
+async def test_contexts_use_all_splits_if_the_test_split_has_one_act() -> None:
     one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
     found, notes = watch(Right(), splits=replace(SPLITS, test=one_act))
     await found.at_start()
@@ -210,7 +208,7 @@ async def test_contexts_come_from_all_splits_where_the_test_split_has_one_act() 
 @pytest.mark.parametrize(
     ("auc", "accepted", "refused"), [(0.6, "false", True), (0.6, "true", False), (0.9, "false", False)]
 )
-def test_a_fine_tuned_scorer_at_chance_is_refused_before_its_pool_starts(
+def test_fine_tuned_scorer_at_chance_is_rejected_before_its_pool_starts(
     auc: float, accepted: str, refused: bool
 ) -> None:
     config = load_config(["experiment=quickstart", f"scorers.accept_chance={accepted}"])

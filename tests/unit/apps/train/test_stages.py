@@ -103,7 +103,7 @@ async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) 
         assert run.scorers.checks["reranker"]["easy"].is_at_chance
 
 
-async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path) -> None:
+async def test_labelled_pairs_are_checked_if_the_data_has_no_pairs(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text(
         '{"content_A": "Yes.", "content_B": "Sure.", "label": "consistent"}\n'
@@ -117,7 +117,7 @@ async def test_labelled_pairs_are_checked_where_the_data_has_none(tmp_path: Path
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(0, ["base"]), (2, ["base", "rl"])])
-async def test_without_a_step_nothing_is_measured_twice(
+async def test_run_without_steps_is_evaluated_once(
     steps: int, measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[str, int]] = []
@@ -137,7 +137,7 @@ async def test_without_a_step_nothing_is_measured_twice(
     assert [stage for stage, _ in found] == measured
 
 
-async def test_the_schedule_has_as_many_steps_as_the_optimiser_takes(tmp_path: Path) -> None:
+async def test_schedule_length_equals_the_number_of_optimiser_steps(tmp_path: Path) -> None:
     overrides = ("experiment.steps=5", "algorithm.epochs=2", "algorithm.minibatches=4")
     run = a_run(ONE_REPLY, tmp_path, Pool(), *overrides)
     asked: list[int] = []
@@ -155,9 +155,7 @@ async def test_the_schedule_has_as_many_steps_as_the_optimiser_takes(tmp_path: P
     assert asked == [5 * 2 * 4]
 
 
-async def test_on_the_way_the_policy_is_measured_once_where_it_is_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_intermediate_evaluations_run_once_when_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once more for a run that was told to end before its evaluation did; never for one that a checkpoint holds."""
     dialogues = ["experiment.sage.scenarios=[online_shopping]", "experiment.sage.every=3"]
     run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.steps=6", "experiment.eval_every=2", *dialogues)
@@ -226,7 +224,7 @@ def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
     return run, learner
 
 
-async def test_a_stopped_warm_up_is_resumed_with_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, unbroken = a_warm_up(tmp_path / "whole")
     await warm_up(whole)
     run, first = a_warm_up(tmp_path / "cut", stop_after=2)
@@ -245,7 +243,7 @@ async def test_a_stopped_warm_up_is_resumed_with_the_batches_of_an_unbroken_one(
     assert resumed.evaluations == {"base": {"after": 0}, "sft": {"after": 4}}
 
 
-async def test_a_step_that_does_not_end_is_dropped_and_the_message_names_what_is_kept(tmp_path: Path) -> None:
+async def test_hanging_step_is_dropped_and_the_kept_step_is_named(tmp_path: Path) -> None:
     run, _ = a_warm_up(tmp_path, stop_after=3, stalls=True)
     run.preemption.grace_s = 0.05
 

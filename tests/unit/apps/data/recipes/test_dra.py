@@ -70,13 +70,13 @@ def of_plan(language: Any = "en") -> Decided:
         (f"{WHY} It is {UID}.", "anonymised"),
     ],
 )
-def test_each_rule(one: Decided, text: str, check: str | None) -> None:
+def test_each_rationale_rule_rejects_its_violation(one: Decided, text: str, check: str | None) -> None:
     found = rationale_fault(text, one, "en")
     assert (found and found.check) == check
 
 
 @pytest.mark.parametrize("said", ["mia_k", "shop-7x"])
-def test_what_the_ticket_and_earlier_calls_name_is_private_too(said: str) -> None:
+def test_values_of_ticket_and_earlier_calls_are_private(said: str) -> None:
     """Nothing in these says by itself that it is private, and what was decided now names neither."""
     called = {**rows(), "ticket": {"product": "shop", "account_name": "shop-7x"}}
     called["turns"][1] = {**called["turns"][1], "parameters": {"user_id": "mia_k"}}
@@ -86,7 +86,7 @@ def test_what_the_ticket_and_earlier_calls_name_is_private_too(said: str) -> Non
     assert rationale_fault(WHY, logged_decision(last), "en") is None
 
 
-def test_rules_in_chinese() -> None:
+def test_chinese_rationale_rules_reject_violations() -> None:
     checks = {
         WARUM: None,
         WARUM.replace("我", ""): "first_person",
@@ -105,7 +105,7 @@ async def made_of(teacher: Any, judge: Any = None, one: Decided | None = None, l
 
 
 @pytest.mark.parametrize("one", [of_action(), of_plan()])
-async def test_a_rationale_that_agrees_is_kept(one: Decided) -> None:
+async def test_agreeing_rationale_is_kept(one: Decided) -> None:
     teacher, judge = Writer(f"<think>hm</think>{WHY}"), Judge()
     made = await made_of(teacher, judge, one)
     assert made.kept == {"rationale": WHY}
@@ -115,7 +115,7 @@ async def test_a_rationale_that_agrees_is_kept(one: Decided) -> None:
         assert (PLANS["en"][1] in shown) == (one.plan is not None)
 
 
-async def test_one_that_disagrees_is_written_again_once() -> None:
+async def test_disagreeing_rationale_is_rewritten_once() -> None:
     judge = Judge(agrees=agreement("no"))
     teacher = Writer(WHY)
     made = await made_of(teacher, judge)
@@ -126,7 +126,7 @@ async def test_one_that_disagrees_is_written_again_once() -> None:
     assert repaired.notes == ("to be repaired: first_person",)
 
 
-def test_it_becomes_an_item_in_the_parts_of_eq_2_and_3() -> None:
+def test_rationale_becomes_an_item_with_parts_of_eq_2_and_3() -> None:
     decision, plan = with_rationale(of_action(), WHY), with_rationale(of_plan("zh"), WHY)
     assert [part.part for part in decision.target] == ["rationale", "action"]
     assert [part.part for part in plan.target] == ["rationale", "action", "environment", "action"]
@@ -135,7 +135,7 @@ def test_it_becomes_an_item_in_the_parts_of_eq_2_and_3() -> None:
         assert item_from_json(item_to_json(item)) == item
 
 
-def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
+def test_samples_and_items_give_the_same_decisions(tmp_path: Path) -> None:
     assert isinstance(PLAN, RewritePlan)
     write_samples(tmp_path / "s.jsonl", [SAMPLE])
     assert read_decided(tmp_path / "s.jsonl") == [of_action()]
@@ -153,7 +153,7 @@ def test_samples_and_items_are_read_alike(tmp_path: Path) -> None:
             decided_item(broken, "i.jsonl:1")
 
 
-def test_two_decisions_of_a_sample_are_two_items() -> None:
+def test_two_decisions_of_a_sample_become_two_items() -> None:
     names = [item.id for item in dra_items([of_action(), of_plan(), of_action()], DraRecipe(), "m")]
     assert names == ["decision/t-1", "patm/t-1", "decision/t-1#2"]
     assert to_json(window().sample)["id"] == "t-1"

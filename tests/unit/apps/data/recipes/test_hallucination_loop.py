@@ -57,7 +57,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_second_model_confirms_and_people_decide_the_rest(folder: Path, capsys: Any) -> None:
+def test_second_model_confirms_and_disputed_rows_go_to_review(folder: Path, capsys: Any) -> None:
     assert build(folder) == 0
     out = folder / "out"
     assert "dropped: the second model does not confirm" in " ".join(capsys.readouterr().out.split())
@@ -85,7 +85,7 @@ def test_a_second_model_confirms_and_people_decide_the_rest(folder: Path, capsys
     assert not (out / "review.jsonl").exists()
 
 
-def test_a_later_file_of_labels_needs_the_new_ones_alone(folder: Path) -> None:
+def test_later_label_file_needs_only_new_labels(folder: Path) -> None:
     out, labels = folder / "out", folder / "labels.jsonl"
     again = (f"labels={labels}", "overwrite=true")
     assert build(folder) == 0
@@ -121,7 +121,7 @@ def test_labels_stay_with_their_responses_when_the_input_changes(folder: Path, c
     assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
 
 
-def test_labels_of_another_input_are_refused(folder: Path, capsys: Any) -> None:
+def test_labels_of_another_input_are_rejected(folder: Path, capsys: Any) -> None:
     assert build(folder) == 0
     review = rows_of(folder / "out" / "review.jsonl")
     write_rows(folder / "labels.jsonl", [{**row, "label": "none"} for row in review])
@@ -142,14 +142,14 @@ def test_labels_of_another_input_are_refused(folder: Path, capsys: Any) -> None:
         ("x", "with id and label"),
     ],
 )
-def test_a_faulty_label_is_named(labelled: Any, said: str) -> None:
+def test_invalid_label_is_named(labelled: Any, said: str) -> None:
     with pytest.raises(DataError) as refused:
         read_labels([("f:1", labelled)])
     assert said in str(refused.value)
     assert read_labels([("f:1", {"id": "x", "label": None})]) == {}
 
 
-def test_bad_input_is_one_line(folder: Path, capsys: Any) -> None:
+def test_bad_input_is_reported_in_one_line(folder: Path, capsys: Any) -> None:
     write_rows(folder / "labels.jsonl", [{"id": "9/s/0", "label": "none"}])
     for more, said in (
         (["second=judge"], "is the judge itself"),

@@ -35,7 +35,7 @@ async def migrated(crew: Crew, **recipe: Any) -> ItemResult:
     return await made_of(Migration(made), made, crew)
 
 
-async def test_the_chain_comes_first_and_the_response_under_it() -> None:
+async def test_chain_is_generated_before_the_response() -> None:
     crew = Crew()
     made = await migrated(crew)
     assert made.kept == {"reasoning": learnt(), "response": SAID["en"], "quality": 5, "cot_quality": 5}
@@ -47,7 +47,7 @@ async def test_the_chain_comes_first_and_the_response_under_it() -> None:
     assert [q.temperature for _, q in crew.asked[2:]] == [None] * 2
 
 
-async def test_the_best_of_several_drafts_is_kept_of_equals_the_first() -> None:
+async def test_best_draft_is_kept_and_ties_keep_the_first() -> None:
     replies = [f"{word} {SAID['en']}" for word in ("First.", "Second.", "Third.", "Fourth.")]
     crew = Crew(
         thought_response=replies, dialogue=[quality(3), quality(4), quality(2), quality(4)], cot_quality=[cot(2), cot()]
@@ -59,7 +59,7 @@ async def test_the_best_of_several_drafts_is_kept_of_equals_the_first() -> None:
     assert judged == [f"Agent: {replies[1]}", f"Agent: {replies[3]}"]
 
 
-async def test_what_the_rules_drop_costs_no_judge() -> None:
+async def test_drafts_dropped_by_rules_are_not_judged() -> None:
     crew = Crew(thought_chain=["no tags", chain(), chain(), chain()], thought_response=["<tool_call>", SAID["en"]])
     made = await migrated(crew)
     assert made.kept
@@ -69,7 +69,7 @@ async def test_what_the_rules_drop_costs_no_judge() -> None:
     assert (none.kept, none.reason) == (None, "tags"), "the first one's fault; there is nothing to refine"
 
 
-async def test_refining_shows_the_best_draft_and_what_the_judge_said() -> None:
+async def test_refinement_prompt_has_the_best_draft_and_the_verdict() -> None:
     crew = Crew(
         dialogue=[quality(2, "cold"), quality(3, "too short"), quality(5)],
         thought_response=[SAID["en"], call_text(user_id="u-77")], thought_refine=REFINED,
@@ -85,7 +85,7 @@ async def test_refining_shows_the_best_draft_and_what_the_judge_said() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
-async def test_refining_is_bounded(rounds: int) -> None:
+async def test_refinement_rounds_are_bounded(rounds: int) -> None:
     crew = Crew(dialogue=quality(3), thought_refine=REFINED)
     made = await migrated(crew, candidates=1, refine=rounds)
     assert (made.kept, made.reason) == (None, "judge: dialogue_quality")
@@ -95,7 +95,7 @@ async def test_refining_is_bounded(rounds: int) -> None:
     assert shown == [SAID["en"], BETTER, BETTER][:rounds], "each round goes on from the one before"
 
 
-async def test_a_chain_that_is_wanting_is_refined_too_from_the_analysis() -> None:
+async def test_weak_chain_is_refined_from_its_analysis() -> None:
     crew = Crew(cot_quality=[cot(5, policy="no"), cot()], thought_refine=REFINED)
     made = await migrated(crew)
     assert made.kept is not None and made.kept["response"] == BETTER
@@ -119,7 +119,7 @@ async def test_a_chain_that_is_wanting_is_refined_too_from_the_analysis() -> Non
         (f"<process></process><strategy>a</strategy><response>{BETTER}</response>", "empty_chain"),
     ],
 )
-async def test_a_refined_draft_is_checked_by_the_same_rules(refined: str, check: str) -> None:
+async def test_refined_draft_passes_the_same_rules(refined: str, check: str) -> None:
     made = await migrated(Crew(dialogue=quality(3), thought_refine=refined))
     assert (made.kept, made.notes) == (None, (f"refined: {check}",))
     rescued = await migrated(
@@ -128,7 +128,7 @@ async def test_a_refined_draft_is_checked_by_the_same_rules(refined: str, check:
     assert rescued.kept
 
 
-async def test_what_fails_in_passing_is_no_verdict_on_the_item() -> None:
+async def test_transient_failure_is_not_recorded_as_a_verdict() -> None:
     late = await migrated(Crew(thought_response=[Answer(failure="unavailable")]))
     assert late.passing
     cut = Answer(failure="unparsable", detail="cut off after 9 tokens")
@@ -139,7 +139,7 @@ async def test_what_fails_in_passing_is_no_verdict_on_the_item() -> None:
 # --- Zero-Think writes the chains --------------------------------------------------------------
 
 
-async def test_zero_think_is_asked_as_it_was_trained() -> None:
+async def test_zero_think_prompt_matches_its_training_prompt() -> None:
     crew = Crew(zero_think=f"<think>{learnt()}</think><answer>Cut off in the mid")
     made = await migrated(crew, zero_think=True, max_new_tokens=99)
     assert made.kept is not None and made.kept["reasoning"] == learnt()
@@ -165,11 +165,11 @@ async def test_zero_think_is_asked_as_it_was_trained() -> None:
         (Answer(text="<think></think>b"), ""),
     ],
 )
-def test_zero_think_s_chain(answer: Answer, chain_or_check: str | CheckFailure) -> None:
+def test_zero_think_chain_is_extracted_from_its_answer(answer: Answer, chain_or_check: str | CheckFailure) -> None:
     assert zero_think_chain(answer) == chain_or_check
 
 
-async def test_zero_think_s_chain_is_checked_too() -> None:
+async def test_zero_think_chain_passes_the_same_rules() -> None:
     for said, check in (
         ("", "empty_chain"),
         (f"{learnt()} {UID}", "anonymised"),
@@ -179,7 +179,7 @@ async def test_zero_think_s_chain_is_checked_too() -> None:
         assert (made.kept, made.reason) == (None, check)
 
 
-async def test_a_recipe_asks_in_its_language() -> None:
+async def test_recipe_uses_prompts_of_its_language() -> None:
     crew = Crew(thought_chain=chain("zh"), thought_response=SAID["zh"])
     made = MigrationRecipe(language="zh")
     assert (await made_of(Migration(made), made, crew, sample(language="zh"))).kept

@@ -104,7 +104,7 @@ async def made_of(
     return await make_one(item, MultiGt(recipe), pools), light, consistency, utility
 
 
-async def test_either_judge_is_enough_and_each_reference_has_one_source() -> None:
+async def test_one_approving_judge_adds_a_reference_with_one_source() -> None:
     one = Expanding(sample=sample(), online=("We sent it on Monday.", "A new one is coming."))
     made, light, consistency, utility = await made_of(
         one,
@@ -144,7 +144,7 @@ async def test_either_judge_is_enough_and_each_reference_has_one_source() -> Non
     ]  # fmt: skip
 
 
-async def test_any_logged_reply_will_do() -> None:
+async def test_candidate_may_agree_with_any_logged_reply() -> None:
     class Second(Consistency):
         async def __call__(self, question: Question) -> Answer:
             self.asked.append(question)
@@ -160,19 +160,19 @@ async def test_any_logged_reply_will_do() -> None:
     assert len(judge.asked) == 2
 
 
-async def test_without_a_summary_nobody_is_asked_for_utility() -> None:
+async def test_utility_is_not_judged_without_a_summary() -> None:
     made, _, _, utility = await made_of(Expanding(sample=sample(other="x")), "A new one is coming.")
     assert (made.kept, utility.asked) == ({"added": []}, [])
     assert made.notes == ("candidates: inconsistent, and no summary for the utility judge",)
 
 
-async def test_a_tool_call_stays_alone() -> None:
+async def test_tool_call_gets_no_further_references() -> None:
     call = dataclasses.replace(sample(), references=(Reference(action=ToolCall(name="look")),))
     made, light, _, _ = await made_of(Expanding(sample=call, online=("It was sent.",)), "It was sent.")
     assert (made.kept, light.asked) == ({"added": []}, [])
 
 
-async def test_a_pool_that_is_away_is_in_passing() -> None:
+async def test_unavailable_pool_is_a_transient_failure() -> None:
     made, *_ = await made_of(Expanding(sample=sample()), Answer(failure="timeout"))
     assert (made.kept, made.reason, made.passing) == (None, "teacher: timeout", True)
 
@@ -188,17 +188,17 @@ async def test_a_pool_that_is_away_is_in_passing() -> None:
         ("<tool_call>{", "no action"),
     ],
 )
-def test_candidates(text: str, why: str) -> None:
+def test_invalid_candidates_are_rejected_with_a_reason(text: str, why: str) -> None:
     assert candidate(text, ["It was sent."])[1] == why
 
 
-def test_almost_the_same_is_the_same() -> None:
+def test_near_duplicates_are_dropped() -> None:
     known = "You will get your money back within five working days at the latest, I promise."
     assert candidate(known.replace("working", "workin"), [known])[1] == "a duplicate"
     assert candidate(known.replace("five", "fourteen"), [known])[1] == "", "another number is another reply"
 
 
-def test_table_3_by_the_paper_s_row() -> None:
+def test_table_3_matches_the_row_of_the_paper() -> None:
     """Its test set: 1000 queries, 543 + 34 + 398 = 975 added, 97.50 %."""
     before = [sample(f"s{i}") for i in range(1000)]
     sources = ["online-consistency"] * 543 + ["offline-consistency"] * 34 + ["utility"] * 398
@@ -224,7 +224,7 @@ def record(prompt: str, number: int, said: str, logprob: float | None) -> Reward
     )  # fmt: skip
 
 
-def test_the_likeliest_replies_of_a_run(tmp_path: Path) -> None:
+def test_most_likely_replies_of_a_run_are_selected(tmp_path: Path) -> None:
     said = [("b", -0.4), ("a", -0.2), ("A!", -0.1), ("c", -0.9), ("d", None)]
     records = [record("s", i, text, logprob) for i, (text, logprob) in enumerate(said)]
     records.append(dataclasses.replace(record("s", 9, "", -0.01), action=ToolCall(name="look")))
@@ -240,7 +240,7 @@ def test_the_likeliest_replies_of_a_run(tmp_path: Path) -> None:
         likely_replies(tmp_path / "old.sqlite", {"s"}, 2)
 
 
-def test_a_record_keeps_its_log_probability() -> None:
+def test_record_keeps_its_mean_log_probability() -> None:
     kept = record("s", 0, "a", -0.25)
     assert record_from_json(record_to_json(kept)) == kept
     older = json.loads(record_to_json(kept))
@@ -252,7 +252,7 @@ def test_a_record_keeps_its_log_probability() -> None:
     ("logprobs", "mean"),
     [((-0.1, -0.3), -0.2), ((), None), ((-math.inf, -0.1), None), ((math.nan,), None), ((0.0,), 0.0)],
 )
-def test_the_mean_of_a_rollout(logprobs: tuple[float, ...], mean: float | None) -> None:
+def test_rollout_mean_log_probability_is_computed(logprobs: tuple[float, ...], mean: float | None) -> None:
     rollout = Rollout(
         key=SampleKey(run="r", step=0, prompt="s", sample=0), prompt_ids=(1,), token_ids=(2,) * len(logprobs),
         logprobs=logprobs, text="a", finish_reason="stop", versions=(),
@@ -292,9 +292,7 @@ def test_the_job_writes_samples_records_and_table_3(
     assert (row["set"], row["single-GT"], row["multi-GT"], row["expand %"]) == ("train", 2, 7, 250.0)
 
 
-def test_without_a_utility_judge_consistency_alone_adds_and_a_tuned_judge_gets_what_it_is_made_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_utility_judge_leaves_consistency_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_samples(tmp_path / "train.jsonl", [sample("a")])
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.add([record("a", 0, "We sent it on Monday.", -0.1), record("a", 1, "A new one comes.", -0.2)])
@@ -334,7 +332,7 @@ def test_without_a_utility_judge_consistency_alone_adds_and_a_tuned_judge_gets_w
         ([], "give teacher=<pool>"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, capsys: Any, args: list[str], said: str) -> None:
+def test_bad_input_is_reported_in_one_line(tmp_path: Path, capsys: Any, args: list[str], said: str) -> None:
     write_samples(tmp_path / "s.jsonl", [sample()])
     given = [f"input={tmp_path / 's.jsonl'}", f"output={tmp_path / 'o.jsonl'}", "experiment=smoke", *args]
     assert hamr(["data", "multigt", *given]) == 2

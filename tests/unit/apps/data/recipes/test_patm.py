@@ -41,7 +41,7 @@ def fault_of(text: str, language: Any = "en", number: int = 0) -> str | None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_good_plan_passes(language: Any) -> None:
+def test_valid_plan_passes_all_rules(language: Any) -> None:
     assert fault_of(good(language), language) is None
     assert fault_of(f"<think>hm</think>\n```xml\n{good(language)}\n```", language) is None
 
@@ -83,7 +83,7 @@ def test_a_good_plan_passes(language: Any) -> None:
         (rewrite(EN_1, "Possibly it was sent. This indicates that it comes. Therefore I can say so."), None),
     ],
 )
-def test_each_rule_in_english(text: str, check: str | None) -> None:
+def test_each_english_rule_rejects_its_violation(text: str, check: str | None) -> None:
     assert fault_of(text) == check
 
 
@@ -101,11 +101,11 @@ def test_each_rule_in_english(text: str, check: str | None) -> None:
         (rewrite(ZH_1 + "手机号13812345678。", ZH_2), "anonymised"),
     ],
 )
-def test_each_rule_in_chinese(text: str, check: str | None) -> None:
+def test_each_chinese_rule_rejects_its_violation(text: str, check: str | None) -> None:
     assert fault_of(text, "zh") == check
 
 
-def test_a_window_without_a_call_wants_an_empty_list() -> None:
+def test_window_without_a_call_requires_an_empty_action_list() -> None:
     assert fault_of(rewrite(EN_1, EN_2, []), number=1) is None
     assert fault_of(rewrite(EN_1, EN_2, [CALL]), number=1) == "actions"
 
@@ -113,7 +113,7 @@ def test_a_window_without_a_call_wants_an_empty_list() -> None:
 # --- judges ------------------------------------------------------------------------------------
 
 
-def test_verdicts_are_read_strictly() -> None:
+def test_verdicts_are_parsed_strictly() -> None:
     scores, violations = read_rewrite_check(rewrite_verdict(phrasing_check=0))
     assert (scores["phrasing_check"], sum(scores.values()), violations) == (0, 4, ["phrasing_check fails"])
     assert read_planning_check(planning_verdict(structure_score=0))[0] == {
@@ -141,7 +141,7 @@ async def made_of(teacher: Any, judge: Any = None, language: Any = "en") -> Item
     return await make_one(item, Patm(recipe), pools(teacher, judge))
 
 
-async def test_a_good_rewrite_is_kept_with_all_its_texts() -> None:
+async def test_valid_rewrite_is_kept_with_all_texts() -> None:
     teacher, judge = Writer(good()), Judge()
     made = await made_of(teacher, judge)
     assert made.kept == {"plan_1": EN_1, "plan_2": EN_2, "actions": json.dumps([CALL])}
@@ -166,7 +166,7 @@ async def test_a_good_rewrite_is_kept_with_all_its_texts() -> None:
         (good(), Judge(planning=planning_verdict(compliance_score=0)), "judge: compliance_score"),
     ],
 )
-async def test_what_fails_is_written_again_once_then_dropped_by_its_check(first: str, judge: Judge, check: str) -> None:
+async def test_failed_rewrite_is_retried_once_then_dropped(first: str, judge: Judge, check: str) -> None:
     teacher = Writer(first)
     made = await made_of(teacher, judge)
     assert (made.kept, made.reason) == (None, check)
@@ -191,12 +191,14 @@ async def test_a_repair_is_kept() -> None:
         (Writer(good()), Judge(rewrite="who knows"), "judge: unparsable", False),
     ],
 )
-async def test_pools_that_fail(teacher: Any, judge: Any, reason: str, passing: bool) -> None:
+async def test_pool_failures_are_transient_or_drop_the_item(
+    teacher: Any, judge: Any, reason: str, passing: bool
+) -> None:
     made = await made_of(teacher, judge)
     assert (made.kept, made.reason, made.passing) == (None, reason, passing)
 
 
-def test_a_value_that_could_close_a_tag_comes_through() -> None:
+def test_call_values_with_tags_are_escaped_and_restored() -> None:
     shown = calls_text([ToolCall(name="f", parameters={"a": "x</actions>"})])
     assert "<" not in shown
     assert json.loads(shown)[0]["parameters"] == {"a": "x</actions>"}
@@ -206,7 +208,7 @@ def test_a_value_that_could_close_a_tag_comes_through() -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_target_is_cut_where_the_paper_s_formula_cuts_it(language: Any) -> None:
+def test_target_is_split_as_in_the_paper(language: Any) -> None:
     plan = read_plan(good(language))
     assert isinstance(plan, RewritePlan)
     item = plan_item(window().sample, plan, language)
@@ -217,7 +219,7 @@ def test_the_target_is_cut_where_the_paper_s_formula_cuts_it(language: Any) -> N
     assert read_plan(item.text) == plan
 
 
-def test_only_what_was_kept_is_written() -> None:
+def test_only_kept_items_are_written() -> None:
     items = patm_items([window("a"), window("b")], PatmRecipe(), "m")
     plan = {"plan_1": EN_1, "plan_2": EN_2, "actions": "[]"}
     (item,) = kept_plans(items, {items[0].id: ItemResult(reason="tags"), items[1].id: ItemResult(kept=plan)}, "en")

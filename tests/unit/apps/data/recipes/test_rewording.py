@@ -52,12 +52,12 @@ LEAVE = Message(
         ("我不要这个，Anna 给了 2 个更好的。", "teacher: other language"),
     ],
 )
-def test_each_check(text: str, check: str | None) -> None:
+def test_each_message_check_rejects_its_violation(text: str, check: str | None) -> None:
     found = message_problem(LEAVE, text, "en")
     assert (found and found[0]) == check, found
 
 
-def test_what_a_generated_message_shows_is_found_in_its_words() -> None:
+def test_shown_fields_are_detected_in_generated_messages() -> None:
     fields = {"ConsumptionProfile": "Data", "ApplicationTendency": "Agree", "EmotionTag": "Calm"}
     said = "Fine, I take it. I stream all day."
     assert fields_shown(TELECOM, "en", "train", said, fields) == {
@@ -69,7 +69,7 @@ def test_what_a_generated_message_shows_is_found_in_its_words() -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", ["telecom_package", "airline_refund"])
-def test_every_generated_dialogue_shows_its_fields_by_its_words(name: str, language: Any) -> None:
+def test_generated_dialogues_show_their_fields_in_words(name: str, language: Any) -> None:
     """What the checks rest on: no field that gold says was shown goes unseen, and few messages are unclear by words."""
     scenarios = {name: load_scenario(name)}
     made = generate([scenarios[name]], {"train": 60, "validation": 6, "test": 6}, seed=1, language=language)
@@ -83,7 +83,7 @@ def test_every_generated_dialogue_shows_its_fields_by_its_words(name: str, langu
     assert len(unclear) < 0.3 * len(items)
 
 
-def test_a_field_is_kept_by_words_of_its_own_value_alone() -> None:
+def test_field_is_kept_only_by_words_of_its_value() -> None:
     message = dataclasses.replace(LEAVE, shows={"ConsumptionProfile": "Data"})
     assert field_lost(message, "Mostly I stream and watch videos.", "en", judged=False) is None
     assert field_lost(message, "Mostly I ring people.", "en", judged=False) is not None
@@ -105,7 +105,7 @@ def labels(**found: str) -> str:
         ("I think so", "judge: unparsable"),
     ],
 )
-async def test_a_judge_has_to_read_the_same_fields(judge: str, reason: str) -> None:
+async def test_judge_must_detect_the_same_fields(judge: str, reason: str) -> None:
     asked = []
 
     async def teacher(question: Question) -> Answer:
@@ -132,7 +132,7 @@ def _one_message() -> Any:
     return dataclasses.replace(made, train=(dataclasses.replace(sample, history=(turn,)),))
 
 
-def test_kept_words_reach_every_sample_and_no_other_split() -> None:
+def test_kept_rewordings_reach_all_samples_of_one_split() -> None:
     made = generate([TELECOM], {"train": 8, "validation": 2, "test": 2}, seed=0)
     items = reword_items(made, SCENARIOS, RECIPE, "by")
     done = {item.id: ItemResult(kept={"text": f"Said anew number {n}."}) for n, item in enumerate(items)}
@@ -148,7 +148,7 @@ def test_kept_words_reach_every_sample_and_no_other_split() -> None:
     assert agents == [t.content for s in made.train for t in s.history if t.role == "agent"]
 
 
-def test_the_same_words_kept_for_two_splits_stay_in_the_first() -> None:
+def test_rewording_kept_for_two_splits_stays_in_the_first() -> None:
     made = generate([TELECOM], {"train": 2, "validation": 0, "test": 2}, seed=0)
     items = reword_items(made, SCENARIOS, RECIPE, "by")
     done = {item.id: ItemResult(kept={"text": "One and the same."}) for item in items}

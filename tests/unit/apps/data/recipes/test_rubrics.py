@@ -79,7 +79,7 @@ class Judge:
         return Answer(text=json.dumps({"reason": "r", "checks": checks}))
 
 
-async def test_the_set_that_tells_the_references_from_the_worse_is_kept() -> None:
+async def test_most_discriminative_rubric_is_kept() -> None:
     responses = Responses(good=("The fee is 12 euros.",), worse=("Done!", "It is free."))
     for order in ((BLUNT, SHARP), (SHARP, BLUNT)):
         teacher, judge = Teacher(*order), Judge()
@@ -111,7 +111,7 @@ async def test_the_set_that_tells_the_references_from_the_worse_is_kept() -> Non
         (Answer(failure="unavailable"), "teacher: unavailable", True),
     ],
 )
-async def test_what_is_rejected_says_why(said: str | Answer, reason: str, passing: bool) -> None:
+async def test_rejected_rubric_has_a_reason(said: str | Answer, reason: str, passing: bool) -> None:
     responses = Responses(good=("12",), worse=("no",))
     result = await make_rubric(sample(), responses, RECIPE, Teacher(said), Judge())
     assert (result.items, result.separation) == ((), None)
@@ -119,20 +119,20 @@ async def test_what_is_rejected_says_why(said: str | Answer, reason: str, passin
 
 
 @pytest.mark.parametrize("said", ["prose", '{"reason": "r", "checks": {"I1": "met"}}', '{"reason": "r", "chec'])
-async def test_a_candidate_that_the_judge_cannot_apply_is_rejected(said: str) -> None:
+async def test_rubric_the_judge_cannot_apply_is_rejected(said: str) -> None:
     responses = Responses(good=("12",), worse=("no",))
     result = await make_rubric(sample(), responses, RECIPE, Teacher(SHARP), Teacher(said))
     assert (result.items, result.reason) == ((), "judge: unparsable")
 
 
-async def test_without_a_worse_response_nobody_is_asked() -> None:
+async def test_teacher_is_not_called_without_a_worse_response() -> None:
     teacher = Teacher(SHARP)
     result = await make_rubric(sample(), Responses(good=("a",), worse=()), RECIPE, teacher, Judge())
     assert result.reason.startswith("no worse response")
     assert teacher.asked == []
 
 
-def test_worse_responses_are_the_given_ones_then_others_references() -> None:
+def test_worse_responses_are_given_ones_then_references_of_other_samples() -> None:
     call = ServiceSample(
         id="c", ticket={}, policy="", tools=(), history=(), references=(Reference(action=ToolCall(name="pay")),)
     )
@@ -144,7 +144,7 @@ def test_worse_responses_are_the_given_ones_then_others_references() -> None:
     assert contrasts(sample(), [same], RECIPE).worse == (), "another's reference that is this one's too is not worse"
 
 
-def test_a_sample_is_not_its_own_worse_response_and_others_are_not_copied_for_it() -> None:
+def test_sample_is_never_its_own_worse_response() -> None:
     class Counted(list[ServiceSample]):
         read = 0
 
@@ -166,7 +166,7 @@ def test_a_sample_is_not_its_own_worse_response_and_others_are_not_copied_for_it
         assert len(responses.worse) == RECIPE.worse
 
 
-def test_a_rubric_travels_with_its_sample(tmp_path: Path) -> None:
+def test_rubric_is_stored_with_its_sample(tmp_path: Path) -> None:
     items = (
         RubricItem(title="Names 12", description="d", weight=5.0),
         RubricItem(title="x", description="", weight=-2.0),
@@ -191,7 +191,7 @@ async def run(
     return progress
 
 
-async def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+async def test_interrupted_job_resumes_unfinished_samples(tmp_path: Path) -> None:
     samples = (sample("a"), sample("b", "Good bye."), sample("c", "It is 12."))
 
     async def half(question: Question) -> Answer:
@@ -238,7 +238,9 @@ async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> Non
         (["input=/none.jsonl", "output=o.jsonl"], "no such file"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], said: str) -> None:
+def test_bad_input_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], said: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path / "ok.jsonl", [sample()])
     with pytest.raises((BadInput, DataError)) as refused:
@@ -248,7 +250,7 @@ def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert not (tmp_path / "o.jsonl").exists()
 
 
-def test_the_default_recipe_is_the_paper_s() -> None:
+def test_default_recipe_matches_the_paper() -> None:
     files = ["input=a.jsonl", "output=b.jsonl"]
     recipe = parse(RubricsCommand, files).recipe
     assert (recipe.fewest_items, recipe.most_items) == (8, 16)

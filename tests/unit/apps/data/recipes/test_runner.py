@@ -44,7 +44,7 @@ async def run(todo, pools, progress, **settings) -> list[str]:
     return told
 
 
-async def test_every_text_is_kept_and_every_drop_has_its_check(tmp_path: Path) -> None:
+async def test_all_texts_are_recorded_and_drops_name_their_check(tmp_path: Path) -> None:
     todo = items("a", "b", "c")
     progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
     await run(todo, one_teacher(says(a="good", b="bad", c=Answer(failure="unparsable", reasoning="half a"))), progress)
@@ -58,7 +58,7 @@ async def test_every_text_is_kept_and_every_drop_has_its_check(tmp_path: Path) -
     ]  # fmt: skip
 
 
-async def test_it_goes_on_and_tries_again_only_what_failed_in_passing(tmp_path: Path) -> None:
+async def test_resumed_run_retries_only_transient_failures(tmp_path: Path) -> None:
     todo = items("a", "b", "c")
     path = tmp_path / "p.jsonl"
     away = Answer(failure="unavailable")
@@ -81,7 +81,7 @@ async def test_it_goes_on_and_tries_again_only_what_failed_in_passing(tmp_path: 
     assert WorkProgress.of(path, items("a", "b", "c", version=1)).done == {}, "another recipe is another result"
 
 
-async def test_a_failure_in_passing_is_put_again_in_the_same_run(tmp_path: Path) -> None:
+async def test_transient_failure_is_retried_in_the_same_run(tmp_path: Path) -> None:
     counts: dict[str, int] = {}
 
     async def ask(question: Question) -> Answer:
@@ -97,7 +97,7 @@ async def test_a_failure_in_passing_is_put_again_in_the_same_run(tmp_path: Path)
     assert len(list(read_progress(tmp_path / "p.jsonl"))) == 2
 
 
-async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> None:
+async def test_unavailable_pools_are_not_retried_in_the_same_run(tmp_path: Path) -> None:
     counts = 0
 
     async def ask(question: Question) -> Answer:
@@ -113,7 +113,7 @@ async def test_where_nobody_answers_nobody_is_asked_twice(tmp_path: Path) -> Non
     assert not (tmp_path / "p.jsonl").exists()
 
 
-async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+async def test_truncated_row_is_recomputed(tmp_path: Path) -> None:
     todo = items("a", "b")
     path = tmp_path / "p.jsonl"
     await run(todo, one_teacher(says(a="good", b="schön")), WorkProgress.of(path, todo), at_once=1)
@@ -125,7 +125,7 @@ async def test_a_row_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     assert WorkProgress.of(path, todo).done == {}
 
 
-async def test_texts_are_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
+async def test_texts_are_stored_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     todo = items("a", "b", "c")
     path = tmp_path / "p.jsonl"
     first = WorkProgress.of(path, todo)
@@ -139,7 +139,7 @@ async def test_texts_are_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
         assert [len(progress.whole(name).texts[0]["text"]) for name in "abc"] == [4, 5, 3 << 20]
 
 
-async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path: Path, monkeypatch) -> None:
+async def test_kill_during_torn_row_repair_loses_no_results(tmp_path: Path, monkeypatch) -> None:
     todo = items("a", "b")
     path = tmp_path / "p.jsonl"
     await run(todo, one_teacher(says(a="good", b="y" * (3 << 20))), WorkProgress.of(path, todo), at_once=1)
@@ -154,7 +154,7 @@ async def test_a_second_kill_while_a_torn_row_is_cut_off_costs_nothing(tmp_path:
     assert path.read_bytes() == whole[: whole.index(b"\n") + 1]
 
 
-async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path) -> None:
+async def test_finished_items_are_written_before_a_recipe_error(tmp_path: Path) -> None:
     async def breaks(item: WorkItem, desk: Desk) -> ItemResult:
         if item.id == "b":
             raise KeyError("a mistake in the recipe")
@@ -168,7 +168,7 @@ async def test_what_was_finished_before_a_recipe_broke_is_written(tmp_path: Path
     assert [row["id"] for _, row in read_progress(tmp_path / "p.jsonl")] == ["a"]
 
 
-async def test_as_many_items_are_under_way_as_may_be_and_no_more(tmp_path: Path) -> None:
+async def test_concurrency_reaches_its_limit_and_never_exceeds_it(tmp_path: Path) -> None:
     under_way, most = 0, 0
 
     async def ask(question: Question) -> Answer:
@@ -184,7 +184,7 @@ async def test_as_many_items_are_under_way_as_may_be_and_no_more(tmp_path: Path)
     assert most == 7
 
 
-async def test_it_says_how_far_it_is_and_how_long_it_takes(tmp_path: Path) -> None:
+async def test_progress_reports_count_rate_and_remaining_time(tmp_path: Path) -> None:
     now = 0.0
 
     async def ask(question: Question) -> Answer:
@@ -199,7 +199,7 @@ async def test_it_says_how_far_it_is_and_how_long_it_takes(tmp_path: Path) -> No
     assert [duration(s) for s in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
 
 
-async def test_a_judge_that_cannot_be_read_is_asked_once_more() -> None:
+async def test_unparsable_verdict_is_requested_once_more() -> None:
     asked = []
 
     async def judge(question: Question) -> Answer:
@@ -226,7 +226,7 @@ async def test_a_judge_that_cannot_be_read_is_asked_once_more() -> None:
 # --- teachers ----------------------------------------------------------------------------------
 
 
-async def test_teachers_share_by_load_and_an_item_stays_with_its_own() -> None:
+async def test_teachers_are_balanced_by_capacity_with_item_affinity() -> None:
     async def ask(question: Question) -> Answer:
         await asyncio.sleep(0)
         return Answer(text="x")
@@ -237,7 +237,7 @@ async def test_teachers_share_by_load_and_an_item_stays_with_its_own() -> None:
     assert (await teachers.ask(Question(prompt="x.en"), "small"))[0] == "small"
 
 
-async def test_a_dead_teacher_draws_no_items_and_loses_none(tmp_path: Path) -> None:
+async def test_dead_teacher_receives_no_items_and_loses_none(tmp_path: Path) -> None:
     asked = 0
 
     async def dead(question: Question) -> Answer:
@@ -272,17 +272,17 @@ async def test_a_dead_teacher_draws_no_items_and_loses_none(tmp_path: Path) -> N
         ("I can't refund it before I know the order number, so I ask for it.", "en", None),
     ],
 )
-def test_what_is_no_work_at_all(text: str, language, check: str | None) -> None:
+def test_unusable_teacher_answers_are_rejected(text: str, language, check: str | None) -> None:
     found = teacher_problem(text, language)
     assert (found and found[0]) == check
 
 
-def test_a_thought_in_front_does_not_count() -> None:
+def test_leading_thought_is_ignored() -> None:
     assert without_thought("<think>hm</think>\n\nfine") == "fine"
     assert without_thought("fine <think>x</think>") == "fine <think>x</think>"
 
 
-def test_keys_tell_contents_apart() -> None:
+def test_item_keys_differ_by_content() -> None:
     assert item_key({"a": 1, "b": 2}) == item_key({"b": 2, "a": 1})
     assert len({item_key(1), item_key("1"), item_key([1]), item_key(None)}) == 4
     assert json.loads(json.dumps(item_key("x"))) == item_key("x")

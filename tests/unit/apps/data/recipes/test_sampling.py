@@ -45,11 +45,11 @@ def record(said: str, total: float | Total, prompt: str = "s", step: int = 0, nu
         ("", None),
     ],
 )
-def test_what_a_response_said(response: str, found: Any) -> None:
+def test_action_is_extracted_from_a_response(response: str, found: Any) -> None:
     assert said_by(response) == found
 
 
-def test_the_best_distinct_ones_are_kept_in_the_samples_order() -> None:
+def test_best_distinct_responses_are_kept_in_sample_order() -> None:
     records = [
         record("Fine.", 0.7),
         record("<think>I see.</think><answer>Sure.</answer>", 0.9),
@@ -75,7 +75,7 @@ def test_the_best_distinct_ones_are_kept_in_the_samples_order() -> None:
         assert item_from_json(item_to_json(item)) == item
 
 
-def test_of_equal_totals_the_earlier_wins() -> None:
+def test_earlier_response_wins_a_tie() -> None:
     items, _ = best_responses([record("One.", 0.5), record("Two.", 0.5)], {"s": sample()}, best=1, min_total=0.5)
     assert [item.text for item in items] == ["One."]
 
@@ -88,7 +88,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_job_reads_a_run_from_a_step_on(run: Path, capsys: Any) -> None:
+def test_job_reads_a_run_from_the_given_step(run: Path, capsys: Any) -> None:
     args = [
         "data",
         "sampled",
@@ -117,7 +117,7 @@ def test_the_job_reads_a_run_from_a_step_on(run: Path, capsys: Any) -> None:
         (["ledger={run}", "min_totl=0"], "did you mean min_total"),
     ],
 )
-def test_bad_input_is_one_line(run: Path, capsys: Any, args: list[str], said: str) -> None:
+def test_bad_input_is_reported_in_one_line(run: Path, capsys: Any, args: list[str], said: str) -> None:
     given = [f"input={run / 's.jsonl'}", f"output={run / 'o.jsonl'}", *(arg.format(run=run) for arg in args)]
     assert hamr(["data", "sampled", *given]) == 2
     error = capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_bad_input_is_one_line(run: Path, capsys: Any, args: list[str], said: st
     assert not (run / "o.jsonl").exists()
 
 
-def test_a_thought_is_rendered_in_the_orders_that_were_asked_for() -> None:
+def test_thought_is_rendered_in_the_requested_orders() -> None:
     records = [record("<answer>Sure.</answer><think>I see.</think>", 0.9), record("Fine.", 0.8)]
     items, counts = best_responses(records, {"s": sample()}, best=2, min_total=0.5, render="hybrid")
     assert [(item.kind, item.text) for item in items] == [

@@ -35,7 +35,7 @@ def check_of(found: Any) -> str | None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_each_rule_of_a_chain(language: Any) -> None:
+def test_each_chain_rule_rejects_its_violation(language: Any) -> None:
     one, other = PROCESS[language], "zh" if language == "en" else "en"
     cases = {
         chain(language): None,
@@ -64,14 +64,14 @@ def test_each_rule_of_a_chain(language: Any) -> None:
     assert chain_of(chain(language), sample(), language) == learnt(language)
 
 
-def test_a_value_of_the_call_is_private_in_the_thoughts() -> None:
+def test_values_of_the_call_are_private_in_thoughts() -> None:
     named = f"{learnt()} It is user u-77."
     call = type(CALL)(name="find_order", parameters={"user_id": "u-77"})
     assert chain_fault(named, sample(), "en") is None
     assert check_of(chain_fault(named, sample(), "en", call)) == "anonymised"
 
 
-def test_a_short_answer_and_a_call_cannot_be_quoted() -> None:
+def test_short_answers_and_calls_never_count_as_quoted() -> None:
     for short in (Reply(content="Yes, of course."), Reply(content="好的，请稍等"[:5]), CALL):
         assert quote_fault(f"I say: Yes, of course. 好的，请稍等 find_order {UID}", short) is None
     six = Reply(content="one two, three: four five SIX")
@@ -96,12 +96,12 @@ def test_a_short_answer_and_a_call_cannot_be_quoted() -> None:
         (learnt(), "quotes_answer"),
     ],
 )
-def test_each_rule_of_a_response(text: str, check: str | None) -> None:
+def test_each_response_rule_rejects_its_violation(text: str, check: str | None) -> None:
     found = response_of(text, learnt(), sample(), "en")
     assert (check_of(found), isinstance(found, ThoughtDraft)) == (check, check is None)
 
 
-def test_half_a_surrogate_pair_does_not_end_the_run() -> None:
+def test_lone_surrogate_is_replaced() -> None:
     found = chain_of(chain(process=f"{PROCESS['en']} \ud83d"), sample(), "en")
     assert found == learnt().replace("\n", " ?\n", 1)
 
@@ -114,7 +114,7 @@ async def extracted(crew: Crew, one: ServiceSample | None = None, **recipe: Any)
     return await made_of(Extraction(made), made, crew, one)
 
 
-async def test_what_the_expert_did_is_kept_with_its_chain() -> None:
+async def test_expert_response_is_kept_with_its_chain() -> None:
     crew = Crew()
     made = await extracted(crew)
     assert made.kept == {"reasoning": learnt(), "response": SAID["en"], "cot_quality": 5}
@@ -134,7 +134,7 @@ async def test_what_the_expert_did_is_kept_with_its_chain() -> None:
         (cot(policy="no"), "judge: cot_follows_policy"),
     ],
 )
-async def test_the_judge_of_chains_sends_back_once_with_its_reason(verdict: str, check: str) -> None:
+async def test_rejected_chain_is_repaired_once_with_the_reason(verdict: str, check: str) -> None:
     crew = Crew(cot_quality=verdict)
     made = await extracted(crew)
     assert (made.kept, made.reason, made.notes) == (None, check, (f"to be repaired: {check}",))
@@ -145,12 +145,12 @@ async def test_the_judge_of_chains_sends_back_once_with_its_reason(verdict: str,
     assert repaired.kept is not None and repaired.kept["cot_quality"] == 4
 
 
-async def test_the_threshold_is_the_recipe_s() -> None:
+async def test_threshold_is_read_from_the_recipe() -> None:
     assert (await extracted(Crew(cot_quality=cot(3)), min_cot=3)).kept
     assert (await extracted(Crew(cot_quality=cot(4)), min_cot=5)).reason == "judge: cot_quality"
 
 
-async def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_drops() -> None:
+async def test_unparsable_verdict_is_retried_and_then_drops_the_item() -> None:
     made = await extracted(Crew(cot_quality=["nonsense", cot()]))
     assert made.kept
     made = await extracted(Crew(cot_quality="nonsense"))
@@ -163,7 +163,7 @@ async def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_drops()
 
 
 @pytest.mark.parametrize("action", [Reply(content=SAID["en"]), CALL])
-def test_renderings_of_the_same_item(action: Any) -> None:
+def test_one_item_is_rendered_in_each_order(action: Any) -> None:
     made = to_record(learnt(), action, cot_quality=5)
     think, answer = f"<think>{learnt()}</think>", f"<answer>{made['response']}</answer>"
     pre, post = renderings(sample(), made, "pre"), renderings(sample(), made, "post")

@@ -101,7 +101,7 @@ def of_affinity(questions: list[Question]) -> set[str]:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-async def test_extraction_drops_each_flaw_by_its_check(language: Any, tmp_path: Path) -> None:
+async def test_extraction_drops_each_flaw_with_its_check(language: Any, tmp_path: Path) -> None:
     kinds: dict[str, Flaw] = {"none": ({}, None), **VERDICTS}
     kinds |= {name: ({"thought_extract": text}, check) for name, (text, check) in chain_flaws(language).items()}
     recipe = ThoughtRecipe(language=language)
@@ -113,7 +113,7 @@ async def test_extraction_drops_each_flaw_by_its_check(language: Any, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
-async def test_migration_drops_each_flaw_by_its_check(language: Any, tmp_path: Path) -> None:
+async def test_migration_drops_each_flaw_with_its_check(language: Any, tmp_path: Path) -> None:
     kinds: dict[str, Flaw] = {"none": ({}, None), **VERDICTS, **POOR}
     kinds |= {name: ({"thought_chain": text}, check) for name, (text, check) in chain_flaws(language).items()}
     kinds |= {name: ({"thought_response": text}, check) for name, (text, check) in response_flaws(language).items()}

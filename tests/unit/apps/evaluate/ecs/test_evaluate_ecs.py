@@ -94,7 +94,7 @@ def votes(tmp_path):
     return [json.loads(line) for line in (tmp_path / "out" / "judgements.jsonl").read_text().splitlines()]
 
 
-def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
+def test_command_writes_all_documented_outputs(tmp_path, monkeypatch, capsys):
     judges = Judges(
         monkeypatch,
         judge={("Hello.", "Hi."): "no", ("Good day.", "Hi."): "yes"},
@@ -126,7 +126,7 @@ def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
     assert "http://" not in report and "https://" not in report
 
 
-def test_where_nobody_is_named_four_judges_are_asked(tmp_path, monkeypatch):
+def test_four_default_judges_vote_if_none_is_named(tmp_path, monkeypatch):
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
     given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=50"]
@@ -135,7 +135,7 @@ def test_where_nobody_is_named_four_judges_are_asked(tmp_path, monkeypatch):
     assert set(metrics(tmp_path)["judges"]) == {"judge", "judge_2", "judge_3", "judge_4"}
 
 
-def test_soft_scores_need_no_new_votes(tmp_path, monkeypatch):
+def test_soft_scores_reuse_recorded_votes(tmp_path, monkeypatch):
     judges = Judges(monkeypatch, judge={"else": "yes 0.8"}, second={"else": "part 0.4"})
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
     evaluate(tmp_path)
@@ -145,7 +145,7 @@ def test_soft_scores_need_no_new_votes(tmp_path, monkeypatch):
     assert values(tmp_path)["multi_ecs"] == pytest.approx(0.6) and len(judges.asked) == asked == 2
 
 
-def test_a_judge_that_fails_is_left_out_and_asked_again(tmp_path, monkeypatch, capsys):
+def test_failed_judge_is_excluded_and_retried(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."), row("b", A[:1], "Bye."))
     judges = Judges(monkeypatch, judge={"else": "no"}, second={"else": "unavailable", ("Hello.", "Bye."): "unparsable"})
     assert evaluate(tmp_path) == 0
@@ -160,7 +160,7 @@ def test_a_judge_that_fails_is_left_out_and_asked_again(tmp_path, monkeypatch, c
     assert values(tmp_path)["multi_ecs"] == pytest.approx(0.25)
 
 
-def test_without_any_vote_an_item_is_unscored_and_the_command_fails(tmp_path, monkeypatch, capsys):
+def test_item_without_votes_is_unscored_and_fails_the_command(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "in.jsonl", row("a", A, "Hi."), row("t", [({"order": 7}, "logged")], CALL))
     Judges(monkeypatch, judge={"else": "unavailable"}, second={"else": "timeout"})
     assert evaluate(tmp_path) == 1
@@ -168,7 +168,7 @@ def test_without_any_vote_an_item_is_unscored_and_the_command_fails(tmp_path, mo
     assert "no judge gave a vote" in capsys.readouterr().err
 
 
-def test_what_was_voted_survives_an_end_in_the_middle(tmp_path, monkeypatch):
+def test_recorded_votes_survive_an_interruption(tmp_path, monkeypatch):
     file_of(tmp_path / "in.jsonl", *(row(f"s{i}", A[:1], f"Hi {i}.") for i in range(4)))
     Judges(monkeypatch, judge={("Hello.", "Hi 3."): HamrError("the cluster is gone")})
     assert evaluate(tmp_path, judges="judge") == 1
@@ -201,7 +201,7 @@ def test_two_policies_are_compared_on_the_same_samples(tmp_path, monkeypatch, ca
     assert len(judges.asked) == 2 * (6 + 5)
 
 
-def test_agreement_with_people(tmp_path, monkeypatch):
+def test_agreement_with_human_labels_is_reported(tmp_path, monkeypatch):
     Judges(monkeypatch, judge={("A", "1"): "yes", ("A", "2"): "no"}, second={("A", "1"): "yes", ("A", "2"): "yes"})
     file_of(tmp_path / "in.jsonl", row("t", [({"order": 7}, "logged")], CALL))
     pairs = [
@@ -217,7 +217,7 @@ def test_agreement_with_people(tmp_path, monkeypatch):
     assert "Agreement with people" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
+def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch):
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
     given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=10", "pools=cpu_small"]
@@ -244,7 +244,7 @@ def test_judges_that_are_trained_get_their_data(tmp_path, monkeypatch):
         (["input=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
+def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys, args, said):
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
     places = {
@@ -279,7 +279,7 @@ def recorded(folder, *stages):
     return folder
 
 
-def test_a_run_is_taken_at_its_last_evaluation(tmp_path, monkeypatch, capsys):
+def test_run_is_evaluated_at_its_last_evaluation_step(tmp_path, monkeypatch, capsys):
     Judges(monkeypatch, judge={"else": "yes"})
     run = recorded(tmp_path / "run", ("base", 0, "<tool_call>{"), ("rl", 1, "<tool_call>{"), ("rl", 2, "Hi there."))
     given = [f"run={run}", f"output={tmp_path / 'out'}", "judges=judge", "resamples=10", *POOLS]

@@ -87,7 +87,7 @@ def summary(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
+def test_command_writes_all_documented_outputs(tmp_path, monkeypatch, capsys):
     pools = Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS)
     assert evaluate(tmp_path) == 0
@@ -110,7 +110,7 @@ def test_the_command_writes_all_it_promises(tmp_path, monkeypatch, capsys):
     assert evaluate(tmp_path) == 0 and len(pools.started) == 1
 
 
-def test_policies_are_compared_and_files_are_not_asked(tmp_path, monkeypatch):
+def test_policies_are_compared_with_responses_from_files(tmp_path, monkeypatch):
     pools = Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS)
     mine = file_of(tmp_path / "mine.jsonl", *({"id": row["id"], "response": "A judge said so."} for row in ITEMS))
@@ -123,7 +123,7 @@ def test_policies_are_compared_and_files_are_not_asked(tmp_path, monkeypatch):
     assert found["policies"]["mine"]["all"]["latency"]["seconds"]["mean"] is None
 
 
-def test_every_judge_on_every_item_where_data_has_no_subsets(tmp_path, monkeypatch):
+def test_all_judges_grade_all_items_without_subsets(tmp_path, monkeypatch):
     Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS[:2])
     assert evaluate(tmp_path, "judged=all") == 0
@@ -148,7 +148,7 @@ def test_judges_are_graded_on_labelled_files(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_judge_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path, monkeypatch, capsys):
+def test_unavailable_judge_is_retried_without_losing_results(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "items.jsonl", *ITEMS)
     Pools(monkeypatch, risk="unavailable")
     assert evaluate(tmp_path) == 0
@@ -163,7 +163,7 @@ def test_a_judge_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path, monke
     assert summary(tmp_path)["policies"]["second"]["all"]["overall"]["mean"] == pytest.approx(68.0)
 
 
-def test_a_policy_that_is_away_fails_the_command(tmp_path, monkeypatch, capsys):
+def test_unavailable_policy_fails_the_command(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "items.jsonl", *ITEMS)
     Pools(monkeypatch, answer="timeout")
     assert evaluate(tmp_path) == 1
@@ -172,7 +172,7 @@ def test_a_policy_that_is_away_fails_the_command(tmp_path, monkeypatch, capsys):
     assert evaluate(tmp_path) == 0 and len(back.asked) == 4 + 8
 
 
-def test_an_end_in_the_middle_loses_nothing(tmp_path, monkeypatch):
+def test_interrupted_evaluation_loses_no_results(tmp_path, monkeypatch):
     file_of(tmp_path / "items.jsonl", *ITEMS)
     Pools(monkeypatch, hallucination=HamrError("the cluster is gone"))
     assert evaluate(tmp_path) == 1
@@ -204,7 +204,7 @@ def test_an_end_in_the_middle_loses_nothing(tmp_path, monkeypatch):
         (["policy=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
+def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys, args, said):
     pools = Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS)
     for name, change in (("NOPOLICY", {"policy": ""}), ("NOEVIDENCE", {"evidence": []})):
@@ -228,7 +228,7 @@ def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
     assert said in error and "\n" not in error and pools.started == []
 
 
-def test_a_run_folder_is_a_pool_of_its_newest_checkpoint(tmp_path):
+def test_run_folder_is_served_from_its_newest_checkpoint(tmp_path):
     config = load_config(["experiment=smoke"])
     run = tmp_path / "my-run"
     (run / "checkpoints").mkdir(parents=True)

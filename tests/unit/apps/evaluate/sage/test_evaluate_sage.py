@@ -39,7 +39,7 @@ def rows(tmp_path, name):
 
 
 @pytest.mark.slow
-def test_the_command_writes_all_it_promises(tmp_path, capsys):
+def test_command_writes_all_documented_outputs(tmp_path, capsys):
     agents = "scripted:perfect,scripted:wrong_action,scripted:chatty"
     judges = "scripted:gold,scripted:strict,scripted:contrary"
     assert evaluate(tmp_path, agent=agents, judges=judges) == 0
@@ -67,7 +67,7 @@ def test_the_command_writes_all_it_promises(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_same_command_asks_nobody_again_and_others_may_join(tmp_path):
+def test_repeated_command_reuses_traces_and_may_add_agents(tmp_path):
     evaluate(tmp_path)
     before = (tmp_path / "out" / "traces.jsonl").read_bytes()
     evaluate(tmp_path)
@@ -78,7 +78,7 @@ def test_the_same_command_asks_nobody_again_and_others_may_join(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_made_of_the_votes_may_change_without_asking_anybody(tmp_path):
+def test_figures_are_recomputed_from_recorded_votes(tmp_path):
     evaluate(tmp_path, agent="scripted:wrong_branch")
     intersection = metrics(tmp_path)["agents"]["scripted:wrong_branch"]["average"]["path"]["mean"]
     evaluate(tmp_path, agent="scripted:wrong_branch", path="prefix")
@@ -86,7 +86,7 @@ def test_what_is_made_of_the_votes_may_change_without_asking_anybody(tmp_path):
 
 
 @pytest.mark.slow
-def test_dialogues_can_be_judged_again_by_others(tmp_path, capsys):
+def test_dialogues_can_be_rejudged_by_other_judges(tmp_path, capsys):
     evaluate(tmp_path)
     assert evaluate(tmp_path, judges="scripted:strict") == 2
     assert "rejudge=true" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_the_same_judge_twice_is_two_judges(tmp_path):
     ]
 
 
-def test_a_simulator_that_ends_at_once_is_counted(tmp_path):
+def test_dialogue_ended_at_once_by_the_simulator_is_counted(tmp_path):
     assert evaluate(tmp_path, simulator="scripted:hasty") == 0
     entry = metrics(tmp_path)["agents"]["scripted:perfect"]["scenarios"]["telecom_package"]
     assert set(entry["dialogues"]) == {"user_ended_at_once"}
@@ -137,7 +137,7 @@ def test_a_simulator_that_ends_at_once_is_counted(tmp_path):
         ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
     ],
 )
-def test_bad_input_is_one_line_that_says_what_to_change(tmp_path, capsys, changes, said):
+def test_bad_input_is_reported_in_one_line_with_its_remedy(tmp_path, capsys, changes, said):
     assert evaluate(tmp_path, **changes) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -145,7 +145,7 @@ def test_bad_input_is_one_line_that_says_what_to_change(tmp_path, capsys, change
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
+def test_custom_scenario_file_needs_no_code(tmp_path):
     text = resource("conf", "scenarios/telecom_package.yaml").read_text(encoding="utf-8")
     mine = tmp_path / "mine.yaml"
     mine.write_text(text.replace("name: telecom_package", "name: my_package"), encoding="utf-8")
@@ -158,7 +158,7 @@ def test_a_file_of_ones_own_is_a_scenario_without_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, monkeypatch):
+def test_evaluation_without_a_finished_dialogue_fails(tmp_path, capsys, monkeypatch):
     async def away(question):
         return Answer(failure="unavailable", detail="no such endpoint")
 
@@ -169,18 +169,18 @@ def test_an_evaluation_of_which_nothing_was_finished_fails(tmp_path, capsys, mon
     assert evaluate(tmp_path, attempts="1") == 0
 
 
-def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
+def test_two_scenarios_with_one_name_are_rejected(tmp_path, capsys):
     assert evaluate(tmp_path, scenario="telecom_package,telecom_package") == 2
     assert "both called telecom_package" in capsys.readouterr().err
 
 
-def test_all_names_every_scenario(tmp_path):
+def test_scenario_all_selects_every_scenario(tmp_path):
     given = {**ARGS, "scenario": "all", "output": str(tmp_path / "out")}
     command = parse(EvaluateSage, [f"{key}={value}" for key, value in given.items() if key != "benchmark"])
     assert set(command.scenarios) == set(scenario_names())
 
 
-def test_judges_who_never_answer_are_no_success(tmp_path, capsys, monkeypatch):
+def test_evaluation_without_judge_answers_fails(tmp_path, capsys, monkeypatch):
     async def gone(question):
         return Answer(failure="unavailable", detail="connection refused")
 

@@ -18,7 +18,7 @@ from hamr.report.drawing import LEAST_PX, draw
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_boxes_do_not_overlap_and_edges_go_down(name):
+def test_graph_boxes_do_not_overlap_and_edges_point_down(name):
     scenario = load_scenario(name)
     placed = layout(scenario)
     assert placed.nodes.keys() == set(scenario.graph.nodes)
@@ -50,7 +50,7 @@ def test_the_graph_shows_errors_and_customers():
     assert texts.count("0 customers") == len(scenario.file.actions) - 1
 
 
-def test_text_in_a_graph_has_11_px_at_its_normal_size():
+def test_graph_text_is_at_least_11_px_at_normal_size():
     scenario = load_scenario("telecom_package")
     drawn = draw("graph", "Graph", lambda: draw_graph(scenario, STAGES, ROWS))
     width = float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn.svg).group(1))
@@ -59,14 +59,14 @@ def test_text_in_a_graph_has_11_px_at_its_normal_size():
     assert min(sizes) * drawn.least_width / width >= LEAST_PX
 
 
-def test_without_values_there_is_no_figure():
+def test_figure_without_values_is_omitted():
     assert figures.turn_curve({"a": {"1": {"logic": 5.0, "chat": None}}}) is None
     assert figures.level_boxes([], ("zero",)) is None
     assert figures.judge_map({"a": {}}, "logic") is None
     assert figures.dimensions({"content_utility": {"mean": None, "r2": None, "slope": None}}) is None
 
 
-def test_the_coverage_table_sums_the_paths_of_a_scenario():
+def test_coverage_table_sums_paths_per_scenario():
     table = coverage_table({"telecom_package": ROWS})
     assert [column.name for column in table.columns][1:] == [
         "paths",
@@ -78,7 +78,7 @@ def test_the_coverage_table_sums_the_paths_of_a_scenario():
     assert table.rows == (("telecom package", 2, 2, 4, 6, 1),)
 
 
-def test_progress_without_a_terminal_is_a_line_every_20_seconds():
+def test_progress_without_terminal_prints_a_line_every_20_seconds():
     screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 30.0, 31.0])
     report = report_lines({"held": 10, "judged": 10}, Console(file=screen, width=100), "dialogues", lambda: next(at))
     for name, done in (("judged", 5), ("held", 6), ("held", 6), ("judged", 6)):
