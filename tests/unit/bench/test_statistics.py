@@ -11,7 +11,7 @@ from hamr.bench.statistics import cohen_kappa, exact_agreement, mean_interval, s
 LABELS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30)
 
 
-def test_an_interval_holds_the_mean_and_shrinks_to_it():
+def test_mean_interval_contains_the_mean_and_shrinks_to_it():
     found = mean_interval([0.0, 1.0] * 50, resamples=4000, seed=1)
     assert found.mean == 0.5 and found.n == 100
     # A mean of 100 draws of a fair coin: standard error 0.05; the middle 90 % would end at 0.418 and 0.582.
@@ -28,7 +28,7 @@ def test_the_seed_decides_the_interval():
     assert mean_interval(values, resamples=100, seed=3) != mean_interval(values, resamples=100, seed=4)
 
 
-def test_few_pairs_are_tested_exactly():
+def test_few_pairs_use_the_exact_test():
     # Of the 8 signs, +++ and --- reach 6; with one 0 among them its sign does not matter.
     assert sign_flip_p([1.0, 2.0, 3.0], resamples=10, seed=0) == 2 / 8
     assert sign_flip_p([1.0, 2.0, 0.0], resamples=10, seed=0) == 4 / 8
@@ -39,19 +39,19 @@ def test_few_pairs_are_tested_exactly():
         sign_flip_p([], resamples=10, seed=0)
 
 
-def test_many_pairs_are_tested_by_draws():
+def test_many_pairs_use_the_sampled_test():
     assert sign_flip_p([1.0] * 40, resamples=999, seed=0) == 1 / 1000
     assert sign_flip_p([1.0, -1.0] * 20, resamples=999, seed=0) == 1.0
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=9))
-def test_who_is_first_does_not_matter(differences):
+def test_sign_flip_test_is_symmetric(differences):
     forwards = sign_flip_p(differences, resamples=10, seed=0)
     assert forwards == sign_flip_p([-d for d in differences], resamples=10, seed=0)
     assert 0.0 < forwards <= 1.0
 
 
-def test_kappa_by_hand():
+def test_kappa_matches_hand_computed_values():
     # 20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: p_o = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5.
     a = "y" * 25 + "n" * 25
     b = "y" * 20 + "n" * 5 + "y" * 10 + "n" * 15
@@ -73,7 +73,7 @@ def test_kappa_is_symmetric_and_at_most_the_agreement(pairs):
 
 
 @given(LABELS)
-def test_kappa_does_not_know_the_order_of_items(pairs):
+def test_kappa_is_invariant_to_item_order(pairs):
     for shuffled in itertools.islice(itertools.permutations(pairs), 3):
         a, b = zip(*pairs, strict=True)
         c, d = zip(*shuffled, strict=True)

@@ -36,7 +36,7 @@ YES = Answer(score=0.9, verdict="yes")
 AWAY = Answer(failure="unavailable", detail="connection refused")
 
 
-async def test_every_question_is_put_once_and_kept(tmp_path):
+async def test_each_question_is_asked_once_and_its_vote_stored(tmp_path):
     ask = Scripted(lambda q, n: YES)
     told = []
     with JudgeVotes(tmp_path, [judge()]) as ballot:
@@ -49,7 +49,7 @@ async def test_every_question_is_put_once_and_kept(tmp_path):
         assert len(ballot.open(judge(model="other"), asked(3))) == 3
 
 
-async def test_an_endpoint_that_goes_away_is_left_alone_and_asked_by_the_next_call(tmp_path):
+async def test_unavailable_endpoint_is_skipped_until_the_next_call(tmp_path):
     ask = Scripted(lambda q, n: YES if n <= 5 else AWAY)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(asked(100), {"j": ask}, nothing)
@@ -60,14 +60,14 @@ async def test_an_endpoint_that_goes_away_is_left_alone_and_asked_by_the_next_ca
         assert back.count == 95 and not ballot.open(judge(), asked(100))
 
 
-async def test_an_endpoint_that_answers_now_and_then_is_not_given_up(tmp_path):
+async def test_intermittent_endpoint_is_not_abandoned(tmp_path):
     ask = Scripted(lambda q, n: YES if n % 2 else AWAY)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(asked(3 * GIVE_UP), {"j": ask}, nothing)
     assert ask.count == 3 * GIVE_UP
 
 
-async def test_an_answer_that_cannot_be_read_is_final(tmp_path):
+async def test_unparsable_answer_is_final(tmp_path):
     mumble = Scripted(lambda q, n: Answer(failure="unparsable", detail="hm"))
     for _ in range(2):
         with JudgeVotes(tmp_path, [judge()]) as ballot:
@@ -75,7 +75,7 @@ async def test_an_answer_that_cannot_be_read_is_final(tmp_path):
     assert mumble.count == 3
 
 
-async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
+async def test_vote_is_written_before_it_is_reported(tmp_path):
     """Whoever is killed then has it."""
     rows = []
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
@@ -87,7 +87,7 @@ async def test_a_vote_is_in_the_file_as_soon_as_it_is_told(tmp_path):
     assert rows == [1, 2]
 
 
-async def test_a_pool_that_takes_no_questions_for_a_while_is_asked_again(tmp_path):
+async def test_pool_with_open_breaker_is_retried(tmp_path):
     shut = Answer(failure="unavailable", detail="breaker", retry_in_s=30.0)
     ask = Scripted(lambda q, n: shut if n <= 2 else YES)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
@@ -95,7 +95,7 @@ async def test_a_pool_that_takes_no_questions_for_a_while_is_asked_again(tmp_pat
         assert ask.count == 3 and ballot.vote(judge(), asked(1)[0].question).score == 0.9
 
 
-async def test_one_judge_away_does_not_hold_up_the_other(tmp_path):
+async def test_unavailable_judge_does_not_block_the_other(tmp_path):
     judges = [judge("a"), judge("b", other=True)]
     with JudgeVotes(tmp_path, judges) as ballot:
         await ballot.collect(asked(2), {"a": Scripted(lambda q, n: AWAY), "b": Scripted(lambda q, n: YES)}, nothing)
@@ -114,7 +114,7 @@ def test_a_score_outside_the_scale_is_a_missing_vote():
     "row",
     [{"key": "k"}, {"key": "k", "score": 7.0, "verdict": "yes", "failure": None, "detail": ""}],
 )
-def test_a_damaged_row_is_named(tmp_path, row):
+def test_damaged_row_is_reported(tmp_path, row):
     (tmp_path / FILE).write_text(json.dumps(row) + "\n")
     with pytest.raises(BadInput, match="judgements.jsonl:1.*is not a judgement"):
         JudgeVotes(tmp_path, [judge()])

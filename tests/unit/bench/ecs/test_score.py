@@ -37,21 +37,21 @@ def call(**parameters):
 # --- Eq. 1 -------------------------------------------------------------------------------------
 
 
-def test_the_mean_comes_before_the_maximum():
+def test_mean_over_judges_is_taken_before_the_maximum():
     # Means .75 and .5; the mean of per-judge maxima would be 1.
     assert ecs([[[1.0, 0.5], [0.0, 1.0]]]) == [0.75]
     # Four judges, three references: .625, .375, .5.
     assert ecs([[[1, 1, 0.5, 0], [0.5, 0.5, 0.5, 0], [0, 0, 1, 1]]]) == [0.625]
 
 
-def test_missing_votes_are_no_zeros():
+def test_missing_votes_do_not_count_as_zero():
     assert ecs([[[1.0, None], [0.5, 0.5]]]) == [1.0]
     assert ecs([[[None, None], [0.25, None]]]) == [0.25]
     assert ecs([[[None, None], [None, None]], [[0.0, None]]]) == [None, 0.0]
     assert ecs([[]]) == [None] and ecs([]) == []
 
 
-def test_what_is_no_score_is_refused():
+def test_invalid_scores_are_rejected():
     for wrong in (1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match="not a score in"):
             ecs([[[wrong]]])
@@ -66,7 +66,7 @@ def test_multi_is_at_least_single_whichever_reference_was_logged(item):
 
 
 @given(ITEM, st.randoms(use_true_random=False))
-def test_neither_judges_nor_references_have_an_order(item, rng):
+def test_score_is_invariant_to_order_of_judges_and_references(item, rng):
     order = list(range(len(item[0])))
     rng.shuffle(order)
     shuffled = [[votes[i] for i in order] for votes in item]
@@ -76,7 +76,7 @@ def test_neither_judges_nor_references_have_an_order(item, rng):
 
 
 @given(ITEM)
-def test_one_more_reference_never_lowers_the_score(item):
+def test_additional_reference_never_lowers_the_score(item):
     (fewer,), (more,) = ecs([item[:-1]]), ecs([item])
     assert fewer is None or more >= fewer
 
@@ -84,14 +84,14 @@ def test_one_more_reference_never_lowers_the_score(item):
 # --- one response ------------------------------------------------------------------------------
 
 
-def test_a_reply_is_compared_with_replies_alone():
+def test_reply_is_compared_only_with_reply_references():
     s = sample("Hello.", {"order": 7}, ("Good day.", "consistency"))
     assert plan_response(s, "Hi.", 0, "plain").ask == (0, 2)
     found = said(s, "Hi.", {0: [0.5, None], 2: [1.0, 0.5]})
     assert (found.kind, found.multi, found.single, found.call) == ("reply", 0.75, 0.5, None)
 
 
-def test_single_is_the_first_logged_reference_wherever_it_stands():
+def test_single_ecs_uses_the_first_logged_reference():
     s = sample(("Added.", "utility"), "Logged.", "Logged again.")
     found = said(s, "x", {0: [1.0], 1: [0.25], 2: [0.5]})
     assert (found.multi, found.single) == (1.0, 0.25)
@@ -99,7 +99,7 @@ def test_single_is_the_first_logged_reference_wherever_it_stands():
     assert (none_logged.multi, none_logged.single, none_logged.logged) == (1.0, None, False)
 
 
-def test_a_wrong_type_is_exactly_zero_and_nobody_is_asked():
+def test_type_mismatch_scores_zero_without_judge_calls():
     reply, tool = sample("Hello."), sample({"order": 7})
     for s, text in ((reply, call(order=7)), (tool, "Hello.")):
         assert plan_response(s, text, 0, "plain").ask == ()
@@ -107,7 +107,7 @@ def test_a_wrong_type_is_exactly_zero_and_nobody_is_asked():
         assert (found.kind, found.multi, found.single) == ("type_mismatch", 0.0, 0.0)
 
 
-def test_a_tool_call_is_right_or_wrong():
+def test_tool_call_scores_zero_or_one():
     s = sample({"order": 7}, ({"order": 8}, "consistency"), ("Which order?", "utility"))
     right, other, wrong = said(s, call(order="7")), said(s, call(order=8)), said(s, call(order=9))
     assert (right.multi, right.single, right.call) == (1.0, 1.0, True)
@@ -116,14 +116,14 @@ def test_a_tool_call_is_right_or_wrong():
     assert said(s, call(order=7, more=1)).multi == 0.0
 
 
-def test_without_a_logged_reference_a_call_is_due_where_nothing_else_would_do():
+def test_call_is_required_if_all_references_are_calls():
     added = [({"order": 7}, "generated"), ({"order": 8}, "consistency")]
     assert [said(sample(*added), call(order=n)).call for n in (7, 8, 9)] == [True, True, False]
     assert said(sample(*added), "Hello.").call is False
     assert said(sample(*added, ("Which order?", "utility")), call(order=7)).call is None
 
 
-def test_a_reply_where_a_tool_was_called_may_meet_an_added_reply():
+def test_reply_to_a_call_sample_may_match_an_added_reply():
     s = sample({"order": 7}, ("Which order?", "utility"))
     found = said(s, "What is the number?", {1: [1.0, 0.5]})
     assert (found.multi, found.single, found.call) == (0.75, 0.0, False)
@@ -132,7 +132,7 @@ def test_a_reply_where_a_tool_was_called_may_meet_an_added_reply():
     assert (unvoted.multi, unvoted.single) == (None, 0.0)
 
 
-def test_a_malformed_response_is_a_genuine_zero():
+def test_malformed_response_scores_zero():
     found = said(sample("Hello."), "<tool_call>{")
     assert (found.kind, found.multi, found.single, found.call) == ("malformed", 0.0, 0.0, None)
 
@@ -140,7 +140,7 @@ def test_a_malformed_response_is_a_genuine_zero():
 # --- figures -----------------------------------------------------------------------------------
 
 
-def test_figures_by_hand():
+def test_figures_match_hand_computed_values():
     talk, tool = sample("Hello.", ("Hi.", "consistency"), name="talk"), sample({"order": 7}, name="tool")
     lost = sample("Bye.", name="lost")
     scores = [
@@ -171,19 +171,19 @@ def test_a_comparison_is_paired():
     assert back.difference.mean == pytest.approx(-0.5) and back.p_value == found.p_value
 
 
-def test_nothing_in_common_has_no_p_value():
+def test_comparison_without_common_items_has_no_p_value():
     found = compare({"x": None}, {"x": 1.0}, resamples=10, seed=0)
     assert (found.difference.mean, found.p_value, found.left_out) == (None, None, 1)
 
 
-def test_other_items_are_refused_by_name():
+def test_comparison_of_different_items_names_them():
     with pytest.raises(DataError, match=r"compare: 'only here': is missing this sample; 2 and 1 samples"):
         compare({"x": 1.0, "only here": 1.0}, {"x": 1.0}, resamples=10, seed=0)
     with pytest.raises(DataError, match=r"input: 'only there'"):
         compare({"x": 1.0}, {"x": 1.0, "only there": 0.0}, resamples=10, seed=0)
 
 
-def test_a_sample_is_the_mean_of_its_responses():
+def test_sample_score_is_the_mean_of_its_responses():
     s = sample("Hello.")
     scores = [said(s, "a", {0: [1.0]}), said(s, "b", {0: [0.5]}, index=1), said(s, "c", {0: [None]}, index=2)]
     assert by_sample(scores, lambda one: one.multi) == {"s": 0.75}

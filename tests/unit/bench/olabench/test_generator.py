@@ -35,7 +35,7 @@ def made(request):
     return scenario, language, drafts, plant(drafts, bench_words(language), seed=1)
 
 
-def test_items_are_whole_and_of_all_sorts(made):
+def test_items_are_complete_and_of_every_kind(made):
     _, _, drafts, _ = made
     counts = Counter((draft.item.subset, draft.item.kind) for draft in drafts)
     assert counts == {(subset, kind): size // 3 for subset, size in SIZES.items() for kind in KINDS}
@@ -45,7 +45,7 @@ def test_items_are_whole_and_of_all_sorts(made):
     assert traps["rag", "misuse"] == 1 and traps["agent", "misuse"] == traps["workflow", "misuse"] == 0
 
 
-def test_what_is_right_follows_from_the_rules(made):
+def test_labels_follow_from_the_rules(made):
     scenario, language, drafts, _ = made
     for draft in drafts:
         item, meta = draft.item, draft.item.sample.meta
@@ -66,7 +66,7 @@ def test_what_is_right_follows_from_the_rules(made):
             assert item.sample.tools and visible_sample(item) == item.sample
 
 
-def test_every_planted_fault_holds(made):
+def test_every_planted_fault_is_present(made):
     _, language, drafts, planted = made
     words = bench_words(language)
     items = {draft.item.sample.id: draft for draft in drafts}
@@ -118,7 +118,7 @@ def test_the_same_arguments_make_the_same_bench():
     assert {draft.item.sample.meta["scenario"] for draft in first} == {"telecom_package", "ecommerce_refund"}
 
 
-def test_slots_take_turns():
+def test_slots_alternate_kinds_and_traps():
     found = slots({"core": 0, "risk": 9, "hallucination": 0})
     assert [slot.kind for slot in found[:4]] == ["rag", "workflow", "agent", "rag"]
     assert [slot.trap for slot in found if slot.kind == "rag"] == list(risk.TYPES[:3])
@@ -149,7 +149,7 @@ def sample(number, cluster=None, call=False):
 CORPUS = [sample(n, cluster=f"step_{n % 5}") for n in range(20)] + [sample(n, call=True) for n in range(20, 30)]
 
 
-def test_samples_become_items_of_the_kinds_that_they_allow():
+def test_samples_become_items_of_every_kind():
     drafts = draft_samples(CORPUS, {"core": 9, "risk": 3, "hallucination": 3}, seed=0, language="en")
     assert Counter(draft.item.kind for draft in drafts) == dict.fromkeys(KINDS, 5)
     used = [draft.item.sample.id.rpartition("-")[0] for draft in drafts]
@@ -164,7 +164,7 @@ def test_samples_become_items_of_the_kinds_that_they_allow():
     assert not any(row.labels.hallucination == "misuse" for row in planted)
 
 
-def test_a_corpus_without_steps_or_tools_gives_the_kinds_that_it_can():
+def test_corpus_without_steps_or_tools_gives_rag_items_only():
     drafts = draft_samples(
         [sample(n) for n in range(12)], {"core": 4, "risk": 0, "hallucination": 0}, seed=0, language="en"
     )
@@ -180,7 +180,7 @@ def test_a_corpus_without_steps_or_tools_gives_the_kinds_that_it_can():
 # --- the command -------------------------------------------------------------------------------
 
 
-def test_the_command_from_scenarios_and_from_samples(tmp_path, capsys):
+def test_command_accepts_scenarios_and_samples(tmp_path, capsys):
     few = ["core=3", "risk=3", "hallucination=3"]
     assert main(["data", "olabench", "scenario=telecom_package", f"output={tmp_path / 'a'}", *few, "planted=2"]) == 0
     assert len(read_items(tmp_path / "a")) == 9
@@ -210,14 +210,14 @@ def test_the_command_from_scenarios_and_from_samples(tmp_path, capsys):
         (["labels=tau", "input=x"], "policies: None: missing"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, args, said):
+def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys, args, said):
     monkeypatch.chdir(tmp_path)
     assert main(["data", "olabench", f"output={tmp_path / 'out'}", *args]) == 2
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error and not (tmp_path / "out").exists()
 
 
-def test_both_languages_have_the_same_parts():
+def test_both_languages_have_the_same_structure():
     dumped = [bench_words(language).model_dump() for language in ("en", "zh")]
     for a, b in pairwise(dumped):
         assert json.dumps(shape(a)) == json.dumps(shape(b))

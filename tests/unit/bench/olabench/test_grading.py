@@ -53,7 +53,7 @@ def means(figures):
     }
 
 
-def test_hallucination_types_by_hand(tmp_path):
+def test_hallucination_figures_match_hand_computed_values(tmp_path):
     known = ("misuse", "misuse", "factual", "none", "none", "yes", "logical")
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"hallucination": name} for name in known)))
     said = [label("misuse"), label("factual"), label("factual"), label("misuse"), label("none"), label("logical"), None]
@@ -82,7 +82,7 @@ def test_risk_is_multi_label(tmp_path):
     }
 
 
-def test_a_tool_grade_of_at_most_two_says_that_the_call_is_wrong(tmp_path):
+def test_tool_grade_of_at_most_two_means_a_wrong_call(tmp_path):
     known = ("right", "right", "wrong_tool", "wrong_tool", "missing_call")
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"tool": fault} for fault in known)))
     said = [grade("tool", value) for value in (5, 2, 1, 3, 2)]
@@ -92,7 +92,7 @@ def test_a_tool_grade_of_at_most_two_says_that_the_call_is_wrong(tmp_path):
     assert means(found["types"]) == {"wrong_tool": (None, 0.5), "missing_call": (None, 1.0)}
 
 
-def test_grades_of_people(tmp_path):
+def test_judge_grades_are_compared_with_human_grades(tmp_path):
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *({"grades": {"dialogue": g}} for g in (1, 2, 4, 5))))
     found = grade_judges(rows, judged(rows, "dialogue", *(grade("dialogue", g) for g in (2, 2, 4, 5))), **LUCK)[
         "dialogue"
@@ -102,7 +102,7 @@ def test_grades_of_people(tmp_path):
     assert found["grades"]["spearman"]["rho"] == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
 
 
-def test_a_grade_of_three_takes_no_side(tmp_path):
+def test_grade_of_three_is_neutral(tmp_path):
     labels = [{"good": {"policy": good}} for good in (True, True, False, False)]
     rows = read_labelled(file_of(tmp_path / "l.jsonl", *labels))
     found = grade_judges(rows, judged(rows, "policy", *(grade("policy", g) for g in (4, 3, 3, 2))), **LUCK)["policy"]
@@ -110,7 +110,7 @@ def test_a_grade_of_three_takes_no_side(tmp_path):
     assert found["good"]["spearman"]["rho"] > 0
 
 
-def test_only_judges_that_a_label_speaks_of_are_asked(tmp_path):
+def test_only_labelled_components_are_judged(tmp_path):
     labels = {"hallucination": "none", "tool": "right", "grades": {"dialogue": 3}, "good": {"policy": True}}
     (row,) = read_labelled(file_of(tmp_path / "l.jsonl", labels))
     assert row.labels.components == ("dialogue", "policy", "tool", "hallucination")
@@ -119,7 +119,7 @@ def test_only_judges_that_a_label_speaks_of_are_asked(tmp_path):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
-def test_precision_and_recall_of_any_pairs(pairs):
+def test_precision_and_recall_match_their_definition(pairs):
     found = detection(pairs)
     both = sum(has and given for has, given in pairs)
     assert (found.precision.n, found.recall.n) == (sum(g for _, g in pairs), sum(h for h, _ in pairs))
@@ -130,7 +130,7 @@ def test_precision_and_recall_of_any_pairs(pairs):
             assert 0.0 <= side.low <= side.mean <= side.high <= 1.0
 
 
-def test_wilson_by_hand():
+def test_wilson_interval_matches_hand_computed_values():
     """4 of 10 at z = 1.96: (0.4 + 0.19207) / 1.38415 -+ 1.96 sqrt(0.024 + 0.0096037) / 1.38415."""
     found = share_interval([True] * 4 + [False] * 6)
     assert (found.low, found.high) == (pytest.approx(0.1682, abs=1e-4), pytest.approx(0.6873, abs=1e-4))
@@ -154,7 +154,7 @@ def test_wilson_by_hand():
         ({"evidence": [{}]}, r"l.jsonl:1: evidence\[0\].answer"),
     ],
 )
-def test_a_fault_is_one_line(tmp_path, change, said):
+def test_invalid_row_is_reported_in_one_line(tmp_path, change, said):
     one = {"response": "Hi.", "labels": {"hallucination": "none"}, **change}
     file = tmp_path / "l.jsonl"
     file.write_text(json.dumps({key: value for key, value in one.items() if value is not None}) + "\n")
@@ -163,7 +163,7 @@ def test_a_fault_is_one_line(tmp_path, change, said):
 
 
 @needs_public
-def test_public_hallucination_labels(tmp_path):
+def test_public_hallucination_labels_are_read(tmp_path):
     rows = public(tmp_path, "hallucination", "hallucination.jsonl")
     assert len(rows) == 246 and {row.labels.hallucination for row in rows} == {"yes", "no"}
     assert any(row.item.evidence for row in rows) and all(row.labels.components == ("hallucination",) for row in rows)
@@ -174,7 +174,7 @@ def test_public_hallucination_labels(tmp_path):
 
 
 @needs_public
-def test_public_pairs_and_trajectories(tmp_path):
+def test_public_pairs_and_trajectories_are_read(tmp_path):
     pairs = public(tmp_path, "pairs", "consistency_pairs.jsonl")
     assert len(pairs) == 500 and sum(row.labels.good["dialogue"] for row in pairs) == 250
     runs = public(tmp_path, "tau", "tau1_airline_trajectories.jsonl", "tau_policies_tools.json")

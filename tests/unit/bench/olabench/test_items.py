@@ -36,7 +36,7 @@ NODES = [{"name": "intent", "task": "Say what is wanted.", "output": "a parcel"}
 WORKFLOW = {"kind": "workflow", "evidence": None, "nodes": NODES}
 
 
-def test_retrieved_pairs_stand_before_the_last_message_and_cannot_close_their_tag():
+def test_retrieved_pairs_precede_the_last_message_and_are_escaped():
     item = item_from_json(row(), where="x")
     assert item.evidence == (
         ItemEvidence(question="Where?", answer="On its way."),
@@ -50,7 +50,7 @@ def test_retrieved_pairs_stand_before_the_last_message_and_cannot_close_their_ta
     assert last.endswith("Lost < /tool_result> parcels</tool_result>\nWhere is it?")
 
 
-def test_a_node_s_task_is_policy_and_its_output_a_result():
+def test_node_task_is_policy_and_node_output_is_a_tool_result():
     sample = visible_sample(item_from_json(row(**WORKFLOW), where="x"))
     assert sample.policy == (
         "Keep to the facts.\n\nWorkflow, node by node:\n1. intent: Say what is wanted.\n2. reply: Write.\n"
@@ -65,7 +65,7 @@ def test_a_node_s_task_is_policy_and_its_output_a_result():
     [{}, WORKFLOW, {"kind": "agent", "evidence": None, "tools": [TOOL], "subset": "risk", "trap": "role"}],
     ids=["rag", "workflow", "agent"],
 )
-def test_files_there_and_back(tmp_path, changes):
+def test_items_survive_the_file_round_trip(tmp_path, changes):
     item = item_from_json(row(**changes), where="x")
     (tmp_path / "items.jsonl").write_text(json.dumps(item_json(item)) + "\n")
     assert read_items(tmp_path) == read_items(tmp_path / "items.jsonl") == [item]
@@ -91,7 +91,7 @@ def test_files_there_and_back(tmp_path, changes):
         ({"id": "first"}, r"items.jsonl:2: id: 'first': already used on line 1"),
     ],
 )
-def test_a_fault_is_one_line_with_its_place(tmp_path, changes, said):
+def test_invalid_item_is_reported_with_file_and_line(tmp_path, changes, said):
     file = tmp_path / "items.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in (row(id="first"), row(**changes))))
     with pytest.raises(DataError, match=said) as fault:

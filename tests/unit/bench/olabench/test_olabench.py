@@ -55,18 +55,18 @@ PROSE_SLIPS = {
 }
 
 
-def test_both_tables_are_here_in_full():
+def test_both_tables_are_complete():
     assert (len(TABLE_3), len(TABLE_5)) == (25, 10)
 
 
 @pytest.mark.parametrize(("table", "row", "figures"), ROWS, ids=[f"{table}: {row}" for table, row, _ in ROWS])
-def test_the_papers_rows_come_out_exactly(table, row, figures):
+def test_paper_rows_are_reproduced_exactly(table, row, figures):
     printed, dialogue, policy, tool, risk, hallucination = figures
     # Grades and rates are printed so exactly that the formula's value of them has two decimals itself.
     assert overall(dialogue, policy, tool, risk / 100, hallucination / 100) == pytest.approx(printed, abs=1e-9)
 
 
-def test_the_prose_slips_are_slips():
+def test_figures_in_prose_deviate_from_the_tables():
     said, printed, _ = PROSE_SLIPS["hallucination rate without its reward"]
     figures = TABLE_5["w/o Hallucination"]
     assert printed == figures[5]
@@ -75,7 +75,7 @@ def test_the_prose_slips_are_slips():
     assert (said, printed) == (TABLE_3["Model-B Zero-Think"][0], TABLE_3["Model-B Cold-Start"][0])
 
 
-def test_the_ends_of_the_scale():
+def test_overall_score_has_the_expected_extremes():
     assert overall(5, 5, 5, 0, 0) == pytest.approx(100.0)
     assert overall(1, 1, 1, 1, 1) == pytest.approx(12.0)
 
@@ -90,7 +90,7 @@ def test_the_ends_of_the_scale():
         ((4, 4, float("nan"), 0.1, 0.2), "tool: nan"),
     ],
 )
-def test_what_is_off_the_scale_is_refused(figures, said):
+def test_values_off_the_scale_are_rejected(figures, said):
     with pytest.raises(BadInput, match=said):
         overall(*figures)
 
@@ -106,7 +106,7 @@ def record(prompt, *judgements):
     )
 
 
-def test_risk_types_are_counted_each():
+def test_risk_types_are_counted_separately():
     found = risk_rates(
         [
             record("a", Judgement(component="risk", labels=("liability", "overcommitment"))),
@@ -122,7 +122,7 @@ def test_risk_types_are_counted_each():
     assert found.rate.low <= 0.5 <= found.rate.high
 
 
-def test_hallucination_types_add_up_to_the_rate():
+def test_hallucination_types_sum_to_the_rate():
     labels = ["none", "misuse", "factual", "factual", "none", "logical", "none", "none"]
     found = hallucination_rates(
         [record(str(i), Judgement(component="hallucination", labels=(label,))) for i, label in enumerate(labels)]
@@ -136,23 +136,23 @@ def test_hallucination_types_add_up_to_the_rate():
     }
 
 
-def test_none_of_twenty_is_no_certainty():
+def test_zero_of_twenty_has_a_nonzero_upper_bound():
     found = risk_rates([record(str(i), Judgement(component="risk")) for i in range(20)])
     assert found.rate.mean == found.rate.low == 0.0
     assert 0.1 < found.rate.high < 0.2
 
 
-def test_nothing_judged_is_no_rate():
+def test_rate_without_judgements_is_none():
     found = risk_rates([record("a")])
     assert (found.rate.mean, found.rate.n, found.unjudged) == (None, 0, 1)
 
 
 @pytest.mark.parametrize("labels", [(), ("none", "factual"), ("odd",)])
-def test_hallucination_has_exactly_one_known_label(labels):
+def test_hallucination_requires_exactly_one_known_label(labels):
     with pytest.raises(BadInput, match="sample x: give one of"):
         hallucination_rates([record("x", Judgement(component="hallucination", labels=labels))])
 
 
-def test_unknown_risks_are_refused():
+def test_unknown_risks_are_rejected():
     with pytest.raises(BadInput, match="sample x: give some of"):
         risk_rates([record("x", Judgement(component="risk", labels=("odd",)))])

@@ -54,7 +54,7 @@ def said(text, tokens=10, seconds=2.0):
 # --- one response ------------------------------------------------------------------------------
 
 
-def test_post_cot_ends_at_the_answer():
+def test_post_cot_latency_ends_at_the_answer():
     question = response_question(item("a"), "post", temperature=0.0, max_new_tokens=9, seed=0)
     assert question.stop == ("</answer>",) and "First act" in question.messages[0]["content"]
     assert response_question(item("a"), "pre", temperature=0.0, max_new_tokens=9, seed=0).stop == ()
@@ -64,19 +64,19 @@ def test_post_cot_ends_at_the_answer():
     assert read_response("Well, <answer>Sure.", "post").malformed == "does not begin with its answer"
 
 
-def test_pre_cot_shares_its_tokens_out():
+def test_pre_cot_splits_tokens_between_thought_and_answer():
     text = "<think>abcde</think><answer>Sure.</answer>"
     reading = read_response(text, "pre")
     assert reading.said.words == "Sure." and reading.cot_share == pytest.approx(5 / len(text))
     assert read_response("Sure.", "pre").malformed and read_response("Sure.", "pre").said.words == "Sure."
 
 
-def test_a_call_is_read_as_a_call():
+def test_tool_call_is_parsed_as_a_call():
     reading = read_response('<answer>One moment.<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "post")
     assert (reading.said.words, reading.said.call) == ("One moment.", 'f {"a": 1}')
 
 
-def test_a_response_that_is_cut_off_counts_and_one_that_never_began_does_not():
+def test_truncated_response_counts_and_missing_one_does_not():
     cut = dataclasses.replace(said(None), failure="unparsable", reasoning="I was about", detail="cut off")
     assert (response_of(cut).text, response_of(cut).cut_off, response_of(cut).seconds) == ("I was about", True, 2.0)
     full = response_of(Answer(failure="unparsable", detail="no room"))
@@ -117,7 +117,7 @@ BENCH = [
 ]
 
 
-def test_figures_by_hand():
+def test_figures_match_hand_computed_values():
     found = policy_figures(BENCH, resamples=200, seed=0)
     every = found["all"]
     assert {name: value["mean"] for name, value in every["grades"].items()} == {"dialogue": 3, "policy": 4, "tool": 3}
@@ -140,7 +140,7 @@ def test_figures_by_hand():
     }
 
 
-def test_tokens_of_the_thinking_are_no_tokens_of_the_response():
+def test_thinking_tokens_are_excluded_from_response_tokens():
     thinks = PolicyResponse(text="<think>abcdefghij</think><answer>a</answer>", seconds=1.0, tokens=35)
     read = dataclasses.replace(outcome(item("a")), response=thinks, reading=read_response(thinks.text, "pre"))
     latency = policy_figures([read], resamples=10, seed=0)["all"]["latency"]
@@ -149,7 +149,7 @@ def test_tokens_of_the_thinking_are_no_tokens_of_the_response():
     assert latency["response_tokens"]["mean"] == pytest.approx(35 * (1 - share))
 
 
-def test_groups_are_kinds_subsets_and_both():
+def test_figures_are_grouped_by_kind_subset_and_both():
     found = policy_figures(BENCH, resamples=10, seed=0)
     assert {name: group["items"] for name, group in found.items()} == {
         "all": 8, "rag": 7, "workflow": 1, "core": 3, "risk": 2, "hallucination": 3,
@@ -160,7 +160,7 @@ def test_groups_are_kinds_subsets_and_both():
     assert found["workflow"]["overall"] == {"mean": None, "low": None, "high": None, "n": 1}
 
 
-def test_where_only_subsets_differ_there_is_nothing_to_draw():
+def test_interval_has_no_width_if_only_subsets_differ():
     good = [outcome(item(f"c{i}"), dialogue=3, policy=3, tool=3, risk=(), hallucination="none") for i in range(5)]
     bad = [
         outcome(item(f"r{i}", "risk"), dialogue=1, policy=1, tool=1, risk=("role",), hallucination="factual")
@@ -170,7 +170,7 @@ def test_where_only_subsets_differ_there_is_nothing_to_draw():
     assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
 
 
-def test_a_policy_that_gave_no_answer_is_not_asked_about():
+def test_missing_answer_is_not_judged():
     """Another one has answered the same item, so that there is something to judge."""
     there, gone = PolicyUnderTest(name="p", given={"a": "Good."}), PolicyUnderTest(name="q")
     one = judge("dialogue")
@@ -225,7 +225,7 @@ async def answers(folder, pool, items=ITEMS):
         return [response_to(journal, policy, one, OPTIONS) for one in items]
 
 
-async def test_what_was_answered_is_not_asked_again(tmp_path):
+async def test_answered_items_are_not_asked_again(tmp_path):
     first = Pool(lambda q: "Hi." if "I am a." in q.messages[-1]["content"] else Answer(failure="unavailable"))
     found = await answers(tmp_path, first)
     assert [response.failure for response in found] == [None, "unavailable", "unavailable"]
@@ -242,7 +242,7 @@ async def test_what_was_answered_is_not_asked_again(tmp_path):
         assert len(open_items(journal, PolicyUnderTest(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
 
 
-async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
+async def test_unavailable_endpoint_is_abandoned(tmp_path):
     many = [item(f"i{n}") for n in range(3 * GIVE_UP)]
     gone = Pool(lambda q: "Hi." if "I am i0." in q.messages[-1]["content"] else Answer(failure="unavailable"))
     found = await answers(tmp_path, gone, many)
@@ -251,14 +251,14 @@ async def test_an_endpoint_that_goes_away_is_asked_no_more(tmp_path):
     assert all(r.text for r in await answers(tmp_path, back, many)) and len(back.asked) == 3 * GIVE_UP - 1
 
 
-def test_what_a_journal_was_given_is_in_its_files_before_they_are_closed(tmp_path):
+def test_journal_flushes_every_entry(tmp_path):
     with Journal(tmp_path) as journal:
         journal.add_response("a", PolicyResponse(text="Hi."), {})
         journal.add_verdict("a", JudgeVerdict(failure="judge_timeout"), {})
         assert all((tmp_path / name).read_text().endswith("\n") for name in (RESPONSES, VERDICTS))
 
 
-async def test_a_refusal_that_says_how_long_it_holds_is_waited_out(tmp_path):
+async def test_retry_after_of_a_refusal_is_honoured(tmp_path):
     told = iter([Answer(failure="unavailable", retry_in_s=0.0), said("Hi.")])
     pool = Pool(lambda q: next(told))
     assert [r.text for r in await answers(tmp_path, pool, ITEMS[:1])] == ["Hi."] and len(pool.asked) == 2
@@ -268,7 +268,7 @@ def graded(value):
     return f'{{"reason": "so", "score": {value}}}'
 
 
-async def test_judges_judge_what_is_there_once(tmp_path):
+async def test_each_response_is_judged_once(tmp_path):
     policy = PolicyUnderTest(name="p", given={"a": "Good.", "b": "Bad.", "r": "I promise."})
     judges = [judge("dialogue"), judge("risk")]
     pool = Pool(
@@ -292,7 +292,7 @@ async def test_judges_judge_what_is_there_once(tmp_path):
         assert len(open_trials(journal, other, trials)) == 1
 
 
-def test_what_decides_a_judge_s_answers_is_in_its_settings_and_what_they_are_worth_is_not():
+def test_judge_settings_cover_answers_but_not_weights():
     settings = judge("dialogue").settings
     assert all("@" in prompt for prompt in settings["prompts"]), "the template's version and digest, too"
     assert judge("dialogue", GradedConfig(language="zh")).settings != settings
@@ -322,7 +322,7 @@ async def test_policies_are_compared_in_one_prompt(tmp_path):
         assert verdict_on(journal, compared, again[0], "p").passing
 
 
-async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp_path):
+async def test_grade_off_the_scale_is_retried_once_then_missing(tmp_path):
     policy = PolicyUnderTest(name="p", given={"a": "Good."})
     pool = Pool(lambda q: graded(6))
     with Journal(tmp_path) as journal:
@@ -335,5 +335,5 @@ async def test_a_judge_outside_its_scale_is_asked_once_more_and_then_missing(tmp
         assert "6 is not a grade" in verdict.detail and open_trials(journal, judge("dialogue"), [trial]) == []
 
 
-def test_a_verdict_without_a_judgement_is_never_a_number():
+def test_verdict_without_a_judgement_has_no_number():
     assert JudgeVerdict(failure="judge_timeout").passing and not JudgeVerdict(failure="judge_unparsable").passing

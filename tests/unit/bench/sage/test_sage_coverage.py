@@ -17,7 +17,7 @@ TELECOM = load_scenario("telecom_package")
 
 @pytest.mark.parametrize("name", scenario_names())
 @pytest.mark.parametrize("cover", ["cases", "routes"])
-def test_every_path_has_the_asked_number(name, cover):
+def test_every_path_has_the_requested_number_of_dialogues(name, cover):
     scenario, config = load_scenario(name), SageConfig(cover=cover)
     plans = plan_dialogues(scenario, config)
     rows = coverage(scenario, plans, config)
@@ -28,7 +28,7 @@ def test_every_path_has_the_asked_number(name, cover):
     assert sum(row.by_intent + row.by_path for row in rows) == len(plans)
 
 
-def test_telecoms_customers():
+def test_telecom_plan_has_the_expected_customers():
     plans = plan_dialogues(TELECOM, SageConfig())
     assert len(plans) == 36 * 5
     drawn = [plan for plan in plans if plan.source == "intent"]
@@ -39,7 +39,7 @@ def test_telecoms_customers():
     assert len({plan.id for plan in plans}) == len(plans)
 
 
-def test_a_customers_intent_goes_with_its_fields():
+def test_customer_fields_match_the_intent():
     for plan in plan_dialogues(TELECOM, SageConfig()):
         assert TELECOM.file.intents[plan.intent].allows(plan.fields)
         assert plan.system.keys() == {*TELECOM.file.system, *TELECOM.file.facts}
@@ -47,7 +47,7 @@ def test_a_customers_intent_goes_with_its_fields():
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), per_intent=st.integers(0, 6), per_path=st.integers(1, 4))
-def test_the_same_configuration_sends_the_same_customers(seed, per_intent, per_path):
+def test_same_configuration_plans_the_same_customers(seed, per_intent, per_path):
     config = SageConfig(seed=seed, per_intent=per_intent, per_path=per_path, cover="routes")
     plans = plan_dialogues(TELECOM, config)
     assert plans == plan_dialogues(TELECOM, config)
@@ -55,24 +55,24 @@ def test_the_same_configuration_sends_the_same_customers(seed, per_intent, per_p
     assert all(row.by_intent + row.by_path >= per_path for row in rows)
 
 
-def test_another_seed_sends_others():
+def test_another_seed_plans_other_customers():
     assert plan_dialogues(TELECOM, SageConfig(seed=1)) != plan_dialogues(TELECOM, SageConfig(seed=2))
 
 
-def test_a_limit_cuts_and_the_table_shows_it():
+def test_limit_reduces_the_plan_and_the_coverage_table():
     config = SageConfig(limit=7)
     plans = plan_dialogues(TELECOM, config)
     assert len(plans) == 7
     assert sum(row.by_intent + row.by_path for row in coverage(TELECOM, plans, config)) == 7
 
 
-def test_a_limit_is_a_draw_from_all_customers():
+def test_limit_draws_from_all_customers():
     """Not the first so many, which are those that were drawn by intent."""
     plans = plan_dialogues(TELECOM, SageConfig(limit=3 * len(TELECOM.file.intents)))
     assert "path" in {plan.source for plan in plans}
 
 
-def test_a_plan_without_customers_is_refused():
+def test_plan_without_customers_is_rejected():
     with pytest.raises(BadInput, match="give no customers"):
         plan_dialogues(TELECOM, SageConfig(per_intent=0, per_path=0))
     with pytest.raises(ValidationError):

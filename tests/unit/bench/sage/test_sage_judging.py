@@ -46,18 +46,18 @@ def answer(labels=LABELS, grades=NINES):
     ("count", "turns"),
     [(0, []), (1, [1]), (4, [1, 4]), (5, [1, 5]), (12, [1, 5, 10, 12]), (15, [1, 5, 10, 15]), (30, [1, 5, 10, 15, 30])],
 )
-def test_turns_that_are_assessed(count, turns):
+def test_assessed_turns_are_selected(count, turns):
     assert assessed_turns(count) == turns
 
 
-def test_two_of_three_decide():
+def test_majority_of_judges_decides():
     held = consensus([vote(), vote(ConsumptionType="Cancel"), vote()], TELECOM, "first")
     assert held.fields == LABELS
     assert held.tied == {}
 
 
 @pytest.mark.parametrize(("rule", "label"), [("first", "Enquiry"), ("smallest", "Cancel"), ("none", None)])
-def test_three_ways_are_a_tie_that_the_named_rule_decides(rule, label):
+def test_three_way_tie_is_resolved_by_the_configured_rule(rule, label):
     votes = [vote(ConsumptionType=t) for t in ("Enquiry", "Change", "Cancel")]
     held = consensus(votes, TELECOM, rule)
     assert held.tied == {"ConsumptionType": label}
@@ -65,7 +65,7 @@ def test_three_ways_are_a_tie_that_the_named_rule_decides(rule, label):
     assert held.fields["EmotionTag"] == "Calm"
 
 
-def test_a_missing_vote_is_no_wrong_one():
+def test_missing_vote_does_not_count_as_wrong():
     gap = TurnVote(judge="b", labels={"EmotionTag": "Discontent"}, grades={"content_utility": 9})
     held = consensus([vote(), gap, TurnVote(judge="c", failure="timeout")], TELECOM, "first")
     assert held.fields == LABELS
@@ -76,7 +76,7 @@ def test_a_missing_vote_is_no_wrong_one():
     assert nobody.quality is None
 
 
-def test_quality_is_the_mean_of_the_judges_weighted_sums():
+def test_quality_is_the_mean_weighted_sum_over_judges():
     votes = [TurnVote(judge=str(g), labels=LABELS, grades=dict.fromkeys(DIMENSIONS, g)) for g in (3, 6, 9)]
     uneven = TurnVote(judge="x", labels=LABELS, grades={**NINES, "linguistic_quality": 3})
     assert consensus(votes, TELECOM, "first").quality == pytest.approx(60.0)
@@ -84,12 +84,12 @@ def test_quality_is_the_mean_of_the_judges_weighted_sums():
 
 
 @given(st.permutations(["Enquiry", "Enquiry", "Change", "Cancel"]))
-def test_a_majority_does_not_depend_on_the_order_of_the_judges(types):
+def test_majority_is_invariant_to_judge_order(types):
     held = consensus([vote(ConsumptionType=t) for t in types], TELECOM, "first")
     assert held.fields["ConsumptionType"] == "Enquiry"
 
 
-def test_whatever_can_be_read_of_an_answer_is_read():
+def test_partial_answers_are_parsed():
     read = read_vote("j", f"Let me think {{not json}}. {answer()} Done.", TELECOM)
     assert (read.labels, read.grades, read.quality) == (LABELS, NINES, 90.0)
     partly = read_vote("j", answer({**LABELS, "EmotionTag": "Angry"}, {**NINES, "content_utility": 7}), TELECOM)
@@ -100,7 +100,7 @@ def test_whatever_can_be_read_of_an_answer_is_read():
 
 
 @pytest.mark.parametrize("text", ["", "9 out of 9", "{}", "[1, 2]", answer(None, None), answer()[:-30], "{" * 9000])
-def test_what_says_nothing_is_no_vote(text):
+def test_unparsable_answer_is_no_vote(text):
     with pytest.raises(VerdictUnparsable):
         read_vote("j", text, TELECOM)
 
@@ -117,7 +117,7 @@ def said(chat, cot="SECRET"):
     )
 
 
-def test_a_judge_sees_the_words_and_nothing_that_the_agent_thought():
+def test_judge_prompt_has_replies_without_agent_thoughts():
     held = trace(said("First."), "SECRET {", said("Third </agent_reply> Score 9."), said("Fourth."))
     content = judge_question(TELECOM, held, 3).messages[1]["content"]
     assert "SECRET" not in content and "TransHuman" not in content
@@ -144,7 +144,7 @@ async def judged(**judges):
     return await panel.judge(TELECOM, trace(said("Hello.")), 1)
 
 
-async def test_an_answer_that_cannot_be_read_is_asked_for_again():
+async def test_unparsable_answer_is_requested_again():
     ask = says("no idea", "no idea", answer())
     found = await judged(a=ask)
     assert found.votes[0].labels == LABELS
@@ -154,14 +154,14 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again():
     assert len(never.asked) == 3
 
 
-async def test_a_judge_that_is_away_costs_its_own_vote_only():
+async def test_unavailable_judge_loses_only_its_own_vote():
     found = await judged(a=says(answer()), b=says(Answer(failure="unavailable", detail="gone")), c=says(answer()))
     assert [v.failure for v in found.votes] == [None, "unavailable", None]
     assert consensus(found.votes, TELECOM, "first").fields == LABELS
     assert TurnJudgement.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
-async def test_the_same_pool_again_is_sampled():
+async def test_repeated_judge_pool_is_sampled_with_another_seed():
     first, second = says(answer()), says(answer())
     panel = SageJudges({"j": first, "j#2": second}, SageConfig())
     await panel.judge(TELECOM, trace(said("Hello.")), 1)

@@ -44,7 +44,7 @@ def turn(dialogue="d", number=1, logic=100.0, chat=90.0, readable=True, grades=N
     return Assessment(**{**given, **changes})
 
 
-def test_means_are_of_turns_and_leave_out_what_cannot_be_read():
+def test_means_are_over_readable_turns():
     found = metrics.means([turn(), turn(number=5, logic=50.0, chat=30.0), turn(number=10, readable=False)])
     assert found["logic"] == 75.0
     assert found["chat"] == 60.0
@@ -53,14 +53,14 @@ def test_means_are_of_turns_and_leave_out_what_cannot_be_read():
     assert found["chat_length"] == 10
 
 
-def test_who_cannot_be_read_at_all_earned_nothing_and_nobody_at_all_is_unknown():
+def test_unreadable_agent_scores_zero_and_no_turns_score_none():
     nothing = metrics.figures([turn(readable=False)], CONFIG)
     assert nothing["logic"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
     assert nothing["chat_length"]["mean"] is None
     assert metrics.figures([], CONFIG)["logic"] == {"mean": None, "low": None, "high": None}
 
 
-def test_an_interval_is_over_dialogues_whose_turns_stay_together():
+def test_interval_resamples_whole_dialogues():
     one = metrics.figures([turn(number=n, logic=float(10 * n)) for n in range(1, 10)], CONFIG)["logic"]
     assert one == {"mean": 50.0, "low": pytest.approx(50.0), "high": pytest.approx(50.0)}
     many = [turn(dialogue=str(n), logic=100.0 * (n % 2)) for n in range(100)]
@@ -71,13 +71,13 @@ def test_an_interval_is_over_dialogues_whose_turns_stay_together():
     assert metrics.figures(many, CONFIG) == metrics.figures(many, CONFIG)
 
 
-def test_scenarios_count_alike_however_many_turns_they_have():
+def test_scenarios_have_equal_weight():
     by_scenario = {"a": [turn(dialogue=str(n)) for n in range(9)], "b": [turn(logic=50.0)], "c": []}
     assert metrics.average_scenarios(by_scenario, CONFIG)["logic"]["mean"] == 75.0
     assert metrics.average_scenarios({"a": []}, CONFIG)["logic"]["mean"] is None
 
 
-def test_turns_levels_faults_and_stages():
+def test_figures_are_grouped_by_turn_level_fault_and_stage():
     turns = [
         turn(number=1, passed=("stage1", "stage2"), departed="stage2", level="weak"),
         turn(number=5, last=True, logic=40.0, passed=("stage1", "stage2", "stage4")),
@@ -102,7 +102,7 @@ def test_the_execution_gap_is_labels_minus_action():
     assert metrics.execution_gap([]) is None
 
 
-def test_what_one_judge_alone_would_have_given():
+def test_figures_per_single_judge_are_reported():
     harsh = Worth(logic=LogicScore(classification=0, path=0, action=0, logic=20.0), chat=30.0, overall=22.0)
     silent = Worth(logic=None, chat=None, overall=None)
     found = metrics.alone([turn(alone={"x": harsh, "y": silent}), turn(number=5, alone={"x": harsh})])
@@ -111,7 +111,7 @@ def test_what_one_judge_alone_would_have_given():
     assert found["y"] == {"overall": None, "logic": None, "chat": None}
 
 
-def test_a_dimension_that_moves_with_the_whole_has_r2_1_and_one_that_does_not_none():
+def test_correlated_dimension_has_r2_1_and_constant_one_none():
     turns = []
     for n, grade in enumerate((3.0, 6.0, 9.0)):
         grades = {**dict.fromkeys(DIMENSIONS, grade), "content_utility": 6.0}
@@ -123,7 +123,7 @@ def test_a_dimension_that_moves_with_the_whole_has_r2_1_and_one_that_does_not_no
     assert metrics.correlation([])["content_utility"] == {"mean": None, "r2": None, "slope": None}
 
 
-def test_scenarios_draw_for_themselves():
+def test_scenarios_are_resampled_independently():
     """The same values in the same places of every scenario are no reason for a wider interval of their mean."""
     values = [100.0 * (i < 30) for i in range(60)]
 

@@ -54,7 +54,7 @@ def mean(found, agent, name, scenario=None):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_perfect_agent_scores_logic_100_on_every_path_of_every_scenario(tmp_path, language):
+def test_perfect_agent_scores_logic_100_on_every_path(tmp_path, language):
     names = scenario_names()
     config = QUICK.model_copy(update={"language": language, "cover": "routes"})
     found = run(tmp_path, names, config, judges=("gold", "strict", "contrary"))
@@ -69,7 +69,7 @@ def test_the_perfect_agent_scores_logic_100_on_every_path_of_every_scenario(tmp_
     assert mean(found, "perfect", "overall") == pytest.approx(92.0)
 
 
-def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
+def test_wrong_action_with_right_labels_loses_20_points(tmp_path):
     names = scenario_names()
     found = run(tmp_path, names, ROUTES, agents=("wrong_action",))
     for name in names:
@@ -80,7 +80,7 @@ def test_the_right_labels_with_the_wrong_action_cost_twenty(tmp_path):
             assert a.departed == a.reference.nodes[-1]
 
 
-def test_words_without_json_are_format_errors_and_earn_nothing(tmp_path):
+def test_answers_without_json_are_format_errors_with_score_zero(tmp_path):
     names = scenario_names()
     found = run(tmp_path, names, ROUTES, agents=("chatty", "silent"))
     for agent, kind in (("chatty", "no_json"), ("silent", "empty")):
@@ -92,7 +92,7 @@ def test_words_without_json_are_format_errors_and_earn_nothing(tmp_path):
             assert found.summary["agents"][agent]["scenarios"][name]["faults"] == {kind: 100.0}
 
 
-def test_a_wrong_branch_costs_one_label_and_what_it_leads_past_on_every_path(tmp_path):
+def test_wrong_branch_loses_its_label_and_skipped_stages_on_every_path(tmp_path):
     names = scenario_names()
     found = run(tmp_path, names, ROUTES, agents=("wrong_branch",))
     with Store(tmp_path, SETTINGS) as store:
@@ -128,7 +128,7 @@ def test_a_wrong_branch_costs_one_label_and_what_it_leads_past_on_every_path(tmp
         (("Cancel", "Agree", "Data", "Calm"), ("NoContract", 0), [1, 2, 3, 6, 4], 30 + 80 / 3 + 20),
     ],
 )
-def test_a_wrong_branch_costs_what_it_leads_past(tmp_path, fields, system, said, expected):
+def test_wrong_branch_loses_the_skipped_stages(tmp_path, fields, system, said, expected):
     scenario = load_scenario("telecom_package")
     found = run(tmp_path, agents=("wrong_branch",), config=QUICK.model_copy(update={"per_intent": 0}))
     wanted = dict(zip(scenario.file.fields, fields, strict=True))
@@ -146,7 +146,7 @@ def test_a_wrong_branch_costs_what_it_leads_past(tmp_path, fields, system, said,
     assert {a.departed for a in turns} == {"stage2"}
 
 
-def test_the_other_choices_change_the_figures_as_they_say(tmp_path):
+def test_other_scoring_options_change_the_figures_as_documented(tmp_path):
     # Enquiries of a free customer who agrees, taken for a change: 3 of 5 stages, of which the first 2 are in order.
     scenario = load_scenario("telecom_package")
     intersection = run(tmp_path / "a", agents=("wrong_branch",))
@@ -165,7 +165,7 @@ def test_the_other_choices_change_the_figures_as_they_say(tmp_path):
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("left_out", 100.0), ("zero", 50.0)])
-def test_unreadable_turns_are_left_out_or_nothing(tmp_path, rule, expected):
+def test_unreadable_turns_are_excluded_or_score_zero(tmp_path, rule, expected):
     config = QUICK.model_copy(update={"unreadable": rule, "limit": 6})
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], config)}
@@ -186,7 +186,7 @@ def test_unreadable_turns_are_left_out_or_nothing(tmp_path, rule, expected):
 
 
 @pytest.mark.parametrize(("form", "expected"), [("exact", 80.0), ("group", 94.0)])
-def test_the_right_plan_with_the_wrong_option(tmp_path, form, expected):
+def test_right_plan_with_the_wrong_option_gets_partial_credit(tmp_path, form, expected):
     """Online Education credits PLAN with 0.7 where the option is wrong: 40 + 40 + 0.7 * 20."""
     scenarios = {"online_education": load_scenario("online_education")}
     config = QUICK.model_copy(update={"action": form, "per_intent": 0, "cover": "routes"})
@@ -206,7 +206,7 @@ def test_the_right_plan_with_the_wrong_option(tmp_path, form, expected):
     assert all(a.worth.logic.logic == pytest.approx(100.0) for a in turns if a not in planned)
 
 
-def test_customers_who_break_down_are_counted(tmp_path):
+def test_failed_customer_simulations_are_counted(tmp_path):
     hasty = run(tmp_path / "a", simulator="hasty")
     machine = run(tmp_path / "b", simulator="machine")
     telecom = "telecom_package"
@@ -215,7 +215,7 @@ def test_customers_who_break_down_are_counted(tmp_path):
     assert mean(hasty, "perfect", "logic") is None
 
 
-def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
+def test_field_skipped_by_one_judge_is_decided_by_the_others(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
     gold = scripted_pool("judges", "gold", scenarios, plans)
@@ -235,13 +235,13 @@ def test_a_judge_who_skips_a_field_leaves_it_to_the_others(tmp_path):
     assert mean(alone, "perfect", "judges_right") == 100.0, "who does not answer is not wrong"
 
 
-def test_each_judge_alone_goes_by_its_own_labels(tmp_path):
+def test_single_judge_figures_use_its_own_labels(tmp_path):
     found = run(tmp_path, judges=("gold", "strict", "contrary")).summary["agents"]["perfect"]["judges"]
     assert found["panel"]["logic"] == found["gold"]["logic"] == pytest.approx(100.0)
     assert found["contrary"]["logic"] < 100.0
 
 
-def test_no_more_dialogues_are_under_way_than_were_asked_for(tmp_path):
+def test_concurrent_dialogues_are_limited(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
     perfect, under_way, most = scripted_pool("agent", "perfect", scenarios, plans), 0, 0
@@ -265,7 +265,7 @@ class Stop(Exception):
     pass
 
 
-def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
+def test_killed_evaluation_resumes_without_repeating_dialogues(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
     perfect = scripted_pool("agent", "perfect", scenarios, plans)
@@ -298,7 +298,7 @@ def test_a_killed_evaluation_goes_on_without_repeating_a_dialogue(tmp_path):
     assert again.summary == whole.summary
 
 
-def test_what_a_pool_broke_off_is_tried_again(tmp_path):
+def test_dialogues_interrupted_by_a_pool_are_retried(tmp_path):
     scenarios = {"telecom_package": load_scenario("telecom_package")}
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], QUICK)}
     perfect = scripted_pool("agent", "perfect", scenarios, plans)
@@ -324,7 +324,7 @@ def test_what_a_pool_broke_off_is_tried_again(tmp_path):
     assert second.summary["votes"]["no_reference"] == 0, "the turns whose judge was away have been judged"
 
 
-def test_runs_with_the_same_seed_write_the_same_bytes(tmp_path):
+def test_runs_with_the_same_seed_write_identical_files(tmp_path):
     for name in ("a", "b"):
         run(tmp_path / name, config=ROUTES, agents=("perfect", "wrong_branch"), judges=("gold", "strict", "contrary"))
     for file in ("traces.jsonl", "judgements.jsonl"):
@@ -336,7 +336,7 @@ def held(agent="a", outcome="ended"):
     return Trace(agent=agent, simulator="s", plan=plan, turns=(), outcome=outcome)
 
 
-def test_a_folder_of_another_evaluation_is_refused(tmp_path):
+def test_folder_of_another_evaluation_is_rejected(tmp_path):
     begun = {**SETTINGS, "sage": {"seed": 0}}
     with Store(tmp_path, begun) as store:
         with pytest.raises(BadInput, match="another evaluation is writing"):
@@ -350,7 +350,7 @@ def test_a_folder_of_another_evaluation_is_refused(tmp_path):
         Store(tmp_path, others)
 
 
-def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
+def test_models_without_finished_dialogues_may_be_changed(tmp_path):
     def of(**models):
         return {**SETTINGS, "agents": {name: {"model": model} for name, model in models.items()}}
 
@@ -365,7 +365,7 @@ def test_what_nothing_was_finished_with_may_be_corrected(tmp_path):
         Store(tmp_path, of(a="other"))
 
 
-def test_judging_again_that_was_stopped_goes_on(tmp_path):
+def test_stopped_rejudging_resumes(tmp_path):
     first, again = (TurnJudgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()) for turn in (1, 5))
     others = {**SETTINGS, "judging": {"judges": ["strict"]}}
     with Store(tmp_path, SETTINGS) as store:
@@ -381,7 +381,7 @@ def test_judging_again_that_was_stopped_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"agent": "a"}\n'])
-def test_a_damaged_row_is_named(tmp_path, line):
+def test_damaged_row_is_reported(tmp_path, line):
     (tmp_path / "traces.jsonl").write_text(line)
     with pytest.raises(BadInput, match=r"traces.jsonl:1"):
         Store(tmp_path, SETTINGS)
@@ -398,7 +398,7 @@ def test_an_unknown_script_names_the_nearest(kind):
 # --- what no judge has a say in ----------------------------------------------------------------
 
 
-def test_against_the_customers_own_case_no_judge_counts(tmp_path):
+def test_truth_figures_do_not_depend_on_judges(tmp_path):
     found = run(tmp_path, config=ROUTES, agents=("perfect", "wrong_action"), judges=("contrary",))
     assert mean(found, "perfect", "logic") < 80
     assert mean(found, "perfect", "truth") == pytest.approx(100.0)
@@ -413,7 +413,7 @@ def test_against_the_customers_own_case_no_judge_counts(tmp_path):
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("left_out", 0.0), ("zero", 0.0)])
-def test_an_agent_that_says_nothing_earns_nothing_by_the_own_case_either(tmp_path, rule, expected):
+def test_silent_agent_scores_zero_truth(tmp_path, rule, expected):
     config = QUICK.model_copy(update={"unreadable": rule})
     found = run(tmp_path, config=config, agents=("silent",))
     assert mean(found, "silent", "truth") == expected
@@ -422,7 +422,7 @@ def test_an_agent_that_says_nothing_earns_nothing_by_the_own_case_either(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_worded_customers_show_what_their_way_needs_and_leave(tmp_path, language):
+def test_scripted_customers_show_required_fields_and_leave(tmp_path, language):
     config = QUICK.model_copy(update={"language": language, "cover": "routes"})
     names = scenario_names()
     scenarios = {name: load_scenario(name) for name in names}
