@@ -39,12 +39,12 @@ def middling(n=41):
 # --- ranks -------------------------------------------------------------------------------------
 
 
-def test_rho_with_ties_by_hand():
+def test_spearman_with_ties_matches_hand_computed_values():
     # ranks 1, 2.5, 2.5, 4 against 1, 3.5, 2, 3.5; centred products 2.25 + 1.5, both spreads 4.5
     assert spearman(np.array([0.1, 0.2, 0.2, 0.3]), np.array([0, 1, 0.5, 1])) == pytest.approx(3.75 / 4.5, abs=EXACT)
 
 
-def test_a_constant_has_no_rho():
+def test_spearman_of_a_constant_is_nan():
     assert math.isnan(spearman(np.ones(4), np.array([0, 1, 2, 3.0])))
     assert math.isnan(spearman(np.array([0, 1, 2, 3.0]), np.ones(4)))
 
@@ -53,13 +53,13 @@ steps = st.sampled_from([2, 4, 10, 1000])
 
 
 @given(steps.flatmap(lambda k: st.lists(st.tuples(st.integers(0, k), st.integers(0, 6)), min_size=2, max_size=60)))
-def test_rho_is_scipys(pairs):
+def test_spearman_equals_scipy(pairs):
     x, y = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     assume(np.ptp(x) > 0 and np.ptp(y) > 0)
     assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic, abs=EXACT)
 
 
-def test_an_interval_holds_the_rho_and_narrows_with_the_rows():
+def test_bootstrap_interval_contains_rho_and_narrows_with_rows():
     widths = []
     for n in (40, 4000):
         s_r, _, y = noisy(n)
@@ -70,7 +70,7 @@ def test_an_interval_holds_the_rho_and_narrows_with_the_rows():
 
 
 @pytest.mark.parametrize(("resamples", "level", "ends"), [(2, 1.0, (0.0, 1.0)), (60, 0.9, (0.05, 0.95))])
-def test_an_interval_is_the_middle_of_what_ranking_the_drawn_rows_gives(resamples, level, ends):
+def test_bootstrap_interval_equals_quantiles_of_resampled_rhos(resamples, level, ends):
     s_r, _, y = (np.round(column, 1) for column in noisy(50))
     rng = np.random.default_rng(8)
     draws = [rng.integers(50, size=50) for _ in range(resamples)]
@@ -82,7 +82,7 @@ def test_an_interval_is_the_middle_of_what_ranking_the_drawn_rows_gives(resample
 # --- the grid ----------------------------------------------------------------------------------
 
 
-def test_the_grid_is_exact_where_bins_tell_all_values_apart():
+def test_grid_is_exact_if_bins_separate_all_values():
     """Scores in few steps and the weights 0 and 1: nothing but ties shares a bin, single precision is all there is."""
     s_r, s_j, y = (np.round(column * 4) / 4 for column in noisy(60))
     data = FittingSet(s_r, s_j, y)
@@ -96,7 +96,7 @@ def test_the_grid_is_exact_where_bins_tell_all_values_apart():
             assert rho[w1, w2] == pytest.approx(exact, abs=1e-4) or math.isnan(exact)
 
 
-def test_the_grid_is_near_everywhere():
+def test_grid_is_approximately_correct_everywhere():
     data = FittingSet(*noisy(400))
     grid = Grid.build(data.s_r, data.s_j, data.target, data.before, data.rows)
     rng = np.random.default_rng(5)
@@ -108,7 +108,7 @@ def test_the_grid_is_near_everywhere():
         assert grid.weights_of_pair(a, b)[w1, w2] == pytest.approx(exact, abs=2e-3)
 
 
-def test_the_best_of_every_pair_is_the_best_over_its_coarse_weights():
+def test_best_of_every_pair_is_the_maximum_over_coarse_weights():
     data = FittingSet(*noisy(25))
     grid = Grid.build(data.s_r, data.s_j, data.target, data.before, data.rows)
     best = grid.best_of_every_pair(10)
@@ -124,7 +124,7 @@ awkward = st.sampled_from([0.0, 5e-324, 0.1, 0.5, math.nextafter(0.5, 1), 0.68, 
 
 
 @given(st.lists(st.one_of(awkward, st.floats(0, 1)), min_size=2, max_size=12))
-def test_taus_make_the_bands_of_their_cuts(scores):
+def test_taus_reproduce_the_bands_of_their_cuts(scores):
     s_r = np.array(scores)
     data = FittingSet(s_r, s_r, s_r)
     for a, b in itertools.combinations_with_replacement(range(data.places.size), 2):
@@ -158,7 +158,7 @@ def test_many_scores_are_cut_at_quantiles():
 # --- the fit -----------------------------------------------------------------------------------
 
 
-def test_the_interval_is_where_the_reranker_is_right():
+def test_fitted_interval_is_where_the_reranker_is_right():
     s_r, s_j, y = middling()
     fit = fitted(s_r, s_j, y)
     assert fit.spearman == pytest.approx(1.0, abs=EXACT)
@@ -168,7 +168,7 @@ def test_the_interval_is_where_the_reranker_is_right():
 
 
 @pytest.mark.slow
-def test_a_reranker_without_fault_never_asks_and_a_worthless_one_always_does():
+def test_perfect_reranker_never_escalates_and_random_one_always_does():
     _, s_j, y = noisy(60)
     noise = np.random.default_rng(1).random(60)
     never = fitted(y, noise, y)
@@ -178,7 +178,7 @@ def test_a_reranker_without_fault_never_asks_and_a_worthless_one_always_does():
     assert always.escalated_frac > 0.9
 
 
-def test_equal_rho_goes_to_fewer_judge_calls():
+def test_equal_rho_prefers_fewer_judge_calls():
     _, _, y = noisy(40)
     assert fitted(y, y, y).escalated_frac == 0.0
 
@@ -202,7 +202,7 @@ def by_hand(s_r, s_j, y, weights):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("r_steps", "j_steps"), [(5, 2), (4, 40)])
-def test_nothing_on_a_coarser_grid_is_better(seed, r_steps, j_steps):
+def test_fit_is_at_least_as_good_as_a_coarser_grid(seed, r_steps, j_steps):
     s_r, s_j, y = noisy(24, seed)
     s_r, s_j = np.round(s_r * r_steps) / r_steps * 0.98 + 0.01, np.round(s_j * j_steps) / j_steps
     best = by_hand(s_r.tolist(), s_j.tolist(), y.tolist(), [i / 10 for i in range(11)])
@@ -216,7 +216,7 @@ rows = st.lists(st.tuples(scores, scores, scores), min_size=20, max_size=32)
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(rows, st.sampled_from([None, 0.0, 0.2, 0.6]))
-def test_the_fit_does_what_it_says(triples, most):
+def test_reported_fit_figures_match_its_cascade(triples, most):
     s_r, s_j, y = (np.array(column) for column in zip(*triples, strict=True))
     assume(min(np.ptp(s_r), np.ptp(s_j), np.ptp(y)) > 0)
     fit = fitted(s_r, s_j, y, max_escalated_frac=most)
@@ -251,7 +251,7 @@ def triples_of(s_r, s_j):
 
 
 @given(rows, st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_mixing_arrays_is_the_cascades_mix_to_the_last_bit(triples, a, b, w1, w2):
+def test_array_mix_equals_the_scalar_mix_bitwise(triples, a, b, w1, w2):
     s_r, s_j, _ = (np.array(column) for column in zip(*triples, strict=True))
     cascade = Cascade(min(a, b), max(a, b), w1, w2)
     assert mix_scores(cascade, s_r, s_j).tolist() == [cascade.mix(r, j) for r, j in triples_of(s_r, s_j)]
@@ -261,7 +261,7 @@ def test_mixing_arrays_is_the_cascades_mix_to_the_last_bit(triples, a, b, w1, w2
 
 
 @pytest.mark.slow
-def test_a_bound_on_cost_is_one_on_judge_calls():
+def test_cost_bound_limits_judge_calls():
     data = noisy(120)
     dear = fitted(*data, max_cost=4.0, judge_cost=10.0, reranker_cost=1.0)
     share = fitted(*data, max_escalated_frac=0.3)
@@ -274,7 +274,7 @@ def test_a_bound_on_cost_is_one_on_judge_calls():
 
 
 @pytest.mark.slow
-def test_rows_are_what_they_are_called():
+def test_table_rows_match_their_labels():
     s_r, s_j, y = noisy(80)
     fit = fitted(s_r, s_j, y)
     assert fit.reranker_only == pytest.approx(spearmanr(s_r, y).statistic, abs=EXACT)
@@ -293,7 +293,7 @@ def test_rows_are_what_they_are_called():
 
 
 @pytest.mark.slow
-def test_given_verdicts_are_used_and_constant_ones_have_no_rho():
+def test_given_verdicts_are_used_and_constant_verdicts_have_no_rho():
     s_r, s_j, y = noisy(40)
     hard = np.where(y > 0.5, 1.0, 0.0)
     assert fitted(s_r, s_j, y, hard=hard).hard_judge == pytest.approx(spearmanr(hard, y).statistic, abs=EXACT)
@@ -301,7 +301,7 @@ def test_given_verdicts_are_used_and_constant_ones_have_no_rho():
 
 
 @pytest.mark.slow
-def test_cross_validation_sees_through_noise_and_keeps_signal():
+def test_cross_validation_rejects_noise_and_keeps_signal():
     lucky = [calibrate(*np.random.default_rng(i).random((3, 30)), folds=3, resamples=0) for i in range(4)]
     assert np.mean([fit.spearman for fit in lucky]) > 0.25
     assert np.mean([fit.cv_spearman for fit in lucky]) < np.mean([fit.spearman for fit in lucky]) - 0.2
@@ -311,7 +311,7 @@ def test_cross_validation_sees_through_noise_and_keeps_signal():
 
 
 @pytest.mark.slow
-def test_the_interval_is_reproducible_and_around_the_rho():
+def test_interval_is_reproducible_and_contains_the_rho():
     data = noisy(60)
     first, again = (calibrate(*data, folds=0, resamples=40, seed=4) for _ in range(2))
     assert first.interval == again.interval
@@ -320,7 +320,7 @@ def test_the_interval_is_reproducible_and_around_the_rho():
 
 
 @pytest.mark.slow
-def test_profiles_pass_through_the_fit():
+def test_profiles_include_the_fitted_point():
     data = noisy(80)
     fit = fitted(*data)
     for profile, tau in zip(tau_profiles(*data, fit.cascade), (fit.cascade.tau_a, fit.cascade.tau_b), strict=True):
@@ -349,7 +349,7 @@ R, J, Y = (column.tolist() for column in noisy(30))
         (([R, R], J, Y), "plain list"),
     ],
 )
-def test_bad_triples_are_one_clear_line(triples, says):
+def test_invalid_triples_are_reported_in_one_line(triples, says):
     with pytest.raises(DataError, match=says) as error:
         calibrate(*triples)
     assert "\n" not in str(error.value)
@@ -369,6 +369,6 @@ def test_bad_triples_are_one_clear_line(triples, says):
         ({"hard": [0.3] * 30}, r"hard\[0\]: 0.3: is not a verdict"),
     ],
 )
-def test_bad_options_are_one_clear_line(options, says):
+def test_invalid_options_are_reported_in_one_line(options, says):
     with pytest.raises(BadInput, match=says):
         calibrate(R, J, Y, **options)

@@ -23,7 +23,7 @@ def one(evidence, ends, measure="gap", cascade=PAPER):
     return loss(evidence, np.array([ends]), cascade, measure)[0]
 
 
-def test_the_gap_is_a_weighted_mean_inside_the_interval():
+def test_gap_is_the_weighted_mean_inside_the_interval():
     rows = [heard(0.7, 0.6, weight=20.0)] * FEWEST + [heard(0.8, 0.4)] * 20 + [heard(0.2, 1.0)] * 7
     rows.append(WindowReply(low=0.75, high=0.75, s_r=0.75))  # not heard: no part of it
     evidence = ReplyWindow.of(rows)
@@ -32,7 +32,7 @@ def test_the_gap_is_a_weighted_mean_inside_the_interval():
     assert one(evidence, (0.1, 0.3)) == np.inf, "seven are too few to believe"
 
 
-def test_rank_is_rho_of_the_rewards_with_the_judge():
+def test_rank_measure_is_spearman_of_rewards_and_judge():
     rng = np.random.default_rng(0)
     s_r, s_j = rng.random(200), rng.random(200)
     evidence = ReplyWindow.of([heard(a, b) for a, b in zip(s_r, s_j, strict=True)])
@@ -42,7 +42,7 @@ def test_rank_is_rho_of_the_rewards_with_the_judge():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 4)), min_size=3, max_size=20))
-def test_a_weight_counts_as_that_many_equal_rows(rows):
+def test_weight_equals_repeated_rows(rows):
     weighted = [heard(x / 5, y / 5, weight=float(times)) for x, y, times in rows]
     repeated = [heard(x / 5, y / 5) for x, y, times in rows for _ in range(times)]
     losses = [one(ReplyWindow.of(some), (0.3, 0.7), "rank") for some in (weighted, repeated)]
@@ -64,7 +64,7 @@ def agreeing_above(edge, n=1000, seed=0):
     return ReplyWindow.of([heard(x, x if x >= edge else (x + 0.5) % 1.0) for x in s_r])
 
 
-def test_the_interval_grows_to_where_the_scorers_part_by_bounded_steps():
+def test_interval_grows_in_bounded_steps_while_scorers_agree():
     bounds = Bounds(start=(0.68, 0.9), reach=0.3, max_move=0.02)
     path = run(agreeing_above(0.5), (0.68, 0.9), bounds, limit=0.01)
     for (a, b), (next_a, next_b) in pairwise(path):
@@ -75,7 +75,7 @@ def test_the_interval_grows_to_where_the_scorers_part_by_bounded_steps():
     assert path[-1][1] >= 0.99
 
 
-def test_it_shrinks_where_trust_is_lost():
+def test_interval_shrinks_where_scorers_disagree():
     bounds = Bounds(start=(0.3, 0.9), reach=0.4, max_move=0.05)
     evidence = agreeing_above(0.6)
     path = run(evidence, (0.3, 0.9), bounds, limit=0.05)
@@ -83,7 +83,7 @@ def test_it_shrinks_where_trust_is_lost():
     assert 0.5 < path[-1][0] < 0.65
 
 
-def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
+def test_interval_does_not_grow_across_a_disagreement_zone():
     """Far below they agree again, so that the whole would keep the limit; the way there would not."""
     s_r = np.random.default_rng(5).random(1000)
     evidence = ReplyWindow.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
@@ -95,12 +95,12 @@ def test_a_ridge_stops_it_and_what_is_trusted_is_not_given_up():
     assert shares == sorted(shares, reverse=True)
 
 
-def test_reach_is_a_wall():
+def test_interval_never_exceeds_the_reach():
     bounds = Bounds(start=(0.68, 0.9), reach=0.05, max_move=0.02)
     assert run(agreeing_above(0.0), (0.68, 0.9), bounds, limit=0.5)[-1] == pytest.approx((0.63, 0.95), abs=0.015)
 
 
-def test_rank_grows_too():
+def test_interval_grows_with_the_rank_measure():
     bounds = Bounds(start=(0.6, 0.7), reach=0.4, max_move=0.1)
     cascade = Cascade(0.6, 0.7, 0.0, 0.0)
     path = run(agreeing_above(0.4, n=300), (0.6, 0.7), bounds, limit=0.02, measure="rank", cascade=cascade, steps=8)
@@ -115,7 +115,7 @@ rows = st.lists(
 
 
 @given(rows, scores, scores, st.floats(0, 1), st.floats(0.001, 1), st.floats(0, 1), st.sampled_from(["gap", "rank"]))
-def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(rows, x, y, reach, move, limit, measure):
+def test_interval_ends_stay_ordered_and_bounded(rows, x, y, reach, move, limit, measure):
     start = (min(x, y), max(x, y))
     bounds = Bounds(start=start, reach=reach, max_move=move)
     evidence = ReplyWindow.of(
@@ -130,7 +130,7 @@ def test_whatever_was_seen_the_ends_stay_in_order_in_reach_and_within_a_move(row
         now = then
 
 
-def test_where_nobody_was_heard_nothing_moves():
+def test_interval_does_not_move_without_judge_scores():
     evidence = ReplyWindow.of([WindowReply(low=0.5, high=0.5, s_r=0.5)] * 50)
     bounds = Bounds(start=(0.4, 0.9), reach=1.0, max_move=0.1)
     assert most_trusted(evidence, (0.4, 0.9), bounds, cascade=PAPER, measure="gap", limit=0.5) == (0.4, 0.9)

@@ -30,7 +30,7 @@ def score(s_r, judge, *, audit_frac=1.0, text="Why?"):
     return record, len(scorers["judge"].asked), router.metrics(), rewards
 
 
-def test_an_audited_reply_keeps_its_reward_and_shows_the_judges():
+def test_audit_records_the_judge_score_and_keeps_the_reward():
     record, asked, metrics, rewards = score(0.8, {"Why?": judged(0.1)})
     assert (record.total, record.band, record.s_j) == (Scored(value=0.8), "inside", None)
     assert (record.audit, asked) == (Audit(s_r=0.8, s_j=0.1, best=0.1), 1)
@@ -39,17 +39,17 @@ def test_an_audited_reply_keeps_its_reward_and_shows_the_judges():
     assert record_from_json(record_to_json(record)) == record
 
 
-def test_outside_the_interval_nobody_audits():
+def test_replies_outside_the_interval_are_not_audited():
     record, asked, _, _ = score(0.2, {"Why?": judged(0.5)})
     assert (record.audit, asked) == (None, 1)
 
 
-def test_without_a_share_the_judge_is_not_asked():
+def test_judge_is_not_asked_with_audit_frac_zero():
     record, asked, _, _ = score(0.8, {}, audit_frac=0.0)
     assert (record.audit, asked) == (None, 0)
 
 
-def test_a_judge_that_fails_an_audit_fails_no_reward():
+def test_failed_audit_does_not_fail_the_reward():
     def never(question):
         raise ScorerTimeout("too slow")
 
@@ -58,20 +58,20 @@ def test_a_judge_that_fails_an_audit_fails_no_reward():
 
 
 @given(st.floats(0.0, 1.0), st.integers(0, 10_000))
-def test_a_draw_follows_from_the_key(frac, number):
+def test_audit_draw_is_determined_by_the_key(frac, number):
     key = SampleKey(run="r", step=3, prompt="p", sample=number)
     assert is_audited(key, frac) == is_audited(key, frac)
     assert is_audited(key, 1.0)
     assert not is_audited(key, 0.0)
 
 
-def test_the_share_drawn_is_the_share_asked_for():
+def test_audited_fraction_matches_the_configured_one():
     keys = [SampleKey(run="r", step=i // 8, prompt="p", sample=i % 8) for i in range(20_000)]
     assert sum(is_audited(key, 0.1) for key in keys) / len(keys) == pytest.approx(0.1, abs=5 * math.sqrt(0.09 / 20_000))
 
 
 @pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
-def test_every_part_of_the_key_makes_another_draw(part):
+def test_every_part_of_the_key_affects_the_draw(part):
     key = SampleKey(run="0", step=0, prompt="0", sample=0)
     values = map(str, range(40)) if part in ("run", "prompt") else range(40)
     assert {is_audited(replace(key, **{part: value}), 0.5) for value in values} == {True, False}
@@ -95,7 +95,7 @@ def reply(number, s_r, s_j, cascade, frac):
     )
 
 
-def test_the_gap_is_that_of_a_judge_for_everybody():
+def test_gap_estimate_matches_judging_every_reply():
     rng, cascade, n, frac = Random(0), Cascade(0.3, 0.9, 0.1, 0.7), 4000, 0.2
     pairs = [(rng.random(), rng.random()) for _ in range(n)]
     window = AuditWindow(replies=n, audits=n)
@@ -110,7 +110,7 @@ def test_the_gap_is_that_of_a_judge_for_everybody():
 CASCADE = Cascade(0.5, 0.9, 0.0, 1.0)
 
 
-def test_hand_computed_figures():
+def test_audit_figures_match_hand_computed_values():
     window = AuditWindow()
     records = [reply(i, s_r, s_j, CASCADE, 0.0) for i, (s_r, s_j) in enumerate([(0.4, 0.7), (0.6, 0.2), (0.8, 0.8)])]
     audited = reply(3, 0.6, 0.2, CASCADE, 1.0)
@@ -127,7 +127,7 @@ def test_hand_computed_figures():
     )
 
 
-def test_a_reply_that_did_without_the_judge_says_nothing_of_the_gap():
+def test_fallback_reply_is_excluded_from_the_gap():
     judged_reply = reply(0, 0.4, 0.7, CASCADE, 0.0)
     without = replace(reply(1, 0.4, 0.7, CASCADE, 0.0), fallback="reranker", s_j=None)
     without = replace(without, reference_scores=(ReferenceScore(reference=0, s_r=0.4),))
@@ -135,7 +135,7 @@ def test_a_reply_that_did_without_the_judge_says_nothing_of_the_gap():
     assert alone["audit/gap"] == both["audit/gap"] == 0.0
 
 
-def test_only_what_the_reranker_alone_decided_says_how_far_it_is_from_the_judge():
+def test_inside_gap_uses_only_reranker_decided_replies():
     audited = reply(0, 0.6, 0.2, CASCADE, 1.0)
     assert AuditWindow().add([audited])["audit/inside_gap"] == pytest.approx(0.4)
 
@@ -156,7 +156,7 @@ def several(scores, judge, **consistency):
     return record, sorted(q.variables["statement_a"] for q in pools["judge"].asked), router.metrics()
 
 
-def test_an_audit_hears_the_judge_about_every_reference():
+def test_audit_judges_every_reference():
     """The reranker's favourite decides; a judge for everybody would have preferred another reference."""
     said = {"a": 0.9, "b": 0.2, "c": 0.1}
     record, asked, metrics = several({"a": 0.7, "b": 0.8, "c": 0.3}, lambda a: judged(said[a]))
@@ -167,7 +167,7 @@ def test_an_audit_hears_the_judge_about_every_reference():
     assert metrics["router/judge_calls"] == 3
 
 
-def test_a_reply_that_was_judged_in_part_is_audited_about_the_rest():
+def test_partly_judged_reply_is_audited_on_the_other_references():
     record, asked, _ = several({"a": 0.7, "b": 0.3, "c": 0.5}, lambda a: judged({"a": 0.9, "b": 1.0, "c": 0.0}[a]))
     assert (record.band, record.s_j, asked) == ("below", 1.0, ["a", "b", "c"])
     assert record.audit == Audit(s_r=0.3, s_j=1.0, best=1.0)
@@ -177,7 +177,7 @@ def test_a_reply_that_was_judged_in_part_is_audited_about_the_rest():
     assert (whole.audit, asked) == (None, ["a", "b", "c"])
 
 
-def test_an_audit_with_a_reference_unheard_has_no_best():
+def test_audit_with_an_unjudged_reference_has_no_best():
     def fails_on_a(a):
         return Answer(failure="timeout") if a == "a" else judged(0.4)
 
@@ -185,7 +185,7 @@ def test_an_audit_with_a_reference_unheard_has_no_best():
     assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=0.4, best=None))
 
 
-def test_no_failure_and_no_stand_in_is_audited():
+def test_failures_and_fallbacks_are_not_audited():
     for fallback in ("exclude", "reranker"):
         record, asked, _ = several(
             {"a": 0.7, "b": 0.3, "c": 0.7}, lambda a: Answer(failure="unavailable"), fallback=fallback
@@ -194,7 +194,7 @@ def test_no_failure_and_no_stand_in_is_audited():
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.5])
-def test_the_gap_is_that_of_a_judge_for_everybody_with_several_references_and_failed_audits(lost):
+def test_gap_estimate_is_unbiased_with_references_and_failed_audits(lost):
     """Three references; the estimate is over many draws as often too high as too low, also where audits fail."""
     cascade, n, frac = Cascade(0.3, 0.8, 0.1, 0.7), 300, 0.2
     config = ConsistencyConfig.model_validate({"cascade": dict(tau_a=0.3, tau_b=0.8, w1=0.1, w2=0.7)})
@@ -231,7 +231,7 @@ def test_the_gap_is_that_of_a_judge_for_everybody_with_several_references_and_fa
     assert spread < 0.01
 
 
-def test_drift_is_welchs_t():
+def test_drift_is_welch_t_statistic():
     older, newer = [0.0, 0.2] * 10, [0.3, 0.5] * 10
     # Each half: variance 0.2 / 19, so the error is sqrt(2 * 0.2 / 19 / 20).
     assert drift(older + newer) == pytest.approx(0.3 / math.sqrt(0.2 / 19 / 20 * 2))

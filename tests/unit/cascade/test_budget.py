@@ -41,7 +41,7 @@ several = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted), min_
 
 
 @given(distinct, scores, scores)
-def test_scores_that_differ_reach_any_share_within_the_tolerance(drawn, target, below):
+def test_distinct_scores_reach_any_target_within_tolerance(drawn, target, below):
     evidence = replies([(s, s) for s in drawn])
     path = settle(evidence, target, below=below, steps=40)
     assert share_of(evidence, path[-1]) == pytest.approx(target, abs=TOLERANCE + 2 / len(drawn))
@@ -54,7 +54,7 @@ def test_scores_that_differ_reach_any_share_within_the_tolerance(drawn, target, 
     st.floats(0.06, 1),
     st.floats(0, 1),
 )
-def test_ties_and_several_references_come_to_rest_in_order_and_within_bounds(drawn, target, max_move, reach):
+def test_interval_converges_with_ties_and_several_references(drawn, target, max_move, reach):
     evidence = replies(drawn)
     path = settle(evidence, target, max_move=max_move, reach=reach, steps=40)
     for now, then in pairwise(path):
@@ -66,14 +66,14 @@ def test_ties_and_several_references_come_to_rest_in_order_and_within_bounds(dra
 
 
 @pytest.mark.parametrize(("target", "share"), [(0.3, 0.0), (0.5, 0.0), (0.8, 1.0)])
-def test_equal_scores_go_together_to_the_nearer_side(target, share):
+def test_tied_scores_move_together_to_the_nearer_side(target, share):
     evidence = replies([(0.8, 0.8)] * 50)
     path = settle(evidence, target)
     assert share_of(evidence, path[-1]) == share
     assert len(set(path[-20:])) == 1
 
 
-def test_a_target_between_two_reachable_shares_does_not_make_it_flap():
+def test_unreachable_target_does_not_cause_oscillation():
     rng = np.random.default_rng(0)
     now, seen = START, set()
     below = balance(replies([(s, s) for s in rng.choice([0.1, 0.8], 400)]), START)
@@ -88,13 +88,13 @@ def test_a_target_between_two_reachable_shares_does_not_make_it_flap():
 
 
 @given(several, scores, scores)
-def test_a_reply_with_references_on_both_sides_goes_to_the_judge_once(drawn, one, other):
+def test_reply_with_references_on_both_sides_counts_once(drawn, one, other):
     a, b = sorted((one, other))
     outside = sum(low < a or high > b for low, high in drawn)
     assert share_of(replies(drawn), (a, b)) == pytest.approx(outside / len(drawn))
 
 
-def test_fresh_scores_of_the_same_kind_keep_to_the_budget():
+def test_new_scores_of_the_same_distribution_keep_the_budget():
     rng = np.random.default_rng(1)
     now = START
     for _ in range(30):
@@ -114,14 +114,14 @@ def test_the_balance_between_the_ends_is_kept():
     assert balance(evidence, (0.0, 1.0)) == 0.5
 
 
-def test_an_end_that_has_its_share_stays_where_it_is():
+def test_interval_end_at_its_target_does_not_move():
     evidence = replies([(s, s) for s in np.linspace(0.2, 0.9, 500)])
     a, b = settle(evidence, 0.3, start=(0.55, 0.98))[-1]
     assert b == 0.98, "nobody lies above: the highest score that was seen is no reason to come down to it"
     assert share_of(evidence, (a, b)) == pytest.approx(0.3, abs=TOLERANCE)
 
 
-def test_with_trust_the_interval_goes_where_the_loss_is_least():
+def test_adaptive_interval_moves_to_the_smallest_loss():
     rng = np.random.default_rng(2)
     s_r = rng.random(2000)
     s_j = np.where(s_r < 0.5, s_r, (s_r + 0.5) % 1.0)
@@ -137,7 +137,7 @@ def test_with_trust_the_interval_goes_where_the_loss_is_least():
     assert now[1] < 0.58, "the reranker is right below one half"
 
 
-def test_a_place_that_is_hardly_better_is_not_worth_a_move():
+def test_interval_does_not_move_for_a_negligible_gain():
     def replies_with(gap_above):
         s_r = np.linspace(0.1, 0.9, 1000)
         s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
@@ -155,7 +155,7 @@ def test_a_place_that_is_hardly_better_is_not_worth_a_move():
 
 
 @given(st.floats(0, 1), st.floats(0, 0.99))
-def test_audits_are_part_of_the_budget(judge_frac, audit_frac):
+def test_audits_count_towards_the_budget(judge_frac, audit_frac):
     share = without_audits(judge_frac, audit_frac)
     assert 0.0 <= share <= 1.0
     assert share + (1.0 - share) * audit_frac == pytest.approx(max(judge_frac, audit_frac))

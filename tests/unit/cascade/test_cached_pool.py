@@ -24,7 +24,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Question)])
-async def test_whatever_could_change_the_answer_makes_another_question(field):
+async def test_cache_key_covers_every_field_that_affects_the_answer(field):
     """A new field of a question has to say here which side it is on."""
     asked = []
 

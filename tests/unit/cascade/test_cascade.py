@@ -28,7 +28,7 @@ shares = st.floats(0, 1)
         (1.0, "above"),
     ],
 )
-def test_both_ends_are_inside(s_r, band):
+def test_interval_includes_both_ends(s_r, band):
     assert PAPER.band(s_r) == band
     assert PAPER.needs_judge(s_r) is (band != "inside")
 
@@ -47,27 +47,27 @@ def test_both_ends_are_inside(s_r, band):
         (1.0, 1.0, 1.0),
     ],
 )
-def test_mix_by_hand(s_r, s_j, expected):
+def test_mix_matches_hand_computed_values(s_r, s_j, expected):
     assert PAPER.mix(s_r, s_j) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_config_defaults_are_the_papers():
+def test_config_defaults_match_the_paper():
     assert Cascade.from_config(CascadeConfig()) == PAPER
 
 
 @pytest.mark.parametrize("s_r", [0.0, BELOW_A, ABOVE_B, 1.0])
-def test_a_missing_judge_is_an_error_and_not_a_number(s_r):
+def test_missing_judge_score_raises_an_error(s_r):
     with pytest.raises(MissingScore, match="judge"):
         PAPER.mix(s_r)
 
 
-def test_missing_score_crosses_processes():
+def test_missing_score_error_can_be_pickled():
     error = MissingScore("gone")
     assert str(pickle.loads(pickle.dumps(error))) == "gone"
 
 
 @pytest.mark.parametrize("bad", [-1e-9, 1 + 1e-9, math.nan, math.inf, -math.inf])
-def test_what_is_no_score_is_refused(bad):
+def test_invalid_scores_are_rejected(bad):
     for refused in (
         lambda: PAPER.band(bad),
         lambda: PAPER.mix(bad, 0.5),
@@ -81,20 +81,20 @@ def test_what_is_no_score_is_refused(bad):
 @pytest.mark.parametrize(
     "bad", [(0.9, 0.5, 0.1, 0.1), (-0.1, 0.5, 0.1, 0.1), (0.1, 0.5, math.nan, 0.1), (0.1, 0.5, 0.1, 1.1)]
 )
-def test_a_bad_cascade_is_refused(bad):
+def test_invalid_cascade_is_rejected(bad):
     with pytest.raises(ConfigError, match="cascade"):
         Cascade(*bad)
 
 
 @given(shares, shares, shares, shares, shares, shares)
-def test_the_mix_is_between_its_scores_and_never_above_its_bound(a, b, w1, w2, s_r, s_j):
+def test_mix_lies_between_its_scores_and_below_its_bound(a, b, w1, w2, s_r, s_j):
     cascade = Cascade(min(a, b), max(a, b), w1, w2)
     r = cascade.mix(s_r, s_j)
     assert min(s_r, s_j) - 1e-12 <= r <= max(s_r, s_j) + 1e-12
     assert r <= cascade.highest(s_r) + 1e-12
 
 
-def test_degenerate_intervals():
+def test_degenerate_intervals_escalate_correctly():
     assert not Cascade(0, 1, 0.5, 0.5).needs_judge(0.3)
     assert Cascade(0.5, 0.5, 0.5, 0.5).mix(0.5) == 0.5
     assert Cascade(0.5, 0.5, 0.5, 0.5).needs_judge(0.51)

@@ -65,11 +65,11 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
         (record(0, 0.5, band="reranker_only"), None),
     ],
 )
-def test_what_a_record_says(given, seen):
+def test_record_is_converted_to_a_window_reply(given, seen):
     assert WindowReply.of(given, audit_frac=0.2) == seen
 
 
-def test_a_budget_is_reached_step_by_step():
+def test_budget_is_reached_gradually():
     steering, rng = CascadeController(config(BUDGET)), random.Random(0)
     shares = []
     for number in range(1, 30):
@@ -91,7 +91,7 @@ def test_audits_count_towards_the_budget():
     assert figures["cascade/judge_frac"] == pytest.approx(0.3, abs=0.03)
 
 
-def test_adaptive_grows_where_the_scorers_agree_and_shrinks_where_they_stop_to():
+def test_adaptive_interval_follows_scorer_agreement():
     steering, rng = CascadeController(config(ADAPTIVE)), random.Random(1)
     for number in range(1, 25):
         steering.step_ended(step(steering, rng, number, judge=lambda s_r: min(1.0, s_r + 0.02), audit_frac=0.2))
@@ -104,7 +104,7 @@ def test_adaptive_grows_where_the_scorers_agree_and_shrinks_where_they_stop_to()
     check_names(figures, strict=True)
 
 
-def test_with_a_budget_adaptive_says_where():
+def test_adaptive_mode_places_the_interval_under_a_budget():
     far = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "max_move": 0.1}}
     steering, rng = CascadeController(config(ADAPTIVE, far, BUDGET)), random.Random(2)
     for number in range(1, 25):
@@ -115,7 +115,7 @@ def test_with_a_budget_adaptive_says_where():
     assert figures["cascade/loss"] < 0.25, "up to 0.6 they agree: [0, 0.875] loses 0.15, [0.125, 1] 0.27"
 
 
-def test_too_few_rows_move_nothing_and_nothing_on_says_nothing():
+def test_controller_needs_min_rows_and_reports_nothing_when_disabled():
     steering = CascadeController(config(BUDGET))
     start = steering.cascade
     assert steering.step_ended([record(i, 0.1, band="below", s_j=0.5) for i in range(49)])["cascade/moved"] == 0.0
@@ -125,7 +125,7 @@ def test_too_few_rows_move_nothing_and_nothing_on_says_nothing():
 
 
 @pytest.mark.parametrize("parts", [(BUDGET,), (ADAPTIVE,), (ADAPTIVE, BUDGET)])
-def test_a_resumed_run_goes_on_alike_whatever_order_its_records_come_in(parts):
+def test_resumed_run_is_identical_for_any_record_order(parts):
     rng = random.Random(3)
     first, audit_frac = CascadeController(config(*parts)), config(*parts).audit_frac
     for number in range(1, 6):
@@ -139,7 +139,7 @@ def test_a_resumed_run_goes_on_alike_whatever_order_its_records_come_in(parts):
     assert first.cascade == resumed.cascade
 
 
-def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
+def test_attempt_number_is_part_of_the_sort_order():
     made = [record(0, 0.1 + attempt / 10) for attempt in range(8)]
     made = [replace(r, key=replace(r.key, attempt=attempt)) for attempt, r in enumerate(made)]
     ways = []
@@ -150,7 +150,7 @@ def test_another_draw_of_a_prompt_has_its_own_place_in_the_order():
     assert ways[0] == ways[1]
 
 
-def test_a_limit_on_rank_is_a_rho_and_holds():
+def test_rank_limit_is_a_spearman_bound():
     """The judge ranks as the reranker does above one half, and at random below."""
     wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
     steering, rng = CascadeController(config(ADAPTIVE, wanted)), random.Random(5)
@@ -160,7 +160,7 @@ def test_a_limit_on_rank_is_a_rho_and_holds():
     assert figures["cascade/loss"] == pytest.approx(0.1, abs=0.03)
 
 
-def test_a_checkpoint_replaces_what_was_seen_since():
+def test_restored_state_replaces_later_records():
     steering, rng = CascadeController(config(BUDGET)), random.Random(0)
     steering.step_ended(step(steering, rng, 1))
     state = steering.state()
@@ -169,13 +169,13 @@ def test_a_checkpoint_replaces_what_was_seen_since():
     assert steering.state() == state
 
 
-def test_a_checkpoint_from_before_leaves_the_start():
+def test_checkpoint_without_controller_state_keeps_the_start():
     steering = CascadeController(config(BUDGET))
     steering.restore(None)
     assert steering.cascade.tau_a == 0.68
 
 
-def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one():
+def test_step_uses_one_cascade_and_evaluation_the_configured_one():
     consistency = config(BUDGET)
     scores = iter([0.1 + 0.008 * i for i in range(130)])
     pools = {
@@ -198,7 +198,7 @@ def test_a_step_is_scored_by_one_cascade_and_an_evaluation_by_the_configured_one
     assert evaluated.cascade == (0.68, 0.98, 0.05, 0.72)
 
 
-def test_a_response_that_is_scored_again_counts_once_and_as_it_ended():
+def test_rescored_response_counts_once_with_its_last_record():
     consistency = config(BUDGET)
     answers = iter([Answer(failure="unavailable"), judged(0.5)])
     pools = {

@@ -34,14 +34,14 @@ def score(*cascades, rewards=REWARDS):
     return asyncio.run(one_after_the_other())
 
 
-def test_the_cascade_that_comes_with_a_response_is_its_own_and_of_no_other():
+def test_cascade_of_a_request_applies_to_that_response_only():
     wide, narrow, configured = score(WIDE, NARROW, None)
     assert (wide.total, wide.band, wide.cascade) == (Scored(value=0.5), "inside", (0.3, 0.9, 0.1, 0.2))
     assert (narrow.total.value, narrow.band) == (pytest.approx(0.1 * 0.5 + 0.9), "below")
     assert (configured.total.value, configured.cascade) == (pytest.approx(0.975), (0.68, 0.98, 0.05, 0.72))
 
 
-def test_a_record_replays_by_its_own_cascade_and_by_another_if_asked():
+def test_record_replays_with_its_own_or_a_given_cascade():
     wide, narrow = score(WIDE, NARROW)
     for record in (wide, narrow):
         assert replay(record_from_json(record_to_json(record)), REWARDS) == record.total
@@ -50,7 +50,7 @@ def test_a_record_replays_by_its_own_cascade_and_by_another_if_asked():
         replay(wide, REWARDS, cascade=NARROW)
 
 
-def test_a_ledger_from_before_replays_by_the_configuration():
+def test_ledger_without_cascades_replays_with_the_configuration():
     [narrow] = score(NARROW)
     row = json.loads(record_to_json(narrow))
     assert row.pop("cascade") == [0.6, 0.7, 0.1, 0.2]
@@ -61,6 +61,6 @@ def test_a_ledger_from_before_replays_by_the_configuration():
 
 
 @pytest.mark.parametrize("consistency", [{"mode": "reranker"}, {"mode": "soft_judge"}, {"weight": 0.0}])
-def test_where_no_cascade_is_at_work_none_is_recorded(consistency):
+def test_no_cascade_is_recorded_if_none_is_used(consistency):
     [record] = score(None, rewards=RewardsConfig(consistency=ConsistencyConfig(**consistency)))
     assert record.cascade is None

@@ -50,7 +50,7 @@ def own(record: RewardRecord) -> Any:
 
 
 @given(st.floats(-5, 5), st.floats(0.1, 3))
-def test_a_function_is_a_component_and_replays_from_its_recorded_value(value: float, weight: float) -> None:
+def test_function_component_replays_from_its_recorded_value(value: float, weight: float) -> None:
     rewards = config(weight)
     function = Function(Why=Scored(value=value))
     record = asyncio.run(router(function, rewards).score(sample("Who?"), rollout("Why")))
@@ -77,7 +77,7 @@ async def test_without_a_weight_a_function_is_not_called() -> None:
     assert function.calls == [] and [c.name for c in record.components] == ["format", "length", "rules"]
 
 
-async def test_a_function_that_nothing_runs_is_a_configuration_error() -> None:
+async def test_function_without_a_pool_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="rewards.custom.politeness.path"):
         RewardRouter(config(), {}, count_tokens=len, deadline_s=5.0)
 
@@ -107,14 +107,14 @@ async def test_a_batched_function_gets_the_group_with_equal_responses_in_order()
     assert [own(record).value for record in records] == [None, 1.0, 1.0, float(len(MALFORMED))]
 
 
-async def test_a_batched_function_does_not_wait_for_ever_for_a_sibling() -> None:
+async def test_batched_function_does_not_wait_beyond_the_deadline() -> None:
     function = Function()
     scoring = router(function, config(batch=True), deadline_s=0.2)  # half of it for the siblings
     record = await scoring.score(sample("Who?"), replace(rollout("a"), siblings=2))
     assert function.calls == [["a"]] and own(record).value == 1.0
 
 
-async def test_a_record_of_a_reward_that_the_configuration_lacks_cannot_be_replayed() -> None:
+async def test_record_of_an_unconfigured_reward_cannot_be_replayed() -> None:
     record = await router(Function(), config()).score(sample("Who?"), rollout("Why"))
     with pytest.raises(DataError, match="politeness.*the configuration has only .*'consistency'"):
         replay(record, RewardsConfig())

@@ -67,7 +67,7 @@ async def test_a_group_is_judged_in_one_prompt():
 
 
 @pytest.mark.parametrize("order", [(5.0, 60.0), (60.0, 5.0)])
-async def test_a_round_has_as_long_as_the_last_of_its_members_waits(order):
+async def test_round_deadline_is_the_latest_of_its_members(order):
     """Whoever came later may have more time left; nor does one with less shorten the others'."""
     now, seen = asyncio.get_running_loop().time(), []
 
@@ -82,7 +82,7 @@ async def test_a_round_has_as_long_as_the_last_of_its_members_waits(order):
     assert seen == [now + 60.0]
 
 
-async def test_the_prompt_does_not_depend_on_who_came_first():
+async def test_prompt_does_not_depend_on_arrival_order():
     seen = []
     for backwards in (False, True):
         router, pool, _ = build()
@@ -92,7 +92,7 @@ async def test_the_prompt_does_not_depend_on_who_came_first():
     assert seen[0] == seen[1]
 
 
-async def test_rewards_that_compare_nothing_start_at_once():
+async def test_non_comparative_rewards_start_immediately():
     router, pool, _ = build(
         lambda q: Answer(text='{"reason": "", "score": 4}') if q.prompt == "dialogue.en" else graded(q),
         policy={"weight": 1.0}, dialogue={"weight": 1.0},
@@ -121,14 +121,14 @@ async def test_groups_do_not_mix():
     assert len(pool.asked) == 2
 
 
-async def test_after_the_wait_those_who_came_are_judged_and_nobody_hangs():
+async def test_incomplete_group_is_judged_after_the_wait():
     router, pool, _ = build(wait_s=0.02)
     records = await score(router, responses("alpha", "gamma", siblings=3))
     assert grades(records) == [5, 1]
     assert [entry["response"] for entry in pool.asked[0].each] in (["alpha", "gamma"], ["gamma", "alpha"])
 
 
-async def test_a_latecomer_is_judged_beside_those_whose_verdicts_stand():
+async def test_late_response_is_judged_together_with_its_siblings():
     router, pool, _ = build(wait_s=0.02)
     group = responses("alpha", "gamma", "beta")
     early = await score(router, group[:2])
@@ -139,7 +139,7 @@ async def test_a_latecomer_is_judged_beside_those_whose_verdicts_stand():
     assert late.calls[0].cost > 0
 
 
-async def test_a_sibling_that_is_no_action_is_not_waited_for():
+async def test_malformed_sibling_is_not_awaited():
     router, _, _ = build()
     for order in (
         ("alpha", "<tool_call>{", "beta"),
@@ -153,7 +153,7 @@ async def test_a_sibling_that_is_no_action_is_not_waited_for():
     assert pool.asked == []
 
 
-async def test_a_vetoed_sibling_is_neither_shown_nor_waited_for():
+async def test_vetoed_sibling_is_neither_shown_nor_awaited():
     def judge(question):
         if question.prompt == "risk.en":
             risky = question.variables["response"] == "beta"
@@ -168,14 +168,14 @@ async def test_a_vetoed_sibling_is_neither_shown_nor_waited_for():
     assert {e["response"] for e in compared.each} == {"alpha", "gamma"}
 
 
-async def test_the_same_words_are_judged_once():
+async def test_identical_responses_are_judged_once():
     router, pool, _ = build()
     records = await score(router, responses("alpha", "beta", "alpha", "alpha"))
     assert grades(records) == [5, 3, 5, 5]
     assert len(pool.asked[0].each) == 2
 
 
-async def test_one_response_alone_is_judged_on_its_own():
+async def test_single_response_is_judged_without_comparison():
     router, pool, _ = build()
     for texts in (("alpha",), ("beta", "beta")):
         records = await score(router, responses(*texts))
@@ -183,14 +183,14 @@ async def test_one_response_alone_is_judged_on_its_own():
     assert {q.prompt for q in pool.asked} == {"policy.en"}
 
 
-async def test_single_judging_is_a_switch():
+async def test_single_judging_can_be_configured():
     router, pool, _ = build(policy={"weight": 1.0, "judging": "single"})
     records = await score(router, responses("alpha", "beta", siblings=9))
     assert grades(records) == [5, 3]
     assert [q.prompt for q in pool.asked] == ["policy.en"] * 2
 
 
-async def test_a_large_group_is_dealt_out():
+async def test_large_group_is_split_into_chunks():
     router, pool, _ = build(policy={"weight": 1.0, "max_compared": 2})
     records = await score(router, responses("alpha", "beta", "gamma", "delta"))
     assert grades(records) == [5, 3, 1, 2]
@@ -198,7 +198,7 @@ async def test_a_large_group_is_dealt_out():
 
 
 @given(st.integers(0, 40), st.integers(2, 16))
-def test_dealing_keeps_everybody_and_evens_out(count, most):
+def test_chunks_cover_all_responses_with_balanced_sizes(count, most):
     responses = [JudgedText(words=str(i)) for i in range(count)]
     chunks = deal(responses, most, ("r", 1, "p", 0))
     assert sorted(int(said.words) for chunk in chunks for said in chunk) == list(range(count))
@@ -209,7 +209,7 @@ def test_dealing_keeps_everybody_and_evens_out(count, most):
 
 @pytest.mark.slow
 @given(st.data(), st.lists(st.sampled_from([*GRADES, "<tool_call>{"]), min_size=1, max_size=6), st.integers(2, 4))
-def test_whoever_comes_when_each_gets_its_own_grade_and_every_question_is_paid_once(data, texts, most):
+def test_grades_and_costs_are_correct_for_any_arrival_order(data, texts, most):
     """Some siblings never come, some come after the others were judged."""
 
     async def scored():
@@ -237,7 +237,7 @@ def scores_for(question, leave_out=(), text=None):
     return Answer(text=json.dumps({"reason": "", "scores": scores}), call=call("judge"))
 
 
-async def test_an_answer_that_leaves_one_out_is_asked_for_again_in_another_order():
+async def test_incomplete_answer_is_requested_again_in_another_order():
     router, pool, _ = build(lambda q: scores_for(q, leave_out=() if q.attempt else ("beta",)))
     records = await score(router, responses("alpha", "beta", "gamma", "delta"))
     assert grades(records) == [5, 3, 1, 2]
@@ -245,7 +245,7 @@ async def test_an_answer_that_leaves_one_out_is_asked_for_again_in_another_order
     assert sum(c.cost for r in records for c in r.calls) == 4.0
 
 
-async def test_who_is_left_out_twice_fails_and_the_others_keep_their_grades():
+async def test_response_omitted_twice_fails_and_others_keep_their_grades():
     router, _, config = build(lambda q: scores_for(q, leave_out=("beta",)))
     records = await score(router, responses("alpha", "beta", "gamma"))
     assert isinstance(records[1].total, JudgeUnparsable)
@@ -257,21 +257,21 @@ async def test_who_is_left_out_twice_fails_and_the_others_keep_their_grades():
 @pytest.mark.parametrize(
     "text", ["", ":", '{"reason": "", "score": 5}', '{"reason": "", "scores": {"R1": 5, "R9": 1}}']
 )
-async def test_an_answer_that_cannot_be_read_twice_fails_all(text):
+async def test_answer_unparsable_twice_fails_all_responses(text):
     router, pool, _ = build(lambda q: scores_for(q, text=text))
     records = await score(router, responses("alpha", "beta"))
     assert all(isinstance(r.total, JudgeUnparsable) for r in records)
     assert len(pool.asked) == 2
 
 
-async def test_nobody_there_fails_all_at_once():
+async def test_unavailable_judge_fails_all_responses_immediately():
     router, pool, _ = build(lambda q: Answer(failure="unavailable", detail="gone"))
     records = await score(router, responses("alpha", "beta"))
     assert all(isinstance(r.total, JudgeUnavailable) for r in records)
     assert len(pool.asked) == 1
 
 
-async def test_a_hung_judge_ends_at_each_response_s_deadline():
+async def test_hanging_judge_times_out_at_each_deadline():
     router, pool, _ = build(deadline_s=0.1, wait_s=0.01)
     pool.hold = asyncio.Event()
     records = await score(router, responses("alpha", "beta"))
@@ -279,7 +279,7 @@ async def test_a_hung_judge_ends_at_each_response_s_deadline():
     await router.close()
 
 
-async def test_a_cancelled_sibling_takes_nobody_with_it():
+async def test_cancelled_sibling_does_not_cancel_the_others():
     router, _, _ = build(wait_s=0.05)
     gone, stays = responses("alpha", "beta", siblings=3)
     task = asyncio.create_task(router.score(sample("ref"), gone))
@@ -289,7 +289,7 @@ async def test_a_cancelled_sibling_takes_nobody_with_it():
     assert (await other).judgements[0].grade == 3
 
 
-async def test_closing_ends_the_wait():
+async def test_close_ends_the_wait():
     router, _, _ = build()
     waiting = asyncio.create_task(router.score(sample("ref"), responses("alpha", siblings=2)[0]))
     await asyncio.sleep(0.01)
@@ -298,7 +298,7 @@ async def test_closing_ends_the_wait():
         await waiting
 
 
-async def test_an_incomplete_group_is_forgotten_when_its_timer_fires():
+async def test_incomplete_group_is_removed_when_its_timer_fires():
     router, _, _ = build(wait_s=0.001)
     (record,) = await score(router, responses("alpha", siblings=2))
     assert record.total == Scored(value=1.0)
@@ -310,7 +310,7 @@ async def test_an_incomplete_group_is_forgotten_when_its_timer_fires():
     assert not panel._groups
 
 
-async def test_a_finished_group_leaves_nothing_behind():
+async def test_finished_group_is_removed():
     router, _, _ = build()
     await score(router, responses("alpha", "beta"))
     await score(router, responses("gamma", "<tool_call>{"))

@@ -80,7 +80,7 @@ def same_again(record, config):
     assert replay(record, config) == record.total
 
 
-async def test_the_second_paper_s_stage_2_adds_up():
+async def test_olamind_stage_2_total_matches_the_paper():
     """0.75 + 1 + 0.25 + 0.5 of quality, 0.2 format, 0 length, 1 rules, 1 risk, 3 x 0 hallucination."""
     weights = {"format": {"weight": 0.2}, "length": {"weight": 1.0}, "rules": {"weight": 1.0}}
     pool = judge()
@@ -99,7 +99,7 @@ async def test_the_second_paper_s_stage_2_adds_up():
     assert (metrics["router/side_calls"], metrics["router/judge_calls"], metrics["router/reasks"]) == (6, 0, 0)
 
 
-async def test_the_stated_ranges_are_the_totals_ends():
+async def test_total_range_matches_the_paper():
     """Appendix C: the total lies in [-4, 6.2] with the weights of Stage 2."""
     weights = {"format": {"weight": 0.2}, "length": {"weight": 1.0}, "rules": {"weight": 1.0}}
     best = {f"{n}.en": {"reason": "", "score": 5} for n in ("dialogue", "policy", "tool", "rubric")}
@@ -114,7 +114,7 @@ async def test_the_stated_ranges_are_the_totals_ends():
         assert record.total.value == pytest.approx(total)
 
 
-async def test_rewards_run_beside_the_cascade_and_may_have_pools_of_their_own():
+async def test_judged_rewards_run_concurrently_and_may_use_other_pools():
     side, reranker = judge(), ScriptedPool("reranker", lambda q: reranked(0.8))
     config = {"consistency": {"weight": 1.0}, "dialogue": {"weight": 1.0, "pool": "side"}}
     cascade_judge = ScriptedPool("judge", {})
@@ -138,7 +138,7 @@ async def test_one_judge_may_serve_the_cascade_and_the_side_rewards():
     same_again(record, rewards)
 
 
-async def test_a_sample_without_rubric_has_no_rubric_component_to_count():
+async def test_rubric_component_is_absent_without_a_rubric():
     router, config = build(judge(), {"rubric": {"weight": 1.0}, "dialogue": {"weight": 1.0}})
     record = await router.score(sample("Why?"), rollout("So?"))
     assert outcomes(record)["rubric"] == Absent(detail="the sample has no rubric")
@@ -147,7 +147,7 @@ async def test_a_sample_without_rubric_has_no_rubric_component_to_count():
     same_again(record, config)
 
 
-async def test_items_of_a_rubric_replay_from_their_verdicts():
+async def test_rubric_items_replay_from_their_verdicts():
     router, config = build(judge(), {"rubric": {"weight": 2.0, "reading": "items"}})
     record = await router.score(with_rubric(sample("Why?")), rollout("So?"))
     assert record.judgements[0].items == ((3.0, True), (-1.0, False))
@@ -155,7 +155,7 @@ async def test_items_of_a_rubric_replay_from_their_verdicts():
     same_again(record, config)
 
 
-async def test_another_scale_replays_from_the_grade():
+async def test_grades_replay_on_another_scale():
     router, config = build(judge(), {"dialogue": {"weight": 1.0}, "risk": {"weight": 1.0}})
     record = await router.score(sample("Why?"), rollout("So?"))
     other = RewardsConfig.model_validate({
@@ -169,7 +169,7 @@ async def test_another_scale_replays_from_the_grade():
 # --- failures ----------------------------------------------------------------------------------
 
 
-async def test_an_answer_that_cannot_be_read_is_asked_for_once_more():
+async def test_unparsable_answer_is_requested_once_more():
     pool = judge({"dialogue.en": ["I would say 4.", {"reason": "now", "score": 2}]})
     router, config = build(pool, {"dialogue": {"weight": 1.0}})
     record = await router.score(sample("Why?"), rollout("So?"))
@@ -180,7 +180,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more():
     same_again(record, config)
 
 
-async def test_those_who_are_compared_stand_in_another_order_when_asked_about_again():
+async def test_retried_comparison_uses_another_order():
     answers = iter(["mumble", None])
 
     def compare(entries):
@@ -211,7 +211,7 @@ async def test_those_who_are_compared_stand_in_another_order_when_asked_about_ag
         Answer(failure="unparsable", detail="cut off"),
     ],
 )
-async def test_what_is_unreadable_twice_is_a_typed_failure_and_never_zero(bad):
+async def test_answer_unparsable_twice_is_a_typed_failure(bad):
     pool = judge({"dialogue.en": bad})
     router, config = build(pool, {"dialogue": {"weight": 1.0}, "risk": {"weight": 1.0}})
     record = await router.score(sample("Why?"), rollout("So?"))
@@ -229,7 +229,7 @@ async def test_the_number_of_reasks_is_configured():
     assert len(pool.asked) == 1
 
 
-async def test_what_could_not_be_read_is_not_kept_for_siblings():
+async def test_unparsable_answer_is_not_cached():
     pool = judge({"dialogue.en": ["mumble", "mumble", {"reason": "", "score": 5}]})
     router, _ = build(pool, {"dialogue": {"weight": 1.0}})
     first = await router.score(sample("Why?"), rollout("So?"))
@@ -242,7 +242,7 @@ async def test_what_could_not_be_read_is_not_kept_for_siblings():
 
 
 @pytest.mark.parametrize(("kind", "failure"), [("timeout", JudgeTimeout), ("unavailable", JudgeUnavailable)])
-async def test_nobody_there_is_not_asked_again(kind, failure):
+async def test_unavailable_judge_is_not_asked_again(kind, failure):
     pool = judge({"dialogue.en": Answer(failure=kind)})
     router, config = build(pool, {"dialogue": {"weight": 1.0}})
     record = await router.score(sample("Why?"), rollout("So?"))
@@ -252,7 +252,7 @@ async def test_nobody_there_is_not_asked_again(kind, failure):
 
 
 @pytest.mark.parametrize("judging", ["single", "comparative"])
-async def test_a_judge_that_is_away_is_waited_for_where_that_is_wanted(judging):
+async def test_fallback_wait_retries_an_unavailable_judge(judging):
     """A breaker that is open twice; a comparing judge is waited for by all of the group, and asked once."""
     away = Answer(failure="unavailable", detail="open", retry_in_s=0.0)
     script = [away, away]
@@ -267,7 +267,7 @@ async def test_a_judge_that_is_away_is_waited_for_where_that_is_wanted(judging):
     assert router.metrics()["router/side_calls"] == (1 if judging == "comparative" else 2)
 
 
-async def test_a_hung_judge_ends_at_the_deadline():
+async def test_hanging_judge_times_out_at_the_deadline():
     pool = judge()
     pool.hold = asyncio.Event()
     router, _ = build(pool, {"dialogue": {"weight": 1.0}}, deadline_s=0.05)
@@ -275,7 +275,7 @@ async def test_a_hung_judge_ends_at_the_deadline():
     await router.close()
 
 
-async def test_what_is_no_action_reaches_no_judge():
+async def test_malformed_response_is_not_judged():
     pool = judge()
     router, config = build(pool, ALL | {"hallucination": {"weight": 3.0}})
     record = await router.score(with_rubric(sample("Why?")), rollout("<tool_call>{"))
@@ -285,12 +285,12 @@ async def test_what_is_no_action_reaches_no_judge():
     same_again(record, config)
 
 
-async def test_a_failure_without_weight_costs_nothing():
+async def test_failure_of_an_unweighted_reward_is_ignored():
     router, _ = build(judge({"dialogue.en": "mumble"}), {"dialogue": {"weight": 0.0}, "risk": {"weight": 1.0}})
     assert (await router.score(sample("Why?"), rollout("So?"))).total == Scored(value=1.0)
 
 
-def test_a_pool_that_is_not_there_is_named():
+def test_missing_pool_is_named():
     with pytest.raises(ConfigError, match=r"rewards\.risk\.pool: 'safety'"):
         build(judge(), {"risk": {"weight": 1.0, "pool": "safety"}})
 
@@ -300,7 +300,7 @@ def test_a_pool_that_is_not_there_is_named():
 RISKY = {"risk.en": {"reason": "", "types": ["overcommitment"], "risk": "yes"}}
 
 
-async def test_a_veto_spares_the_costlier_judges_and_the_record_says_so():
+async def test_veto_skips_costlier_judges_and_is_recorded():
     pool = judge(RISKY)
     router, config = build(pool, ALL | {"veto_first": True})
     record = await router.score(with_rubric(sample("Why?")), rollout("So?"))
@@ -312,7 +312,7 @@ async def test_a_veto_spares_the_costlier_judges_and_the_record_says_so():
     same_again(record, config)
 
 
-async def test_without_the_switch_everybody_is_asked():
+async def test_all_judges_are_asked_without_veto_first():
     pool = judge(RISKY)
     router, config = build(pool, ALL)
     record = await router.score(with_rubric(sample("Why?")), rollout("So?"))
@@ -321,7 +321,7 @@ async def test_without_the_switch_everybody_is_asked():
     same_again(record, config)
 
 
-async def test_without_a_finding_the_others_follow_the_vetoes():
+async def test_other_judges_are_asked_after_vetoes_pass():
     pool = judge()
     router, _ = build(pool, ALL | {"veto_first": True})
     record = await router.score(with_rubric(sample("Why?")), rollout("So?"))
@@ -329,14 +329,14 @@ async def test_without_a_finding_the_others_follow_the_vetoes():
     assert record.total == Scored(value=3.5)
 
 
-async def test_a_veto_that_fails_is_no_veto():
+async def test_failed_veto_judge_does_not_veto():
     router, _ = build(judge({"risk.en": "mumble"}), ALL | {"veto_first": True})
     record = await router.score(with_rubric(sample("Why?")), rollout("So?"))
     assert isinstance(record.total, JudgeUnparsable)
     assert outcomes(record)["dialogue"] == Scored(value=0.75)
 
 
-async def test_what_a_veto_spared_cannot_be_replayed_without_it():
+async def test_vetoed_record_cannot_be_replayed_without_the_veto():
     from hamr.errors import MissingScore
 
     router, config = build(judge(RISKY), {"risk": {"weight": 1.0}, "dialogue": {"weight": 1.0}, "veto_first": True})

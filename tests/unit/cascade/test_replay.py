@@ -57,7 +57,7 @@ def rewards_configs(draw):
 
 
 @given(st.data(), rewards_configs(), st.sampled_from(TEXTS), st.integers(1, 4), st.booleans())
-def test_the_recorded_total_comes_out_again_exactly(data, rewards, text, references, with_tool):
+def test_replay_reproduces_the_recorded_total_exactly(data, rewards, text, references, with_tool):
     reranker = ScriptedPool("reranker", lambda question: data.draw(reranker_answers))
     judge = ScriptedPool("judge", lambda question: data.draw(judge_answers))
     point = sample(*(f"reference {i}" for i in range(references)), *([TOOL] if with_tool else []))
@@ -82,7 +82,7 @@ def recorded(*scores, outcome, weight=1.0, name="consistency"):
     )  # fmt: skip
 
 
-def test_another_configuration_answers_what_if():
+def test_replay_with_another_configuration_recomputes_the_total():
     record = recorded(ReferenceScore(reference=0, s_r=0.5, s_j=0.8, verdict="yes"), outcome=Scored(value=0.785))
 
     def under(**consistency):
@@ -95,20 +95,20 @@ def test_another_configuration_answers_what_if():
     assert under(cascade=CascadeConfig(tau_a=0.4)) == Scored(value=0.5)
 
 
-def test_a_score_that_was_never_asked_for_is_missing_and_not_zero():
+def test_replay_raises_on_a_score_that_was_not_recorded():
     record = recorded(ReferenceScore(reference=0, s_r=0.8), outcome=Scored(value=0.8))
     with pytest.raises(MissingScore):
         replay(record, RewardsConfig(consistency=ConsistencyConfig(mode="soft_judge")))
 
 
-def test_a_recorded_failure_stays_one_unless_it_is_not_needed():
+def test_recorded_failure_stays_unless_it_is_not_needed():
     gone = JudgeTimeout(detail="gone")
     record = recorded(ReferenceScore(reference=0, s_r=0.5), outcome=gone)
     assert replay(record, RewardsConfig()) == gone
     assert replay(record, RewardsConfig(consistency=ConsistencyConfig(mode="reranker"))) == Scored(value=0.5)
 
 
-def test_a_stand_in_and_a_failure_can_be_told_what_the_other_would_have_been():
+def test_replay_converts_between_fallback_and_failure():
     gone = JudgeTimeout(detail="gone")
     scores = (ReferenceScore(reference=0, s_r=0.2, s_j=0.1), ReferenceScore(reference=1, s_r=0.5))
     stand_in = RewardsConfig(consistency=ConsistencyConfig(fallback="reranker"))
@@ -151,7 +151,7 @@ def judged_configs(draw):
 
 
 @given(st.data(), judged_configs(), st.sampled_from(TEXTS), st.booleans())
-def test_judged_components_come_out_again_exactly(data, rewards, text, with_rubric):
+def test_replay_reproduces_judged_components_exactly(data, rewards, text, with_rubric):
     def answer(question):
         kind = question.prompt.partition(".")[0]
         texts = {"risk": risks, "hallucination": labelled, "rubric_items": checked}.get(kind, graded)

@@ -49,7 +49,7 @@ async def settled(groups, rewarder, **config):
     return result, waits, notes
 
 
-async def test_up_to_the_share_nothing_happens():
+async def test_failures_within_the_limit_are_not_rescored():
     groups = [group(AWAY, Scored(value=0.0)), group(AWAY, MalformedResponse(detail="x"))]
     result, waits, notes = await settled(groups, Rewarder())
     assert (result.groups, result.rescored, result.metrics, waits, notes) == (groups, 0, {}, [], [])
@@ -58,7 +58,7 @@ async def test_up_to_the_share_nothing_happens():
     assert (await settled([], Rewarder()))[0].groups == []
 
 
-async def test_the_failed_are_scored_again_and_only_they():
+async def test_only_failed_responses_are_rescored():
     kept = Scored(value=1.0)
     groups = [group(AWAY, kept, AWAY), group(kept, AWAY)]
     rewarder = Rewarder()
@@ -79,7 +79,7 @@ async def test_the_failed_are_scored_again_and_only_they():
     ]
 
 
-async def test_waits_grow_and_the_run_goes_on_as_soon_as_enough_is_scored():
+async def test_waits_grow_until_enough_responses_are_scored():
     rewarder = Rewarder(failures=4 + 4 + 4 + 2)
     result, waits, _ = await settled([group(*[AWAY] * 4)], rewarder, first_s=10.0, longest_s=30.0)
     assert waits == [10.0, 20.0, 30.0, 30.0]
@@ -87,7 +87,7 @@ async def test_waits_grow_and_the_run_goes_on_as_soon_as_enough_is_scored():
     assert len(rewarder.asked) == 16
 
 
-async def test_at_the_end_one_line_says_what_is_missing():
+async def test_exhausted_wait_raises_one_line_with_the_missing_rewards():
     groups = [group(AWAY, AWAY, JudgeTimeout(detail="slow"), Scored(value=1.0))]
     rewarder = Rewarder(failures=1000)
     with pytest.raises(TooManyUnscored) as stopped:
@@ -101,7 +101,7 @@ async def test_at_the_end_one_line_says_what_is_missing():
     assert len(rewarder.asked) == 6, "after 10 s and, the rest, after 15 s more"
 
 
-async def test_without_time_to_wait_it_stops_at_once():
+async def test_zero_wait_raises_immediately():
     rewarder = Rewarder()
     with pytest.raises(TooManyUnscored):
         await settled([group(AWAY)], rewarder, wait_s=0.0)
@@ -113,7 +113,7 @@ async def test_without_time_to_wait_it_stops_at_once():
     st.integers(0, 40),
     st.floats(0, 1),
 )
-async def test_what_is_trained_on_never_lacks_more_than_the_share(scored, failures, max_frac):
+async def test_accepted_batch_never_exceeds_the_failure_limit(scored, failures, max_frac):
     groups = [group(*(Scored(value=1.0) if ok else AWAY for ok in oks)) for oks in scored]
     count = sum(len(g.records) for g in groups)
     try:

@@ -34,7 +34,7 @@ async def told(*answers, time_s):
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_pool_that_goes_on_refusing_is_asked_so_many_times(attempts):
+async def test_refusing_pool_is_asked_a_limited_number_of_times(attempts):
     asked = []
 
     async def pool(question):
@@ -45,21 +45,21 @@ async def test_a_pool_that_goes_on_refusing_is_asked_so_many_times(attempts):
     assert len(asked) == attempts
 
 
-async def test_a_refusal_says_how_long_to_wait():
+async def test_retry_waits_as_long_as_the_refusal_states():
     answer, waits, _ = await told(REFUSED, REFUSED, judged(0.5), time_s=100.0)
     assert (answer.score, waits) == (0.5, [7.0, 7.0])
 
 
-async def test_other_absences_are_asked_again_ever_more_seldom():
+async def test_other_failures_are_retried_with_exponential_backoff():
     answer, waits, _ = await told(*[AWAY] * 6, judged(0.5), time_s=100.0)
     assert (answer.score, waits) == (0.5, [1.0, 2.0, 4.0, 8.0, 15.0, 15.0])
 
 
-async def test_when_time_is_up_the_last_failure_stands():
+async def test_last_failure_is_returned_at_the_deadline():
     assert await told(AWAY, REFUSED, REFUSED, REFUSED, time_s=10.0) == (REFUSED, [1.0, 7.0], 1)
 
 
-async def test_an_answer_that_cannot_be_read_is_final():
+async def test_unparsable_answer_is_not_retried():
     answer, waits, _ = await told(Answer(failure="unparsable"), time_s=100.0)
     assert (answer.failure, waits) == ("unparsable", [])
 
@@ -86,7 +86,7 @@ def refusing(times, last):
         ("exclude", JudgeUnavailable(detail="open"), None),
     ],
 )
-async def test_an_open_breaker_under_each_fallback(fallback, total, flag):
+async def test_open_breaker_is_handled_by_each_fallback(fallback, total, flag):
     router = build(refusing(2, judged(0.8)), fallback)
     record = await router.score(sample("a"), rollout("x"))
     assert (record.total, record.fallback, record.band) == (total, flag, "below")
@@ -96,7 +96,7 @@ async def test_an_open_breaker_under_each_fallback(fallback, total, flag):
     assert [c.pool for c in record.calls] == ["reranker", "judge"][: 1 + (fallback == "wait")]
 
 
-async def test_what_cannot_be_read_fails_under_every_fallback():
+async def test_unparsable_answer_fails_under_every_fallback():
     for fallback in ("wait", "reranker", "exclude"):
         judge = ScriptedPool("judge", lambda q: Answer(failure="unparsable", detail="hm"))
         record = await build(judge, fallback).score(sample("a"), rollout("x"))
@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_fails_under_every_fallback():
         assert [q.attempt for q in judge.asked] == [0, 1]
 
 
-async def test_nobody_waits_for_an_audit():
+async def test_audit_is_not_retried():
     judge = refusing(1, judged(0.8))
     rewards = RewardsConfig(consistency=ConsistencyConfig(fallback="wait", audit_frac=1.0))
     pools = {"reranker": ScriptedPool("reranker", lambda q: reranked(0.8)), "judge": judge}

@@ -69,7 +69,7 @@ def component(record, name):
         (CALL_TEXT.replace('"7"', "8"), [LOOKUP], 0.0, "tool_match"),
     ],
 )
-async def test_types_and_tools_ask_no_model(text, references, value, band):
+async def test_type_mismatches_and_tool_calls_ask_no_scorer(text, references, value, band):
     reranker, judge = pools({})
     record = await build(reranker, judge).score(sample(*references), rollout(text))
     assert (record.total, record.band) == (Scored(value=value), band)
@@ -77,7 +77,7 @@ async def test_types_and_tools_ask_no_model(text, references, value, band):
 
 
 @pytest.mark.parametrize(("verbatim", "band", "value"), [(True, "verbatim", 1.0), (False, "inside", 0.9)])
-async def test_a_reference_word_for_word_is_right_where_that_is_asked_for(verbatim, band, value):
+async def test_verbatim_reference_is_right_if_configured(verbatim, band, value):
     reranker, judge = pools({"Why not?": 0.9, "Who?": 0.7})
     rewards = RewardsConfig(consistency=ConsistencyConfig(verbatim=verbatim))
     record = await build(reranker, judge, rewards=rewards).score(sample("Who?", "Why not?"), rollout("Why not?"))
@@ -95,14 +95,14 @@ async def test_a_reference_word_for_word_is_right_where_that_is_asked_for(verbat
         ("So?", ["Why?"], 0.0, "none"),
     ],
 )
-async def test_in_exact_mode_no_pool_is_needed(text, references, value, band):
+async def test_exact_mode_needs_no_pool(text, references, value, band):
     rewards = RewardsConfig(consistency=ConsistencyConfig(mode="exact"))
     record = await build(rewards=rewards).score(sample(*references), rollout(text))
     assert (record.total, record.band) == (Scored(value=value), band)
     assert replay(record, rewards) == record.total
 
 
-async def test_a_malformed_response_is_a_genuine_zero():
+async def test_malformed_response_scores_zero():
     reranker, judge = pools({})
     rewards = RewardsConfig(format=FormatConfig(weight=0.5), rules=RulesConfig(weight=0.25))
     record = await build(reranker, judge, rewards=rewards).score(sample("Why?"), rollout("<tool_call>{"))
@@ -112,7 +112,7 @@ async def test_a_malformed_response_is_a_genuine_zero():
     assert reranker.asked == judge.asked == []
 
 
-async def test_without_weight_consistency_is_neither_asked_nor_recorded():
+async def test_unweighted_consistency_is_neither_scored_nor_recorded():
     rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0), format=FormatConfig(weight=1.0))
     record = await build(rewards=rewards).score(sample("Why?"), rollout("So?"))
     assert [c.name for c in record.components] == ["format", "length", "rules"]
@@ -122,7 +122,7 @@ async def test_without_weight_consistency_is_neither_asked_nor_recorded():
 # --- the cascade -------------------------------------------------------------------------------
 
 
-async def test_inside_the_interval_the_judge_is_not_asked():
+async def test_judge_is_not_asked_inside_the_interval():
     reranker, judge = pools({"So?": 0.68})
     record = await build(reranker, judge).score(sample("Why?"), rollout("So?"))
     assert (record.total, record.band, record.s_r, record.s_j) == (Scored(value=0.68), "inside", 0.68, None)
@@ -133,7 +133,7 @@ async def test_inside_the_interval_the_judge_is_not_asked():
 
 
 @pytest.mark.parametrize(("s_r", "s_j", "value", "band"), [(0.5, 1.0, 0.975, "below"), (1.0, 0.5, 0.86, "above")])
-async def test_outside_the_interval_the_judge_speaks(s_r, s_j, value, band):
+async def test_judge_is_asked_outside_the_interval(s_r, s_j, value, band):
     reranker, judge = pools({"So?": s_r}, {"So?": s_j})
     record = await build(reranker, judge).score(sample("Why?"), rollout("So?"))
     assert record.total.value == pytest.approx(value)
@@ -141,7 +141,7 @@ async def test_outside_the_interval_the_judge_speaks(s_r, s_j, value, band):
     assert [c.pool for c in record.calls] == ["reranker", "judge"]
 
 
-async def test_the_best_reference_counts_and_all_are_recorded():
+async def test_best_reference_decides_and_all_are_recorded():
     reranker, judge = pools({("a", "x"): 0.2, ("b", "x"): 0.9, ("c", "x"): 0.99}, {("a", "x"): 0.0, ("c", "x"): 0.0})
     record = await build(reranker, judge).score(sample("a", LOOKUP, "b", "c"), rollout("x"))
     assert (record.total, record.band, record.s_r) == (Scored(value=0.9), "inside", 0.9)
@@ -154,7 +154,7 @@ async def test_the_best_reference_counts_and_all_are_recorded():
     assert reranker.most_open == 3
 
 
-async def test_best_k_spares_the_judge_the_others():
+async def test_best_k_limits_the_judged_references():
     reranker, judge = pools({("a", "x"): 0.2, ("b", "x"): 0.5, ("c", "x"): 0.3}, {("b", "x"): 0.5})
     record = await build(reranker, judge, judge_best_k=1).score(sample("a", "b", "c"), rollout("x"))
     assert [q.variables["statement_a"] for q in judge.asked] == ["b"]
@@ -169,14 +169,14 @@ async def test_best_k_spares_the_judge_the_others():
         ("hard_judge", 0.5, "judge_only", (0, 1)),
     ],
 )
-async def test_modes(mode, value, band, asked):
+async def test_each_mode_asks_its_scorers(mode, value, band, asked):
     reranker, judge = pools({"x": 0.3}, {"x": 0.8})
     record = await build(reranker, judge, mode=mode).score(sample("a"), rollout("x"))
     assert (record.total, record.band) == (Scored(value=value), band)
     assert (len(reranker.asked), len(judge.asked)) == asked
 
 
-async def test_the_hard_judge_needs_no_probabilities_but_a_verdict():
+async def test_hard_judge_needs_a_verdict_but_no_probabilities():
     by_text = {"x": Answer(verdict="Consistent"), "y": Answer(score=0.9, verdict="perhaps")}
     router = build(judge=ScriptedPool("judge", by_text), mode="hard_judge")
     assert (await router.score(sample("a"), rollout("x"))).total == Scored(value=1.0)
@@ -220,7 +220,7 @@ def says(answer):
         (raises(VerdictUnparsable("hm")), JudgeUnparsable),
     ],
 )
-async def test_a_judge_that_fails_is_typed_and_never_a_number(script, kind):
+async def test_judge_failure_is_typed_and_has_no_score(script, kind):
     reranker, _ = pools({"x": 0.3})
     router = build(reranker, ScriptedPool("judge", script))
     record = await router.score(sample("a"), rollout("x"))
@@ -239,7 +239,7 @@ async def test_a_judge_that_fails_is_typed_and_never_a_number(script, kind):
         (raises(ScorerUnavailable("x")), RerankerUnavailable),
     ],
 )
-async def test_a_reranker_that_fails_is_typed_and_asks_no_judge(script, kind):
+async def test_reranker_failure_is_typed_and_asks_no_judge(script, kind):
     judge = ScriptedPool("judge", {})
     record = await build(ScriptedPool("reranker", script), judge).score(sample("a"), rollout("x"))
     assert type(record.total) is kind
@@ -247,7 +247,7 @@ async def test_a_reranker_that_fails_is_typed_and_asks_no_judge(script, kind):
 
 
 @pytest.mark.parametrize("unread", [Answer(failure="unparsable", detail="hm"), Answer(score=float("nan")), Answer()])
-async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(unread):
+async def test_unparsable_verdict_is_requested_once_more(unread):
     reranker, _ = pools({"x": 0.3})
     judge = ScriptedPool("judge", lambda q: judged(0.8) if q.attempt else replace(unread, call=call("judge")))
     router = build(reranker, judge)
@@ -260,7 +260,7 @@ async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(unread):
 
 
 @pytest.mark.parametrize(("max_reasks", "asked"), [(0, 1), (1, 2), (2, 3)])
-async def test_how_often_a_verdict_is_asked_for_is_configured(max_reasks, asked):
+async def test_number_of_verdict_retries_is_configurable(max_reasks, asked):
     reranker, _ = pools({"x": 0.3})
     judge = ScriptedPool("judge", says(Answer(failure="unparsable")))
     record = await build(reranker, judge, max_reasks=max_reasks).score(sample("a"), rollout("x"))
@@ -269,14 +269,14 @@ async def test_how_often_a_verdict_is_asked_for_is_configured(max_reasks, asked)
 
 
 @pytest.mark.parametrize("failure", ["timeout", "unavailable"])
-async def test_a_judge_that_is_away_is_not_asked_again(failure):
+async def test_unavailable_judge_is_not_asked_again(failure):
     reranker, _ = pools({"x": 0.3})
     judge = ScriptedPool("judge", says(Answer(failure=failure)))
     await build(reranker, judge).score(sample("a"), rollout("x"))
     assert len(judge.asked) == 1
 
 
-async def test_a_hard_verdict_without_a_score_has_been_read():
+async def test_hard_verdict_needs_no_score():
     judge = ScriptedPool("judge", says(Answer(verdict="part")))
     record = await build(judge=judge, mode="hard_judge").score(sample("a"), rollout("x"))
     assert (record.total, len(judge.asked)) == (Scored(value=0.5), 1)
@@ -288,7 +288,7 @@ async def test_a_bug_in_a_pool_is_not_swallowed():
         await router.score(sample("a"), rollout("x"))
 
 
-async def test_an_unweighted_side_reward_does_not_save_a_failed_response():
+async def test_side_reward_does_not_hide_a_failed_response():
     rewards = RewardsConfig(format=FormatConfig(weight=1.0))
     router = build(
         ScriptedPool("reranker", says(Answer(failure="timeout"))), ScriptedPool("judge", {}), rewards=rewards
@@ -296,7 +296,7 @@ async def test_an_unweighted_side_reward_does_not_save_a_failed_response():
     assert isinstance((await router.score(sample("a"), rollout("x"))).total, RerankerTimeout)
 
 
-async def test_the_deadline_ends_the_wait_with_a_typed_outcome():
+async def test_deadline_gives_a_typed_timeout():
     reranker, judge = pools({"x": 0.3}, {"x": 1.0})
     judge.hold = asyncio.Event()
     record = await build(reranker, judge, deadline_s=0.05).score(sample("a"), rollout("x"))
@@ -306,7 +306,7 @@ async def test_the_deadline_ends_the_wait_with_a_typed_outcome():
 # --- asking once -------------------------------------------------------------------------------
 
 
-async def test_a_group_that_says_the_same_asks_once():
+async def test_identical_responses_of_a_group_are_scored_once():
     reranker, judge = pools({"x": 0.3, "y": 0.7}, {"x": 0.5})
     router = build(reranker, judge)
     records = await asyncio.gather(*(router.score(sample("a"), rollout(t, i)) for i, t in enumerate("xxxy")))
@@ -322,7 +322,7 @@ async def test_a_group_that_says_the_same_asks_once():
     assert metrics["router/cache_hit_frac"] == pytest.approx(6 / 9)
 
 
-async def test_other_variables_are_another_question():
+async def test_different_variables_are_scored_separately():
     reranker, judge = pools({"x": 0.7})
     router = build(reranker, judge)
     await router.score(sample("a"), rollout("x"))
@@ -330,7 +330,7 @@ async def test_other_variables_are_another_question():
     assert len(reranker.asked) == 2
 
 
-async def test_failures_are_asked_again_and_forgotten_answers_too():
+async def test_failures_and_evicted_answers_are_asked_again():
     answers = iter([Answer(failure="timeout"), reranked(0.8), reranked(0.9)])
     reranker = ScriptedPool("reranker", lambda question: next(answers))
     router = build(reranker, ScriptedPool("judge", {}))
@@ -352,7 +352,7 @@ async def test_the_cache_is_bounded_and_drops_the_least_recently_used():
     assert [q.variables["statement_b"] for q in reranker.asked] == ["x", "y", "z", "y"]
 
 
-async def test_a_waiter_that_is_cancelled_takes_nobody_along():
+async def test_cancelled_waiter_does_not_cancel_the_others():
     reranker, judge = pools({"x": 0.8})
     reranker.hold = asyncio.Event()
     router = build(reranker, judge)
@@ -367,7 +367,7 @@ async def test_a_waiter_that_is_cancelled_takes_nobody_along():
     assert len(reranker.asked) == 1
 
 
-async def test_close_cancels_what_is_under_way():
+async def test_close_cancels_pending_work():
     reranker, judge = pools({"x": 0.8})
     reranker.hold = asyncio.Event()
     router = build(reranker, judge)
@@ -382,7 +382,7 @@ async def test_close_cancels_what_is_under_way():
 # --- side rewards and counters -----------------------------------------------------------------
 
 
-async def test_side_rewards_add_up():
+async def test_side_rewards_are_summed():
     rewards = RewardsConfig(
         format=FormatConfig(weight=0.2), length=LengthConfig(weight=1.0, cache_ratio=1.0), rules=RulesConfig(weight=0.5)
     )
@@ -396,14 +396,14 @@ async def test_side_rewards_add_up():
     assert short.total.value == pytest.approx(0.8 + 0.2 - 1.0)
 
 
-async def test_a_length_of_ones_own_stands_for_the_references():
+async def test_configured_reference_length_overrides_the_references():
     rewards = RewardsConfig(length=LengthConfig(weight=1.0, cache_ratio=1.0, reference_length=2))
     reranker, judge = pools({"one two three": 0.8})
     record = await build(reranker, judge, rewards=rewards).score(sample("a b c d e f"), rollout("one two three"))
     assert component(record, "length").outcome == Scored(value=-0.5)
 
 
-def test_a_reply_without_a_band_is_no_escalated_one():
+def test_reply_without_a_band_is_not_counted_as_escalated():
     """Of two references the judge was asked about one, and the reranker's failure for the other decided."""
     metrics = RouterMetrics()
     inside = RewardRecord(
@@ -414,7 +414,7 @@ def test_a_reply_without_a_band_is_no_escalated_one():
     assert metrics.read()["router/escalated_frac"] == 0.0
 
 
-async def test_a_rationale_after_the_answer_has_no_length_and_breaks_no_rule():
+async def test_rationale_after_the_answer_is_ignored_by_length_and_rules():
     reranker, judge = pools({"So?": 0.8})
     router = build(reranker, judge, response_format="think_answer")
     record = await router.score(sample("Why?"), rollout("<answer>So?</answer><think>what a stupid question and"))
@@ -430,7 +430,7 @@ async def test_a_rationale_after_the_answer_has_no_length_and_breaks_no_rule():
         st.sampled_from(["<think>stupid</think>", "<answer>no</answer>", "<tool_call>{", "</answer>"]),
     ),
 )
-def test_in_post_cot_no_tail_moves_any_reward(answer: str, tail: str) -> None:
+def test_tail_after_a_post_cot_answer_changes_no_reward(answer: str, tail: str) -> None:
     rewards = RewardsConfig(
         format=FormatConfig(weight=0.2), length=LengthConfig(weight=1.0, cache_ratio=1.0), rules=RulesConfig(weight=0.5)
     )
@@ -446,7 +446,7 @@ def test_in_post_cot_no_tail_moves_any_reward(answer: str, tail: str) -> None:
     assert first == second
 
 
-async def test_the_format_reward_asks_for_the_order_that_each_prompt_asked_for():
+async def test_format_reward_requires_the_order_of_the_prompt():
     asked = Formats(asked="hybrid", post_share=0.5)
     samples = [sample("a b", sample_id=str(i)) for i in range(40)]
     post = [s for s in samples if asked.of(s) == "answer_think"]
@@ -463,7 +463,7 @@ async def test_the_format_reward_asks_for_the_order_that_each_prompt_asked_for()
         assert [r.action for r in records] == [Reply(content="So?")] * 2
 
 
-async def test_the_record_says_how_long_a_customer_waited():
+async def test_record_has_tokens_and_seconds_of_the_answer():
     reranker, judge = pools({"So?": 0.8})
     router = build(reranker, judge, response_format="answer_think")
     told = replace(rollout("<answer>So?</answer><think>a</think>"), seconds=2.0)
@@ -473,7 +473,7 @@ async def test_the_record_says_how_long_a_customer_waited():
     assert (marked.answer_tokens, marked.answer_s) == (1, 0.5)
 
 
-async def test_counters_are_shares_of_what_they_name_and_reset():
+async def test_counters_are_fractions_and_reset_on_read():
     reranker, judge = pools({"low": 0.3, "mid": 0.8, "high": 0.99}, {"low": 0.1, "high": 0.9})
     router = build(reranker, judge)
     for number, text in enumerate(["low", "mid", "mid2", "high", CALL_TEXT, ""]):
@@ -495,7 +495,7 @@ async def test_counters_are_shares_of_what_they_name_and_reset():
     assert router.metrics() == {"router/requests": 0.0, "router/reranker_calls": 0.0, "router/judge_calls": 0.0}
 
 
-async def test_an_answer_that_was_known_already_took_no_time_and_is_in_no_mean():
+async def test_cached_answer_is_excluded_from_time_means():
     reranker, judge = pools({"mid": 0.8})
     router = build(reranker, judge)
     for number in range(3):
@@ -504,7 +504,7 @@ async def test_an_answer_that_was_known_already_took_no_time_and_is_in_no_mean()
     assert (metrics["router/queue_s/reranker/mean"], metrics["router/service_s/reranker/mean"]) == (0.25, 0.5)
 
 
-async def test_seconds_come_from_the_clock_that_was_given():
+async def test_seconds_are_measured_by_the_injected_clock():
     ticks = iter([10.0, 12.5])
     router = RewardRouter(
         RewardsConfig(), {"reranker": ScriptedPool("r", {}), "judge": ScriptedPool("j", {})},
@@ -515,7 +515,7 @@ async def test_seconds_come_from_the_clock_that_was_given():
     assert (record.response, record.response_tokens, record.versions) == (CALL_TEXT, 3, rollout("").versions)
 
 
-async def test_half_a_surrogate_pair_is_a_malformed_response():
+async def test_lone_surrogate_is_a_malformed_response():
     """Real tokenizers refuse it; JSON over HTTP can carry it."""
     counted = []
     asked = {name: ScriptedPool(name, {}) for name in ("reranker", "judge")}
@@ -527,7 +527,7 @@ async def test_half_a_surrogate_pair_is_a_malformed_response():
     assert next(c for c in record.components if c.name == "format").value == 0.0
 
 
-def test_metrics_that_nobody_reads_do_not_grow():
+def test_unread_metrics_have_bounded_size():
     metrics = RouterMetrics()
     for seconds in range(10_000):
         metrics.question("judge", asked=True, call=replace(call("judge"), queue_s=float(seconds), service_s=2.0))
