@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
@@ -18,6 +19,9 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learning.svg"
 STEPS = {"sft": 0, "rl-40": 40, "rl-80": 80, "rl-120": 120, "rl-160": 160, "rl": 200}
 GREY, LINE, MEAN = "#808080", "#8ab4d8", "#1f77b4"
 """Colours that are legible on white and on black."""
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "hamr", "font.size": 10, "font.family": "sans-serif"}
+STYLE |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
+"""Settings of matplotlib. The text stays text, so that the file is small."""
 
 
 def curves(results: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -27,10 +31,8 @@ def curves(results: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw one line per seed and their mean. The text stays text, so that the file is small."""
-    style = {"svg.fonttype": "none", "svg.hashsalt": "hamr", "font.size": 10, "font.family": "sans-serif"}
-    style |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
-    with mpl.rc_context(style):
+    """Draw one line per seed and their mean."""
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 3), layout="constrained")
         axes = figure.subplots()
         steps, lines = list(STEPS.values()), curves(results)
@@ -41,12 +43,21 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         axes.annotate(f"mean of {len(lines)} seeds", (80, mean[2]), xytext=(84, mean[2] - 0.12), color=MEAN)
         axes.set_xlabel("RL steps after the supervised warm-up")
         axes.set_ylabel("held-out exact act")
-        axes.set_ylim(0, 0.8)
-        axes.grid(color=GREY, alpha=0.25)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
+        plain(axes)
+        save(figure, path)
+
+
+def plain(axes: Axes) -> None:
+    """Set the axis of exact act, a grid, and no frame."""
+    axes.set_ylim(0, 0.8)
+    axes.grid(color=GREY, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
 
 
 def main() -> None:
