@@ -26,11 +26,11 @@ def pools(**judge: object) -> dict[str, object]:
     }
 
 
-def test_exactly_enough_is_enough() -> None:
+def test_exact_fit_is_accepted() -> None:
     check_capacity(demands(config()), {"CPU": 2.1})
 
 
-def test_a_hair_less_is_refused() -> None:
+def test_slightly_too_little_is_rejected() -> None:
     with pytest.raises(CapacityError, match=r"2\.1 that the run requests, but the cluster has 2"):
         check_capacity(demands(config()), {"CPU": 2.0})
 
@@ -47,12 +47,12 @@ def test_the_largest_consumer_is_named_with_the_count_that_fits() -> None:
     check_capacity(demands(config(pools=pools(replicas=4))), {"CPU": 4.0})
 
 
-def test_where_not_even_one_would_fit_no_count_is_suggested() -> None:
+def test_no_count_is_suggested_if_not_even_one_fits() -> None:
     with pytest.raises(CapacityError, match="lower it and the run.s other requests"):
         check_capacity(demands(config(trainer={"num_cpus": 4.0})), {"CPU": 1.0})
 
 
-def test_gpus_are_counted_apart() -> None:
+def test_gpus_are_counted_separately() -> None:
     judge = pools(engine={"num_gpus": 2, "num_cpus": 0}, replicas=3)
     with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 3: 3 x 2 GPU of the 6"):
         check_capacity(demands(config(pools=judge)), {"CPU": 64.0, "GPU": 4.0})
@@ -61,7 +61,7 @@ def test_gpus_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "key", "count"), [(1, "autoscaling.min_replicas", 2), (7, "replicas", 7)])
-def test_an_autoscaled_pool_counts_with_what_it_starts_with(replicas: int, key: str, count: int) -> None:
+def test_autoscaled_pool_counts_its_initial_replicas(replicas: int, key: str, count: int) -> None:
     scaled = config(pools=pools(replicas=replicas, autoscaling={"min_replicas": 2, "max_replicas": 50}))
     [judge] = [d for d in demands(scaled) if "judge" in d.key]
     assert (judge.key, judge.count) == (f"pools.judge.{key}", count)
@@ -79,7 +79,7 @@ def test_a_pool_behind_an_endpoint_needs_no_engine() -> None:
     cpus=st.floats(0.1, 4.0),
     available=st.floats(0.5, 64.0),
 )
-def test_refused_if_and_only_if_the_sum_is_more_than_there_is(
+def test_request_is_rejected_iff_it_exceeds_the_capacity(
     replicas: int, ranks: int, workers: int, cpus: float, available: float
 ) -> None:
     asked = config(
@@ -95,7 +95,7 @@ def test_refused_if_and_only_if_the_sum_is_more_than_there_is(
         check_capacity(demands(asked), {"CPU": available})
 
 
-def test_a_local_ray_offers_eight_cpus_on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_ray_has_eight_logical_cpus_on_a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert local_cpus(config().cluster) == 8
     monkeypatch.setattr("os.cpu_count", lambda: 96)
@@ -104,11 +104,11 @@ def test_a_local_ray_offers_eight_cpus_on_a_small_machine(monkeypatch: pytest.Mo
 
 
 @given(run=st.text(min_size=1), pool=st.from_regex(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*", fullmatch=True))
-def test_application_names_lead_back_to_run_and_pool(run: str, pool: str) -> None:
+def test_application_name_encodes_run_and_pool(run: str, pool: str) -> None:
     assert split_app_name(app_name(run, pool)) == (run, pool)
 
 
-def test_other_peoples_applications_belong_to_no_run() -> None:
+def test_foreign_applications_belong_to_no_run() -> None:
     assert split_app_name("default") == ("", "")
     assert split_app_name("hamr-without-mark") == ("", "")
     assert split_app_name("their--app") == ("", "")

@@ -74,7 +74,7 @@ def test_other_versions_are_named(start: Start) -> None:
     assert "was started with Ray 2.52.0 and Python" in refused(start(HERE | {"ray_version": "2.52.0"}))
 
 
-def test_a_token_is_wrong_or_missing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_or_missing_token_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     address = start(HERE, grpc.StatusCode.UNAUTHENTICATED)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -83,24 +83,24 @@ def test_a_token_is_wrong_or_missing(start: Start, monkeypatch: pytest.MonkeyPat
     assert "requires a token; export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in refused(address)
 
 
-def test_who_answers_may_be_no_ray(start: Start) -> None:
+def test_non_ray_server_is_reported(start: Start) -> None:
     address = start(HERE, grpc.StatusCode.UNIMPLEMENTED)
     assert "does not answer as a Ray cluster (unimplemented)" in refused(address)
 
 
 @pytest.mark.parametrize("form", ["{}", "ray://{}"])
-def test_nobody_answers(form: str) -> None:
+def test_unreachable_address_is_reported(form: str) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         address = form.format(f"127.0.0.1:{unheard.getsockname()[1]}")
         assert f"cluster.address: '{address}': connection failed" in refused(address)
 
 
-def test_auto_is_where_ray_would_look(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_address_resolves_as_in_ray(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     address = start(HERE | {"ray_version": "2.52.0"})
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert f"cluster.address: '{address}': was started with Ray 2.52.0" in refused("auto")
 
 
-def test_what_is_no_address_is_left_to_ray() -> None:
+def test_non_address_is_passed_to_ray() -> None:
     check_joinable("local")

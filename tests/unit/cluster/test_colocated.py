@@ -42,7 +42,7 @@ class Both:
         self.log.append(f"load {folder}")
 
 
-async def test_the_engines_sleep_for_the_length_of_a_training_step() -> None:
+async def test_engines_sleep_during_a_training_step() -> None:
     both = Both()
     turns = TimeSharedTrainer(both, both)
     assert await turns.train(BATCH) == {"policy/loss": 1.0}
@@ -51,7 +51,7 @@ async def test_the_engines_sleep_for_the_length_of_a_training_step() -> None:
     assert both.log == ["sleep", "train", "release", "wake up", "save a", "load b"]
 
 
-async def test_they_wake_up_whatever_came_of_it() -> None:
+async def test_engines_wake_up_after_a_failed_step() -> None:
     both = Both(fails=True)
     with pytest.raises(EngineDied):
         await TimeSharedTrainer(both, both).train(BATCH)

@@ -15,7 +15,7 @@ POLICY_FOLDER, JUDGE_FOLDER = Path("/home/a/hub/policy"), Path("/home/a/hub/judg
 MODELS = {POLICY: POLICY_FOLDER, pool_model("judge"): JUDGE_FOLDER}
 
 
-def test_each_node_needs_the_models_of_what_lies_there() -> None:
+def test_each_node_needs_the_models_of_its_actors() -> None:
     """Trainer, engine and router have the policy; a pool that asks an endpoint has no model here."""
     config = Config.model_validate(
         {
@@ -42,13 +42,13 @@ def test_each_node_needs_the_models_of_what_lies_there() -> None:
     }
 
 
-def test_a_folder_without_a_model_in_it_is_none(tmp_path: Path) -> None:
+def test_folder_without_a_model_is_absent(tmp_path: Path) -> None:
     assert _absent([tmp_path]) == [tmp_path]
     (tmp_path / "config.json").write_text("{}")
     assert _absent([tmp_path, tmp_path / "none"]) == [tmp_path / "none"]
 
 
-def test_a_node_without_the_folder_is_named_with_what_to_set() -> None:
+def test_node_without_the_folder_is_reported_with_the_remedy() -> None:
     wanted = {"10.0.0.1": {POLICY: POLICY_FOLDER}, "10.0.0.2": MODELS}
     refuse_absent(wanted, {"10.0.0.1": [JUDGE_FOLDER], "10.0.0.2": []})  # nobody needs it there
     with pytest.raises(BadInput) as refused:
@@ -59,5 +59,5 @@ def test_a_node_without_the_folder_is_named_with_what_to_set() -> None:
     )
 
 
-def test_a_node_that_does_not_answer_is_left_to_what_starts_on_it() -> None:
+def test_unresponsive_node_is_not_rejected() -> None:
     refuse_absent({"10.0.0.1": MODELS}, {"10.0.0.1": "no answer in 60 s"})

@@ -43,21 +43,21 @@ def want(
     )
 
 
-def test_a_pool_spreads_and_trainers_pack() -> None:
+def test_pools_spread_and_trainers_pack() -> None:
     nodes = [node(name, 4) for name in "abc"]
     spread, packed = place([want("pool", 4, CPU=1.0), want("ranks", 4, "pack", CPU=1.0)], nodes)
     assert sorted(spread.placed.values()) == [1, 1, 2]
     assert len(packed.placed) == 2, "no node has four left, so two are as few as can be"
 
 
-def test_what_wants_gpus_chooses_first_and_the_rest_stays_away_from_them() -> None:
+def test_gpu_requests_are_placed_first_and_others_avoid_gpu_nodes() -> None:
     nodes = [node("gpu", 8, 8), node("cpu", 8)]
     small, large = place([want("pool", 8, CPU=1.0), want("judge", 2, CPU=4.0, GPU=4.0)], nodes)
     assert large.placed == {"gpu": 2}
     assert small.placed == {"cpu": 8}
 
 
-def test_two_halves_share_a_gpu_and_a_whole_one_lies_on_one_node() -> None:
+def test_fractional_units_share_a_gpu_and_whole_ones_need_one_node() -> None:
     nodes = [node("a", 8, 1), node("b", 8, 1)]
     halves, whole = place([want("half", 2, "pack", GPU=0.5), want("whole", 1, GPU=1.0)], nodes)
     assert [row.missing for row in (halves, whole)] == [0, 0]
@@ -65,7 +65,7 @@ def test_two_halves_share_a_gpu_and_a_whole_one_lies_on_one_node() -> None:
     assert double.missing == 1
 
 
-def test_at_most_so_many_on_a_node() -> None:
+def test_replicas_per_node_are_limited() -> None:
     [row] = place([want("pool", 5, per_node=2, CPU=0.1)], [node("a", 8), node("b", 8)])
     assert (row.placed, row.missing) == ({"a": 2, "b": 2}, 1)
 
@@ -75,7 +75,9 @@ def test_at_most_so_many_on_a_node() -> None:
     sizes=st.lists(st.integers(0, 8), min_size=1, max_size=4),
     strategy=st.sampled_from(["spread", "pack", "strict_pack"]),
 )
-def test_no_node_holds_more_than_it_has(counts: list[tuple[int, float]], sizes: list[int], strategy: str) -> None:
+def test_placement_never_exceeds_node_resources(
+    counts: list[tuple[int, float]], sizes: list[int], strategy: str
+) -> None:
     nodes = [node(f"n{i}", size) for i, size in enumerate(sizes)]
     rows = place([want(f"d{i}", n, strategy, CPU=cpu) for i, (n, cpu) in enumerate(counts)], nodes)
     for each in nodes:
@@ -87,7 +89,7 @@ def test_no_node_holds_more_than_it_has(counts: list[tuple[int, float]], sizes: 
 
 
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=5), count=st.integers(1, 12), cpu=st.integers(1, 4))
-def test_units_of_one_kind_all_lie_exactly_if_there_are_gaps_enough(sizes: list[int], count: int, cpu: int) -> None:
+def test_equal_units_are_placed_iff_enough_gaps_exist(sizes: list[int], count: int, cpu: int) -> None:
     [row] = place([want("d", count, CPU=float(cpu))], [node(f"n{i}", size) for i, size in enumerate(sizes)])
     assert row.missing == max(0, count - sum(size // cpu for size in sizes))
 
@@ -96,11 +98,11 @@ def test_units_of_one_kind_all_lie_exactly_if_there_are_gaps_enough(sizes: list[
     ("wanted", "fits"),
     [("a", True), ("b", False), ("!a", False), ("!b", True), ("in(x, a)", True), ("!in(x,a)", False), ("!in(x)", True)],
 )
-def test_labels_select_as_ray_s_do(wanted: str, fits: bool) -> None:
+def test_label_selectors_match_those_of_ray(wanted: str, fits: bool) -> None:
     assert matches({"zone": "a"}, {"zone": wanted}) is fits
 
 
-def test_a_node_without_the_label_is_unequal_to_everything() -> None:
+def test_node_without_the_label_matches_only_negation() -> None:
     assert not matches({}, {"zone": "a"})
     assert matches({}, {"zone": "!a"})
 
@@ -108,7 +110,7 @@ def test_a_node_without_the_label_is_unequal_to_everything() -> None:
 # --- refusing ----------------------------------------------------------------------------------
 
 
-def test_a_unit_that_no_node_holds_is_named_though_the_cluster_has_enough() -> None:
+def test_unit_larger_than_every_node_is_reported() -> None:
     asked = config(pools=judge(engine={"num_gpus": 4, "tensor_parallel_size": 4}))
     with pytest.raises(CapacityError) as refused:
         check_placement(asked, [node("a", 8, 2), node("b", 8, 2)])
@@ -118,7 +120,7 @@ def test_a_unit_that_no_node_holds_is_named_though_the_cluster_has_enough() -> N
     assert refused.value.exit_code == 2
 
 
-def test_a_custom_resource_that_nobody_has() -> None:
+def test_missing_custom_resource_is_reported() -> None:
     asked = config(pools=judge(engine={"custom_resources": {"big_disk": 1}}))
     with pytest.raises(CapacityError, match=r"pools\.judge\.engine\.custom_resources\.big_disk: 1\.0: no node"):
         check_placement(asked, [node("a", 8)])
@@ -127,18 +129,18 @@ def test_a_custom_resource_that_nobody_has() -> None:
     assert row.placed == {"b": 1}
 
 
-def test_labels_that_nobody_has_name_those_that_are_there() -> None:
+def test_unknown_labels_are_reported_with_existing_values() -> None:
     asked = config(pools=judge(engine={"node_labels": {"zone": "west"}}))
     with pytest.raises(CapacityError, match=r"pools\.judge\.engine\.node_labels: .*values of these keys: zone=east"):
         check_placement(asked, [node("a", 8, labels={"zone": "east", "other": "1"})])
 
 
-def test_the_sum_is_refused_as_on_one_machine() -> None:
+def test_total_over_capacity_is_rejected_as_on_one_machine() -> None:
     with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 12: 12 x 0\.5 CPU of the 7\.6"):
         check_placement(config(pools=judge(replicas=12)), [node("a", 2), node("b", 2)])
 
 
-def test_gaps_that_are_too_small_are_counted() -> None:
+def test_fragmented_capacity_is_rejected() -> None:
     """4.9 CPUs are enough in sum for 1.6 + 2 x 1.5, but only one gap of 1.5 is there."""
     asked = config(pools=judge(replicas=2, engine={"num_cpus": 1.5}))
     with pytest.raises(CapacityError) as refused:
@@ -149,7 +151,7 @@ def test_gaps_that_are_too_small_are_counted() -> None:
     check_placement(asked, [node("a", 1.6), node("b", 1.5), node("c", 1.5)])
 
 
-def test_trainers_and_engines_lie_together_where_weights_pass_through_memory() -> None:
+def test_shared_memory_transfer_places_trainers_with_engines() -> None:
     asked = config(trainer={"ranks": 2, "num_cpus": 1.0}, rollout={"workers": 2, "engine": {"num_cpus": 1.0}})
     [together] = learners(asked)
     assert together.bundles() == [{"CPU": 1.0}] * 4
@@ -158,7 +160,7 @@ def test_trainers_and_engines_lie_together_where_weights_pass_through_memory() -
     check_placement(asked, [node("a", 4), node("b", 2)])
 
 
-def test_over_nccl_they_may_lie_apart() -> None:
+def test_nccl_transfer_may_separate_trainers_and_engines() -> None:
     gpu = {"num_cpus": 0, "num_gpus": 1}
     asked = config(
         trainer={"ranks": 2, "backend": "nccl", **gpu}, rollout={"workers": 2, "transfer": "nccl", "engine": gpu}
@@ -168,7 +170,7 @@ def test_over_nccl_they_may_lie_apart() -> None:
     assert len(workers.placed) == 1, "the node that is left"
 
 
-def test_where_they_share_gpus_a_rank_and_an_engine_are_one_bundle() -> None:
+def test_colocated_rank_and_engine_share_one_bundle() -> None:
     asked = config(
         trainer={"ranks": 2, "num_cpus": 1, "num_gpus": 0.4, "backend": "nccl"},
         rollout={"workers": 2, "colocated": True, "engine": {"num_cpus": 1, "num_gpus": 0.6}},
@@ -204,12 +206,12 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
         ({"schedule": "cosine", "learning_rate": 1e-5, "min_learning_rate": 1e-4}, {}, "lower the minimum"),
     ],
 )
-def test_contradictions_say_what_to_change(trainer: dict, rollout: dict, says: str) -> None:
+def test_contradictions_name_the_remedy(trainer: dict, rollout: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         config(trainer=trainer, rollout=rollout)
 
 
-def test_an_elastic_cluster_is_told_what_does_not_fit_yet() -> None:
+def test_elastic_cluster_lists_unplaced_units() -> None:
     asked = config(pools=judge(replicas=6), cluster={"elastic": True})
     lines = describe_placement(asked, [node("a", 3)])
     assert any("pools.judge" in line and "not placed" in line for line in lines)
@@ -217,7 +219,7 @@ def test_an_elastic_cluster_is_told_what_does_not_fit_yet() -> None:
         describe_placement(config(pools=judge(replicas=6)), [node("a", 3)])
 
 
-def test_the_plan_as_a_table() -> None:
+def test_plan_is_rendered_as_a_table() -> None:
     nodes = [node("a", 2), node("b", 1)]
     lines = plan_lines(check_placement(config(pools=judge(replicas=2)), nodes), nodes)
     assert lines[0].startswith("plan: 2 nodes; free after it: a: ")
@@ -225,7 +227,7 @@ def test_the_plan_as_a_table() -> None:
     assert any(line.split()[:5] == ["pools.judge", "2", "x", "0.5", "CPU"] for line in lines)
 
 
-def test_resources_as_ray_s_options() -> None:
+def test_resources_become_ray_options() -> None:
     assert ray_options({"CPU": 0.5, "GPU": 1.0, "disk": 2.0}) == {
         "num_cpus": 0.5, "num_gpus": 1.0, "resources": {"disk": 2.0},
     }  # fmt: skip

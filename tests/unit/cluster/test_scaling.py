@@ -19,7 +19,7 @@ def config(judge: dict | None = None, **sections: object) -> Config:
     return Config.model_validate({"data": {"type": "sage"}, "pools": pools} | sections)
 
 
-def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
+def test_scaling_sets_replicas_or_the_autoscaling_minimum() -> None:
     c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
     changed = with_replicas(c.pools, {"reranker": 5, "judge": 3}, c.rewards)
     assert changed["reranker"].replicas == 5
@@ -40,7 +40,7 @@ def test_a_fixed_pool_gets_the_number_an_autoscaled_one_its_least() -> None:
         ({"judge": 1}, "beyond the bounds"),
     ],
 )
-def test_what_cannot_be_is_one_line(wanted: dict[str, int], says: str) -> None:
+def test_impossible_request_is_reported_in_one_line(wanted: dict[str, int], says: str) -> None:
     c = config({"autoscaling": {"min_replicas": 2, "max_replicas": 4}})
     with pytest.raises(BadInput, match=says) as refused:
         with_replicas(c.pools, wanted, c.rewards)
@@ -48,13 +48,13 @@ def test_what_cannot_be_is_one_line(wanted: dict[str, int], says: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_who_asks_which_pool_follows_from_the_rewards() -> None:
+def test_pool_users_follow_from_the_rewards() -> None:
     assert config().rewards.asked == {"consistency.reranker": "reranker", "consistency.judge": "judge"}
     alone = config(rewards={"consistency": {"mode": "reranker"}, "dialogue": {"weight": 1.0, "pool": "spare"}})
     assert alone.rewards.asked == {"consistency.reranker": "reranker", "dialogue.pool": "spare"}
 
 
-def test_growth_needs_room_for_the_new_replicas_only() -> None:
+def test_growth_needs_capacity_for_new_replicas_only() -> None:
     c = config()
     changed = with_replicas(c.pools, {"reranker": 5}, c.rewards)
     nodes = [Node(name="a", resources={"CPU": 1.0}), Node(name="b", resources={"CPU": 0.7})]
@@ -64,7 +64,7 @@ def test_growth_needs_room_for_the_new_replicas_only() -> None:
     check_growth(c.pools, with_replicas(c.pools, {"reranker": 1}, c.rewards), [], {"reranker": 2})
 
 
-def test_an_autoscaled_pool_that_load_has_grown_needs_no_room_again() -> None:
+def test_replicas_grown_by_load_need_no_further_capacity() -> None:
     c = config({"autoscaling": {"min_replicas": 1, "max_replicas": 4}})
     changed = with_replicas(c.pools, {"judge": 3}, c.rewards)
     check_growth(c.pools, changed, [], {"judge": 3})

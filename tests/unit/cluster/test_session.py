@@ -22,7 +22,7 @@ from hamr.errors import BadInput, HamrError
         (RuntimeError("No space\nleft"), BadInput, 2, "cannot start or reach a local Ray: No space"),
     ],
 )
-def test_a_ray_that_does_not_start_is_one_line(
+def test_failed_ray_start_is_reported_in_one_line(
     raised: Exception, kind: type[HamrError], code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def init(**options: object) -> None:

@@ -21,19 +21,19 @@ SIDE = "pools.side={role: grader, model: smollm2-135m}"
         (("rewards.consistency.weight=0", "rewards.dialogue.weight=1"), {"judge"}),
     ],
 )
-def test_a_pool_that_no_reward_asks_is_left_out(overrides: tuple[str, ...], wanted: set[str]) -> None:
+def test_pool_without_a_reward_is_omitted(overrides: tuple[str, ...], wanted: set[str]) -> None:
     config = load_config(["pools=paper", *overrides])
     assert set(config.with_asked_pools().pools) == wanted
     assert set(config.rewards.asked.values()) == wanted
 
 
-def test_one_whose_training_another_starts_from_is_kept() -> None:
+def test_pool_used_as_a_training_base_is_kept() -> None:
     config = load_config(["pools=cpu_small", "rewards.consistency.mode=soft_judge"])
     assert set(config.rewards.asked.values()) == {"judge"}
     assert set(config.with_asked_pools().pools) == {"reranker", "judge"}
 
 
-def test_whoever_takes_part_in_dialogues_during_training_is_asked() -> None:
+def test_pools_in_training_dialogues_are_kept() -> None:
     sage = ["experiment.sage.scenarios=[telecom_package]", "experiment.sage.simulator=side"]
     config = load_config(["pools=paper", f"+{SIDE}", *sage])
     assert config.experiment.sage.asked == {"simulator": "side"}

@@ -18,14 +18,14 @@ def check(address: str | None, *, allow: bool = False, **environ: str) -> None:
     "address",
     [None, "local", "127.0.0.1:6379", "ray://127.0.0.1:10001", "localhost:6379", "[::1]:6379", "http://127.0.0.1:8265"],
 )
-def test_this_machine_s_own_needs_no_token(address: str | None) -> None:
+def test_local_cluster_needs_no_token(address: str | None) -> None:
     check(address)
 
 
 @pytest.mark.parametrize(
     "address", ["10.0.0.1:6379", "ray://head:10001", "http://head.corp:8265", "0.0.0.0:6379", "auto"]
 )
-def test_elsewhere_a_token_has_to_be_in_force(address: str) -> None:
+def test_remote_cluster_requires_a_token(address: str) -> None:
     with pytest.raises(BadInput) as caught:
         check(address)
     message = str(caught.value)
@@ -42,18 +42,18 @@ def test_elsewhere_a_token_has_to_be_in_force(address: str) -> None:
     "environ",
     [{"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "t"}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_TOKEN": ""}],
 )
-def test_half_a_token_is_none(environ: dict[str, str]) -> None:
+def test_incomplete_token_setup_is_rejected(environ: dict[str, str]) -> None:
     with pytest.raises(BadInput):
         check("10.0.0.1:6379", **environ)
 
 
-def test_auto_is_what_the_environment_names() -> None:
+def test_auto_address_uses_the_environment() -> None:
     check("auto", RAY_ADDRESS="127.0.0.1:6379")
     with pytest.raises(BadInput):
         check("auto", RAY_ADDRESS="10.0.0.1:6379")
 
 
-def test_tokens_in_files_count_if_there_is_something_in_them(tmp_path: Path) -> None:
+def test_non_empty_token_file_counts_as_a_token(tmp_path: Path) -> None:
     file = tmp_path / ".ray" / "auth_token"
     file.parent.mkdir()
     file.write_text("")

@@ -27,7 +27,7 @@ def complaint(*overrides: str, config_dir: Path | None = None) -> str:
 # --- values and choices ------------------------------------------------------------------------
 
 
-def test_a_value_that_no_file_mentions_can_be_set() -> None:
+def test_value_absent_from_every_file_can_be_set() -> None:
     config = load_config(["rollout.top_p=0.9", "rewards.consistency.cascade.tau_a=0.5", "trainer.lora.rank=4"])
     assert config.rollout.top_p == 0.9
     assert config.rewards.consistency.cascade.tau_a == 0.5
@@ -35,7 +35,7 @@ def test_a_value_that_no_file_mentions_can_be_set() -> None:
     assert config.trainer.lora.rank == 4
 
 
-def test_values_win_over_experiments_and_choices_over_experiments_choices() -> None:
+def test_command_line_overrides_values_and_choices_of_experiments() -> None:
     config = load_config(["rollout.max_new_tokens=9", "experiment=smoke", "model=smollm2"])
     assert config.rollout.max_new_tokens == 9
     assert config.model.path == "smollm2-135m"
@@ -58,17 +58,17 @@ def test_values_win_over_experiments_and_choices_over_experiments_choices() -> N
         ("pools.third={role: judge, prompt: judge.en}", lambda c: c.pools["third"].role, "judge"),
     ],
 )
-def test_override_forms(override: str, get, value: object) -> None:
+def test_override_forms_are_supported(override: str, get, value: object) -> None:
     assert get(load_config([override])) == value
 
 
-def test_loading_twice_gives_equal_objects_and_leaves_no_hydra_behind() -> None:
+def test_loading_is_repeatable_and_clears_hydra() -> None:
     first = load_config(["experiment=smoke"])
     assert not GlobalHydra.instance().is_initialized()
     assert load_config(["experiment=smoke"]) == first
 
 
-def test_a_program_that_uses_hydra_itself_is_left_alone(tmp_path: Path) -> None:
+def test_hydra_state_of_the_caller_is_preserved(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("mine: 1\n")
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         load_config(["experiment=smoke"])
@@ -93,7 +93,7 @@ def test_a_program_that_uses_hydra_itself_is_left_alone(tmp_path: Path) -> None:
         ("router.qqq=1", "router.qqq: unknown key; router has num_cpus, deadline_s"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(override: str, says: str) -> None:
+def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
     assert says in complaint(override)
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_key_names_the_nearest(override: str, says: str) -> None:
         ("--verbose", "unknown option"),
     ],
 )
-def test_a_bad_value_says_key_value_and_remedy(override: str, says: str) -> None:
+def test_invalid_value_names_key_value_and_remedy(override: str, says: str) -> None:
     assert says in complaint(override)
 
 
@@ -132,19 +132,19 @@ def test_a_bad_value_says_key_value_and_remedy(override: str, says: str) -> None
         ("model=3", "qwen3_4b"),
     ],
 )
-def test_an_unknown_choice_lists_the_others_nearest_first(override: str, first: str) -> None:
+def test_unknown_choice_lists_options_nearest_first(override: str, first: str) -> None:
     group, _, value = override.partition("=")
     assert complaint(override).startswith(f"{group}: '{value}': no such choice; there are (nearest first): {first}")
 
 
 @pytest.mark.parametrize("start", ["judge", "nobody"])
-def test_a_scorer_starts_only_from_one_that_is_trained_from_its_own_model(start: str) -> None:
+def test_start_from_requires_a_scorer_trained_from_its_own_model(start: str) -> None:
     message = complaint("pools=cpu_small", f"pools.judge.finetune.start_from={start}")
     assert f"pools.judge.finetune.start_from='{start}'" in message
     assert "use one of ['reranker'] or null" in message
 
 
-def test_contradictions_have_both_values_and_the_remedy() -> None:
+def test_contradictions_name_both_values_and_the_remedy() -> None:
     message = complaint("rewards.consistency.cascade.tau_a=0.99")
     assert "rewards.consistency.cascade" in message
     assert "tau_a=0.99" in message
@@ -159,7 +159,7 @@ def test_contradictions_have_both_values_and_the_remedy() -> None:
     assert load_config([*falling, "experiment.sft.steps=0"]), "no warm-up, no rate of its own"
 
 
-def test_a_judged_reward_needs_a_pool_that_can_write() -> None:
+def test_judged_reward_requires_a_generating_pool() -> None:
     message = complaint("rewards.risk.weight=1", "rewards.risk.pool=safety")
     assert "rewards.risk.pool='safety' but pools has only ['judge', 'reranker']" in message
     assert "role 'judge' or 'grader'" in complaint("rewards.policy.weight=1", "rewards.policy.pool=reranker")
@@ -169,7 +169,7 @@ def test_a_judged_reward_needs_a_pool_that_can_write() -> None:
     assert load_config(["rewards.risk.pool=safety"]).rewards.judged == {}, "nobody is asked without a weight"
 
 
-def test_a_grader_brings_no_prompt_and_everybody_else_does() -> None:
+def test_only_a_grader_has_no_prompt() -> None:
     assert "contradict each other" in complaint("pools.judge.role=grader")
     assert "contradict each other" in complaint("pools.extra.role=judge")
     assert "group_wait_s=200" in complaint("router.group_wait_s=200")
@@ -212,13 +212,13 @@ def test_a_grader_brings_no_prompt_and_everybody_else_does() -> None:
         (["pools.judge.hedge.quantil=0.5"], ["quantile"]),
     ],
 )
-def test_contradictions_about_faults(overrides: list[str], says: list[str]) -> None:
+def test_contradictory_fault_settings_are_rejected(overrides: list[str], says: list[str]) -> None:
     message = complaint(*overrides)
     for part in says:
         assert part in message
 
 
-def test_faults_are_off_or_bounded_by_default() -> None:
+def test_fault_tolerance_defaults_are_off_or_bounded() -> None:
     config = load_config(["pools.judge.breaker=null", "experiment.unscored.max_frac=null"])
     assert config.pools["judge"].breaker is None
     assert config.experiment.unscored.max_frac is None
@@ -228,7 +228,7 @@ def test_faults_are_off_or_bounded_by_default() -> None:
     assert (hedged.budget_frac, hedged.quantile) == (0.1, 0.95)
 
 
-def test_several_mistakes_are_counted() -> None:
+def test_several_mistakes_are_reported_with_their_count() -> None:
     assert "(and 1 more)" in complaint("trainer.ranks=0", "rollout.workers=0")
 
 
@@ -268,17 +268,17 @@ def test_own_folder_must_exist(tmp_path: Path) -> None:
         ("model: {path: 1}\nexperiment: {hydra: 1}\n", "experiment.hydra: unknown key"),
     ],
 )
-def test_a_mistake_in_a_file_says_file_and_line(tmp_path: Path, text: str, says: str) -> None:
+def test_mistake_in_a_file_names_file_and_line(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\n" + text)
     assert says.strip() in complaint("experiment=mine", config_dir=tmp_path)
 
 
-def test_a_key_set_on_the_command_line_is_not_blamed_on_a_file() -> None:
+def test_command_line_key_is_not_attributed_to_a_file() -> None:
     assert "dapo.yaml" not in complaint("algorithm.name=ppo")
 
 
-def test_a_file_that_chooses_an_unknown_option(tmp_path: Path) -> None:
+def test_file_with_an_unknown_option_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /trainer: zer2\n")
     assert "trainer: 'zer2': no such choice; there are (nearest first): zero2" in complaint(
@@ -303,7 +303,7 @@ def test_data_may_be_a_folder_or_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_config([f"data={folder.name}"]).data.train == str(folder / "train.jsonl")
 
 
-def test_data_paths_that_do_not_work(tmp_path: Path) -> None:
+def test_invalid_data_paths_are_rejected(tmp_path: Path) -> None:
     assert "no train.jsonl" in complaint(f"data={tmp_path}")
     assert "no such file or folder" in complaint(f"data={tmp_path}/none.jsonl")
     assert "nearest first" in complaint("data=sag")
@@ -314,7 +314,7 @@ def test_data_paths_that_do_not_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("experiment", ["smoke", "quickstart", "paper_hrm"])
-def test_a_dump_reads_back_equal(experiment: str, tmp_path: Path) -> None:
+def test_dump_survives_the_round_trip(experiment: str, tmp_path: Path) -> None:
     config = load_config([f"experiment={experiment}", "trainer.lora.rank=4", "trainer.learning_rate=1e-7"])
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config))
@@ -335,7 +335,7 @@ def test_a_dump_writes_every_default() -> None:
         ("data: {type: sage}\ntrainer: {rank: 1}\n", "did you mean trainer.ranks?"),
     ],
 )
-def test_a_damaged_dump_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+def test_damaged_dump_is_reported_in_one_line(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
@@ -343,7 +343,7 @@ def test_a_damaged_dump_is_one_line(tmp_path: Path, text: str, says: str) -> Non
     assert says in str(caught.value)
 
 
-def test_a_missing_dump_is_one_line(tmp_path: Path) -> None:
+def test_missing_dump_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_dumped(tmp_path / "config.yaml")
 
@@ -360,13 +360,13 @@ OPENAI = ["pools.judge.type=openai"]
         "pools.judge.endpoint='http://host/v1?api_key=hunter2'",
     ],
 )
-def test_an_endpoint_with_credentials_is_refused_without_showing_them(override: str) -> None:
+def test_endpoint_credentials_are_rejected_without_showing_them(override: str) -> None:
     message = complaint(*OPENAI, override)
     assert "hunter2" not in message
     assert "api_key_env" in message
 
 
-def test_a_key_in_place_of_its_variable_is_refused_without_showing_it() -> None:
+def test_api_key_in_place_of_its_variable_is_rejected_unshown() -> None:
     message = complaint(*OPENAI, "pools.judge.endpoint=http://host/v1", "pools.judge.api_key_env=sk-hunter2")
     assert "hunter2" not in message
     assert "environment variable" in message
@@ -376,14 +376,14 @@ def test_a_contradiction_shows_no_credentials() -> None:
     assert "hunter2" not in complaint("pools.judge.endpoint=http://me:hunter2@host/v1")
 
 
-def test_a_dump_refuses_secrets_that_came_past_loading() -> None:
+def test_dump_rejects_secrets() -> None:
     config = load_config()
     leaky = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://me:hunter2@host/v1")
     with pytest.raises(ConfigError, match="credentials"):
         dump_config(config.model_copy(update={"pools": {"judge": leaky}}))
 
 
-def test_a_job_that_would_reward_nothing_is_refused() -> None:
+def test_job_without_rewards_is_rejected() -> None:
     off = ["experiment=smoke", "rewards.consistency.weight=0", "rewards.format.weight=0", "rewards.length.weight=0",
            "rewards.rules.weight=0"]  # fmt: skip
     with pytest.raises(ConfigError, match="give at least one a weight above 0") as refused:
@@ -393,21 +393,21 @@ def test_a_job_that_would_reward_nothing_is_refused() -> None:
         assert load_config([*off, one]).rewards.consistency.weight == 0
 
 
-def test_contradictions_of_the_order_of_thought_and_answer() -> None:
+def test_contradictory_response_formats_are_rejected() -> None:
     message = complaint("model.response_format=hybrid", "experiment.sft.steps=3")
     assert "model.response_format='hybrid' but experiment.sft.steps=3" in message and "hamr sft" in message
     message = complaint("model.response_format=think_answer", "experiment.evaluation.stop_at_answer=true")
     assert "stop_at_answer=true but model.response_format='think_answer'" in message
 
 
-def test_an_endpoints_model_is_taken_as_it_is() -> None:
+def test_model_of_an_endpoint_is_not_fine_tuned() -> None:
     there = ["pools=cpu_small", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1"]
     assert load_config(there).pools["judge"].finetune is None
     moved = [setting.replace("judge", "reranker") for setting in there]
     assert "pools.judge.finetune.start_from='reranker'" in complaint(*moved)
 
 
-def test_replicas_stay_within_the_bounds_of_a_pool_that_scales() -> None:
+def test_replicas_must_be_within_autoscaling_bounds() -> None:
     scaling = ["pools=paper", "pools.judge.autoscaling={min_replicas: 2, max_replicas: 4}"]
     assert "replicas=5 is above autoscaling.max_replicas=4" in complaint(*scaling, "pools.judge.replicas=5")
     firsts = [load_config([*scaling, f"pools.judge.replicas={n}"]).pools["judge"].first_replicas for n in (1, 2, 3)]
@@ -416,12 +416,12 @@ def test_replicas_stay_within_the_bounds_of_a_pool_that_scales() -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
-def test_a_number_is_a_number(value: str) -> None:
+def test_number_fields_reject_infinity_and_nan(value: str) -> None:
     assert "trainer.learning_rate" in complaint(f"trainer.learning_rate=.{value}")
 
 
 @pytest.mark.parametrize("key", ["cluster.address", "cluster.dashboard"])
-def test_an_address_with_half_a_bracket_is_no_traceback(key: str) -> None:
+def test_address_with_an_unclosed_bracket_is_bad_input(key: str) -> None:
     address = load_config(["experiment=smoke", f"{key}='http://[::1'"]).cluster
     with pytest.raises(BadInput):
         check_cluster_address(getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={})

@@ -39,7 +39,7 @@ def complaint(tmp_path: Path, text: str) -> str:
     return str(caught.value).removeprefix(f"{tmp_path}/")
 
 
-def test_a_good_one_is_read_and_knows_its_lines(tmp_path: Path) -> None:
+def test_valid_pipeline_is_read_with_line_numbers(tmp_path: Path) -> None:
     source = read_pipeline(written(tmp_path, GOOD))
     check_references(source, OUTPUTS)
     assert [stage.name for stage in source.pipeline.stages] == ["first", "second"]
@@ -48,7 +48,7 @@ def test_a_good_one_is_read_and_knows_its_lines(tmp_path: Path) -> None:
     assert source.where() == f"{tmp_path}/mine.yaml"
 
 
-def test_references_are_replaced_and_an_address_is_none() -> None:
+def test_references_are_replaced_but_addresses_are_not() -> None:
     paths = {("a", "policy"): "/x/policy", ("inputs", "b"): "/y"}
     arg = "sft.sets=[{path: @a.policy}, {path: @inputs.b}] to=me@a.policy"
     said = substitute_paths(arg, lambda stage, output: paths[stage, output])
@@ -72,11 +72,11 @@ def test_references_are_replaced_and_an_address_is_none() -> None:
         ("stages:", "stages: {", "not valid YAML"),
     ],
 )
-def test_each_mistake_has_its_place(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_each_mistake_names_its_line(tmp_path: Path, old: str, new: str, says: str) -> None:
     assert says in complaint(tmp_path, GOOD.replace(old, new))
 
 
-def test_a_stage_that_comes_later_is_named_and_longer_cycles_are_found(tmp_path: Path) -> None:
+def test_later_stages_and_cycles_are_reported(tmp_path: Path) -> None:
     stages = {"a": "c", "b": "a", "c": "b"}
 
     def text(stages: dict[str, str]) -> str:
@@ -88,7 +88,7 @@ def test_a_stage_that_comes_later_is_named_and_longer_cycles_are_found(tmp_path:
     assert complaint(tmp_path, later) == "mine.yaml:3: stages.a: takes from b, which comes later; put b before it"
 
 
-def test_pipelines_are_found_by_name_and_by_file(tmp_path: Path) -> None:
+def test_pipelines_are_found_by_name_or_file(tmp_path: Path) -> None:
     assert find_pipeline("olamind").name == "olamind.yaml"
     assert find_pipeline(str(written(tmp_path, GOOD))).name == "mine.yaml"
     (tmp_path / "pipeline").mkdir()

@@ -23,13 +23,13 @@ NEEDS = {("rollout", "gpu"): ["trainer=zero3"]}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_option_loads(group: str, option: str) -> None:
+def test_every_option_loads(group: str, option: str) -> None:
     config = load_config([f"{group}={option}", *NEEDS.get((group, option), [])])
     assert isinstance(config, Config)
 
 
 @pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if o[0] != "experiment"])
-def test_option_sets_what_it_says(group: str, option: str) -> None:
+def test_every_option_sets_the_values_of_its_file(group: str, option: str) -> None:
     config = load_config([f"{group}={option}", *NEEDS.get((group, option), [])])
     written = yaml.safe_load((CONF / group / f"{option}.yaml").read_text()) or {}
     got = config.model_dump(mode="json")[group]
@@ -49,7 +49,7 @@ def leaves(tree: dict[str, object], path: tuple[str, ...] = ()) -> list[tuple[tu
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_section_is_a_group_with_a_choice(group: str) -> None:
+def test_every_section_has_a_config_group(group: str) -> None:
     assert any(g == group for g, _ in OPTIONS)
 
 
@@ -65,7 +65,7 @@ def test_experiments_carry_their_name(name: str) -> None:
     assert load_config([f"experiment={name}"]).experiment.name == name
 
 
-def test_smoke_is_tiny_everywhere_and_short() -> None:
+def test_smoke_is_small_and_short() -> None:
     config = load_config(["experiment=smoke"])
     assert {config.model.path, *(pool.model for pool in config.pools.values())} == {"tiny"}
     assert {config.model.dtype, config.trainer.dtype, *(p.dtype for p in config.pools.values())} == {"float32"}
@@ -74,19 +74,19 @@ def test_smoke_is_tiny_everywhere_and_short() -> None:
     assert all(pool.finetune is None for pool in config.pools.values())
 
 
-def test_the_quickstart_learns_from_noisy_logs_for_hundreds_of_steps() -> None:
+def test_quickstart_has_noisy_data_and_at_least_200_steps() -> None:
     config = load_config(["experiment=quickstart"])
     assert config.data.sage.noise > 0 and config.experiment.steps >= 200
 
 
-def test_the_judge_of_the_quickstart_shares_no_weights_with_its_reranker() -> None:
+def test_quickstart_judge_and_reranker_share_no_weights() -> None:
     pools = load_config(["experiment=quickstart"]).pools
     starts = {name: (pool.model, pool.finetune and pool.finetune.start_from) for name, pool in pools.items()}
     assert starts == {"reranker": ("compact-encoder", None), "judge": ("all-minilm-l6-v2", None)}
 
 
 @pytest.mark.parametrize("experiment", ["quickstart", "smollm2"])
-def test_it_needs_no_gpu_hub_or_account(experiment: str) -> None:
+def test_cpu_experiments_need_no_gpu_hub_or_account(experiment: str) -> None:
     config = load_config([f"experiment={experiment}"])
     assert config.trainer.num_gpus == config.rollout.engine.num_gpus == 0
     assert all(pool.engine.num_gpus == 0 and pool.type == "cross_encoder" for pool in config.pools.values())
@@ -103,7 +103,7 @@ def weights(option: str) -> dict[str, float]:
     return {name: s.weight for name, s in sections.items() if getattr(s, "weight", 0)}
 
 
-def test_the_second_paper_s_stages_have_its_weights() -> None:
+def test_olamind_stages_have_the_weights_of_the_paper() -> None:
     """Section 4.2: quality alone in Stage 1. Appendix C: nine terms in Stage 2."""
     quality = {"dialogue": 1.0, "policy": 1.0, "tool": 1.0, "rubric": 1.0}
     assert weights("olamind_stage1") == quality
@@ -130,7 +130,7 @@ def test_paper_hrm_has_the_values_of_table_5() -> None:
     assert responses // config.algorithm.minibatches == 128
 
 
-def test_paper_hrm_has_the_paper_s_models_on_gpus() -> None:
+def test_paper_hrm_has_the_models_of_the_paper_on_gpus() -> None:
     config = load_config(["experiment=paper_hrm"])
     judge, reranker = config.pools["judge"], config.pools["reranker"]
     assert (config.model.path, reranker.model, judge.model) == ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B", "Qwen/Qwen3-32B")
@@ -141,7 +141,7 @@ def test_paper_hrm_has_the_paper_s_models_on_gpus() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_ask_for_prompts_that_exist(name: str) -> None:
+def test_experiments_refer_to_existing_prompts(name: str) -> None:
     for pool in load_config([f"experiment={name}"]).pools.values():
         assert pool.compares or resource("prompts", f"{pool.prompt}.yaml").is_file()
 
@@ -155,7 +155,7 @@ ARMS = {
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_sft_arms_have_the_values_of_table_4_and_differ_in_their_kinds(arm: str) -> None:
+def test_sft_arms_match_table_4_and_differ_in_kinds(arm: str) -> None:
     config = load_config([f"experiment={arm}"])
     assert (config.sft.kinds, config.model.response_format) == ARMS[arm]
     assert (config.model.path, config.model.max_context) == ("Qwen/Qwen3-4B", 20000)

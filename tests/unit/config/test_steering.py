@@ -23,14 +23,14 @@ AUDITS = f"{HYBRID}.audit_frac=0.05"
         ([SHARE, f"{HYBRID}.budget.max_move=0"], "must be greater than 0"),
     ],
 )
-def test_contradictions(overrides: list[str], says: str) -> None:
+def test_contradictory_cascade_settings_are_rejected(overrides: list[str], says: str) -> None:
     with pytest.raises(BadInput) as caught:
         load_config(overrides)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("overrides", [[], [ADAPTIVE, AUDITS], [SHARE], [ADAPTIVE, AUDITS, SHARE]])
-def test_what_goes_together(overrides: list[str]) -> None:
+def test_compatible_cascade_settings_are_accepted(overrides: list[str]) -> None:
     wanted = load_config(overrides).rewards.consistency
     assert wanted.adaptive.enabled == (ADAPTIVE in overrides)
     assert (wanted.budget.judge_frac is not None) == (SHARE in overrides)
