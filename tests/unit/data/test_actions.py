@@ -32,7 +32,7 @@ def trimmed(action):
 
 
 @given(st.one_of(replies, calls))
-def test_plain_round_trip(action):
+def test_plain_actions_survive_the_round_trip(action):
     assert parse_action(render_action(action)) == trimmed(action)
 
 
@@ -40,7 +40,7 @@ BOTH = ("think_answer", "answer_think")
 
 
 @given(st.one_of(replies, calls), thoughts, st.sampled_from(BOTH), st.sampled_from(BOTH))
-def test_an_action_is_taken_in_either_order_whichever_was_asked_for(action, thought, said, asked):
+def test_action_is_parsed_in_either_order(action, thought, said, asked):
     text = render_action(action, said, thought)
     assert parse_action(text, asked) == trimmed(action)
     assert in_order(text, asked) == (said == asked)
@@ -52,7 +52,7 @@ fragments = st.lists(
 
 
 @given(st.one_of(st.text(), fragments.map("".join)), st.sampled_from(["plain", *BOTH]))
-def test_parsing_never_raises_and_gives_something_that_can_be_stored(text, response_format):
+def test_parsing_never_raises_and_gives_a_serialisable_action(text, response_format):
     action = parse_action(text, response_format)
     assert isinstance(action, Reply | ToolCall | MalformedResponse)
     assert isinstance(customer_text(text, response_format), str)
@@ -72,11 +72,11 @@ def test_parsing_never_raises_and_gives_something_that_can_be_stored(text, respo
         '<tool_call>{"name": "find", "arguments": {"id": 7}}</tool_call> I am looking it up.',
     ],
 )
-def test_ways_of_writing_one_call(text):
+def test_call_notations_are_equivalent(text):
     assert parse_action(text) == ToolCall(name="find", parameters={"id": 7})
 
 
-def test_a_call_without_arguments_has_none():
+def test_call_without_arguments_has_no_parameters():
     assert parse_action('<tool_call>{"name": "hang_up"}</tool_call>') == ToolCall(name="hang_up")
 
 
@@ -99,7 +99,7 @@ def test_a_call_without_arguments_has_none():
         '<tool_call>{"name": "x", "arguments": {"a": ' + "9" * 10_000 + "}}</tool_call>",
     ],
 )  # fmt: skip
-def test_malformed_calls(text):
+def test_malformed_calls_are_rejected(text):
     action = parse_action(text)
     assert isinstance(action, MalformedResponse)
     assert action.detail
@@ -117,7 +117,7 @@ def test_malformed_calls(text):
         ("<think></think><answer>Hi</answer>", "Hi"),
     ],
 )
-def test_think_answer(text, content):
+def test_think_answer_format_is_parsed(text, content):
     assert parse_action(text, "think_answer") == Reply(content=content)
 
 
@@ -132,18 +132,18 @@ def test_think_answer(text, content):
         "<answer><think>a</think>Hi</answer>", "<think>a</think><answer> </answer>",
     ],
 )  # fmt: skip
-def test_malformed_think_answer(text):
+def test_malformed_think_answer_is_rejected(text):
     assert isinstance(parse_action(text, "think_answer"), MalformedResponse)
 
 
-def test_the_tail_of_a_rationale_never_changes_the_answer():
+def test_truncated_rationale_does_not_change_the_answer():
     whole = render_action(Reply(content="Hi"), "answer_think", "because of this")
     cut = whole[: whole.index("because") + 4]
     assert answer_of(cut, "think_answer") == answer_of(whole, "think_answer") == "Hi"
 
 
 @given(st.one_of(st.text(), fragments.map("".join)), st.one_of(st.text(), fragments.map("".join)))
-def test_in_post_cot_no_tail_moves_action_words_or_order(answer, tail):
+def test_tail_after_a_post_cot_answer_changes_nothing(answer, tail):
     head = f"<answer>{answer}</answer>"
     whole = head + tail
     assert parse_action(whole, "answer_think") == parse_action(head, "answer_think")
@@ -154,11 +154,11 @@ def test_in_post_cot_no_tail_moves_action_words_or_order(answer, tail):
 @pytest.mark.parametrize(
     "text", ["<answer>Hi", "Hi", "<answer>a<think>b</answer>", "<answer> </answer><think>why</think>", " <answer>"]
 )
-def test_malformed_answer_think(text):
+def test_malformed_answer_think_is_rejected(text):
     assert isinstance(parse_action(text, "answer_think"), MalformedResponse)
 
 
-def test_a_customer_reads_the_text_beside_a_call_but_not_the_call():
+def test_customer_text_excludes_the_tool_call():
     assert customer_text('Wait. <tool_call>{"name": "x"}</tool_call>') == "Wait."
     assert customer_text("<think>rude</think><answer>Hello</answer>", "think_answer") == "Hello"
     assert customer_text("no tags", "think_answer") == "no tags"
@@ -175,6 +175,6 @@ def test_a_customer_reads_the_text_beside_a_call_but_not_the_call():
         (Reply(content="Hi"), "a thought", "plain format has no place"),
     ],
 )
-def test_rendering_refuses_what_could_not_be_read_back(action, thought, said):
+def test_rendering_rejects_actions_that_cannot_be_parsed_back(action, thought, said):
     with pytest.raises(DataError, match=said):
         render_action(action, "plain", thought)

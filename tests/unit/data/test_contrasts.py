@@ -44,7 +44,7 @@ def logged(identity: str, *replies: str, **meta: object) -> ServiceSample:
     )
 
 
-def test_acts_take_turns_and_the_draw_is_repeatable(splits):
+def test_acts_alternate_and_the_draw_is_repeatable(splits):
     drawn = contrasts(splits.test, 40, 3)
     assert [c.cluster for c in drawn[:4]] == [
         "GoodBye",
@@ -62,7 +62,7 @@ def with_every_wording(sample):
     return replace(sample, references=tuple(Reference(action=Reply(content=text)) for text in texts))
 
 
-def test_right_replies_are_exact_and_wrong_ones_are_not(splits):
+def test_right_replies_pass_the_exact_rule_and_wrong_ones_fail(splits):
     """By the rule that knows every wording; it calls a half sentence of a short reply right at times."""
     rule = ExactAct.of(map(with_every_wording, (*splits.train, *splits.validation, *splits.test)))
     for c in contrasts(splits.train, 60, 5):
@@ -74,13 +74,13 @@ def test_right_replies_are_exact_and_wrong_ones_are_not(splits):
                 assert not rule.agree(Reply(content=c.reference), Reply(content=wrong.text)), wrong
 
 
-def test_every_other_act_stands_against_the_reference(splits):
+def test_every_other_act_is_a_wrong_reply(splits):
     acts = set(SageActs.of(splits.test[0]).names("test"))
     for c in contrasts(splits.test, 8, 1):
         assert {wrong.act for wrong in c.wrong if wrong.kind == "act"} == acts - {c.cluster}
 
 
-def test_the_facts_of_a_right_reply_are_the_references(splits):
+def test_right_replies_have_the_facts_of_the_reference(splits):
     [c] = [c for c in contrasts(splits.test, 40, 3) if c.cluster == "ask EmotionTag"][:1]
     sample = next(s for s in splits.test if c.reference in replies_of(s))
     assert {c.reference, *c.right} == set(SageActs.of(sample).right("ask EmotionTag", Context.of(sample)))
@@ -91,7 +91,7 @@ def test_the_facts_of_a_right_reply_are_the_references(splits):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_samples_of_every_scenario_have_contrasts_in_their_language(language):
+def test_every_scenario_has_contrasts_in_its_language(language):
     made = generate_samples(SageDataConfig(scenario="all", language=language, train=180, validation=12, test=12))
     drawn = contrasts(made.train, 60, 2)
     for c in drawn:
@@ -100,7 +100,7 @@ def test_samples_of_every_scenario_have_contrasts_in_their_language(language):
         assert all(language_of(text) == language for text in texts)
 
 
-def test_samples_of_any_origin():
+def test_samples_of_any_origin_have_contrasts():
     samples = [
         logged("a", "You can return it within 30 days.", "Returns are possible for 30 days."),
         logged("b", "Your parcel arrives on Monday."),
@@ -119,7 +119,7 @@ def test_samples_of_any_origin():
     assert parcel.right == ("Certainly. Your parcel arrives on Monday.",)
 
 
-def test_a_courtesy_that_is_a_reference_of_the_cluster_is_not_wrong_there():
+def test_courtesy_in_the_cluster_is_not_wrong():
     closing = logged(
         "a", "Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that"
     )
@@ -127,7 +127,7 @@ def test_a_courtesy_that_is_a_reference_of_the_cluster_is_not_wrong_there():
         assert c.reference == "It costs $3." or all(wrong.kind != "courtesy" for wrong in c.wrong)
 
 
-def test_only_replies_of_other_clusters_by_meaning_are_wrong():
+def test_wrong_replies_come_from_other_clusters_only():
     samples = [
         logged("a", "Your name?", "Who are you?", reply_clusters=["cluster 1", "cluster 1"]),
         logged("b", "What is your name?", reply_clusters=["cluster 1"]),
@@ -146,7 +146,7 @@ def test_only_replies_of_other_clusters_by_meaning_are_wrong():
 
 
 @pytest.mark.parametrize("samples", [[], [logged("a", "Yes."), logged("b", "Yes.")], [logged("a", "Yes.", act="x")]])
-def test_one_act_cannot_be_told_from_others(samples):
+def test_contrasts_require_at_least_two_acts(samples):
     with pytest.raises(DataError, match="at least two"):
         contrasts(samples, 4, 0)
 
@@ -159,14 +159,14 @@ def test_tool_calls_only_have_no_contrasts():
 
 
 @given(st.text(min_size=1, max_size=40).filter(lambda text: plain(text) != ""), st.integers(0, 99))
-def test_pieces_are_made_of_the_text_and_not_longer(text, seed):
+def test_fragments_use_only_words_of_the_text(text, seed):
     for make in (fragment, shuffle_words):
         assert len(make(text, Random(seed))) <= len(text)
     assert Counter(plain(shuffle_words(text, Random(seed)))) - Counter(plain(text)) == Counter()
 
 
 @given(st.integers(0, 10**6), st.integers(0, 99))
-def test_another_number_has_as_many_digits(number, seed):
+def test_changed_number_keeps_its_digit_count(number, seed):
     other = other_number(f"It costs ${number}.", Random(seed))
     assert other != f"It costs ${number}." and len(other) == len(f"It costs ${number}.")
 
@@ -181,5 +181,5 @@ def test_another_number_has_as_many_digits(number, seed):
         ("好。", None),
     ],
 )
-def test_negation(text, opposite):
+def test_negation_inverts_the_sentence(text, opposite):
     assert negate(text) == opposite

@@ -23,7 +23,7 @@ def wrong_pairs(splits):
     return [(true, seen) for true, seen in pairs if "references" in seen.privileged]
 
 
-def test_only_the_sft_split_is_corrupted_and_keeps_the_truth() -> None:
+def test_only_the_sft_split_is_corrupted() -> None:
     clean = generate_samples(CONFIG.model_copy(update={"noise": 0.0}))
     assert (NOISY.train, NOISY.validation, NOISY.test) == (clean.train, clean.validation, clean.test)
     assert clean.sft == () and clean.for_sft == clean.train
@@ -35,7 +35,7 @@ def test_only_the_sft_split_is_corrupted_and_keeps_the_truth() -> None:
             assert seen == true
 
 
-def test_the_share_is_as_asked_and_every_corrupted_reference_is_wrong() -> None:
+def test_corrupted_references_are_wrong_at_the_configured_rate() -> None:
     rule = ExactAct.of((*NOISY.train, *NOISY.validation, *NOISY.test))
     assert rule is not None
     wrong = wrong_pairs(NOISY)
@@ -48,7 +48,7 @@ def test_the_share_is_as_asked_and_every_corrupted_reference_is_wrong() -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("scenario", [*scenario_names(), "all"])
-def test_every_scenario_and_language_has_noise_of_its_own_acts(scenario: str, language: str) -> None:
+def test_noise_uses_acts_of_the_same_scenario(scenario: str, language: str) -> None:
     config = CONFIG.model_copy(update={"scenario": scenario, "language": language, "train": 180})
     made = generate_samples(config)
     wrong = wrong_pairs(made)
@@ -68,6 +68,6 @@ def test_every_scenario_and_language_has_noise_of_its_own_acts(scenario: str, la
                 assert reference.action.name in tools
 
 
-def test_the_draw_does_not_depend_on_the_other_samples() -> None:
+def test_draw_does_not_depend_on_other_samples() -> None:
     assert generate_samples(CONFIG).sft == NOISY.sft
     assert generate_samples(CONFIG.model_copy(update={"seed": 6})).sft != NOISY.sft

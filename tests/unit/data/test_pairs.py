@@ -35,7 +35,7 @@ def test_pairs_are_balanced_different_and_repeatable(train, pairs):
     assert reply_pairs(train, 900, 4) != pairs
 
 
-def test_a_thought_is_short_and_every_history_is_a_samples(train, pairs):
+def test_thoughts_are_short_and_histories_come_from_samples(train, pairs):
     histories = {dialogue_text(s) for s in train}
     for pair in pairs:
         assert 3 <= len(pair.thought.split()) <= 16
@@ -57,7 +57,7 @@ def by_reference(samples):
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_labels_mean_what_they_say(split):
+def test_labels_match_the_rule_engine(split):
     samples = getattr(generate_samples(SageDataConfig()), split)
     known = by_reference(samples)
     kinds = Counter()
@@ -72,7 +72,7 @@ def test_labels_mean_what_they_say(split):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_scenarios_without_partial_wordings_give_the_labels_that_theirs_allow(language):
+def test_scenarios_without_partial_wordings_give_two_labels(language):
     made = generate_samples(
         SageDataConfig(scenario="airline_refund", language=language, train=120, validation=12, test=12)
     )
@@ -84,13 +84,13 @@ def test_scenarios_without_partial_wordings_give_the_labels_that_theirs_allow(la
         assert (pair.statement_b in right) == (pair.label == "consistent")
 
 
-def test_consistent_pairs_are_mostly_in_other_words(pairs):
+def test_consistent_pairs_are_mostly_paraphrases(pairs):
     consistent = [p for p in pairs if p.label == "consistent"]
     verbatim = sum(p.statement_a == p.statement_b for p in consistent) / len(consistent)
     assert 0.05 < verbatim < 0.25
 
 
-def test_a_wrong_amount_comes_in_the_references_own_words_too(train):
+def test_wrong_amounts_also_occur_in_verbatim_wording(train):
     notices = [sample for sample in train if act_of(sample) == "ask EmotionTag"]
     near = 0
     for pair in reply_pairs(notices, 600, 0):
@@ -111,7 +111,7 @@ def _logged(identity, *replies, cluster=None):
     )
 
 
-def test_logged_samples_pair_their_own_references_and_contrast_other_clusters():
+def test_logged_samples_pair_own_references_against_other_clusters():
     samples = [
         _logged("a", "Your name?", "What is your name?", cluster="name"),
         _logged("b", "Who are you?", cluster="name"),
@@ -127,7 +127,7 @@ def test_logged_samples_pair_their_own_references_and_contrast_other_clusters():
     assert ("Who are you?", "Your name?") not in {(p.statement_a, p.statement_b) for p in made}
 
 
-def test_replies_of_one_cluster_by_meaning_are_not_inconsistent():
+def test_replies_of_one_cluster_are_never_inconsistent():
     names = {
         "Your name?": "cluster 1",
         "Who are you?": "cluster 1",
@@ -140,11 +140,11 @@ def test_replies_of_one_cluster_by_meaning_are_not_inconsistent():
         assert wrong and all(names[pair.statement_a] != names[pair.statement_b] for pair in wrong)
 
 
-def test_few_samples_give_fewer_pairs_than_asked():
+def test_few_samples_give_fewer_pairs_than_requested():
     assert len(reply_pairs([_logged("a", "One.", "Two.")], 50, 0)) == 2
 
 
-def test_no_reply_to_start_from_is_an_error(train):
+def test_samples_without_replies_raise_an_error(train):
     calls = [s for s in train if act_of(s) == "TransHuman"]
     assert all(isinstance(s.references[0].action, ToolCall) for s in calls)
     for nothing in ([], calls):
@@ -152,7 +152,7 @@ def test_no_reply_to_start_from_is_an_error(train):
             reply_pairs(nothing, 5, 0)
 
 
-def test_reading_labelled_pairs(tmp_path):
+def test_labelled_pairs_are_read(tmp_path):
     path = tmp_path / "pairs.jsonl"
     history = [{"role": "customer", "content": "Hi"}]
     row = {"content_A": "Yes.", "content_B": "No.", "label": "inconsistent", "history": history, "why": "?"}
@@ -185,7 +185,7 @@ def test_the_public_pairs_can_be_read():
 
 
 @pytest.mark.parametrize(("replies", "labels"), [(["Hi"], 1), (["Your fee is $4.", "您的费用是四元。"] * 10, 10)])
-def test_pairs_without_labels_set_a_reference_against_other_replies(replies, labels):
+def test_unlabelled_pairs_contrast_a_reference_with_other_replies(replies, labels):
     samples = [
         ServiceSample(id=str(i), ticket={}, policy="", tools=(), history=(), references=(reference,))
         for i, text in enumerate(replies)

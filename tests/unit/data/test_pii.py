@@ -42,7 +42,7 @@ from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
         ("签名名称：阿甲", [("signature", "阿甲")]),
     ],
 )
-def test_what_is_found(text: str, found: list[tuple[str, str]]) -> None:
+def test_private_values_are_found(text: str, found: list[tuple[str, str]]) -> None:
     assert [(f.kind, f.value) for f in find_pii(text)] == found
     for f in find_pii(text):
         assert text[f.start : f.end] == f.value
@@ -68,11 +68,11 @@ def test_what_is_found(text: str, found: list[tuple[str, str]]) -> None:
         "What is your account number?",
     ],
 )
-def test_what_is_left_alone(text: str) -> None:
+def test_ordinary_text_has_no_private_values(text: str) -> None:
     assert find_pii(text) == ()
 
 
-def test_an_alias_is_the_same_wherever_the_value_stands() -> None:
+def test_alias_is_the_same_for_every_occurrence() -> None:
     aliases = Aliases()
     aliases.learn("My UID is 48213377 and my phone 13812345678.")
     aliases.learn("Or call 13900001111.")
@@ -85,7 +85,7 @@ def test_an_alias_is_the_same_wherever_the_value_stands() -> None:
     assert aliases.named_in("lookup [PHONE_2]") == {"[PHONE_2]": "13900001111"}
 
 
-def test_a_field_says_by_its_name_what_it_holds() -> None:
+def test_field_name_determines_the_kind_of_value() -> None:
     aliases = Aliases()
     aliases.learn_value("", {"customer": {"username": "cminh", "city": "san mateo", "phone": 5551234}})
     assert aliases.hide("cminh of san mateo, 5551234") == "[ACCOUNT_1] of san mateo, [PHONE_1]"
@@ -94,14 +94,14 @@ def test_a_field_says_by_its_name_what_it_holds() -> None:
     assert {name: kind_by_name(name) for name in names} == names
 
 
-def test_a_short_value_does_not_cut_a_longer_one() -> None:
+def test_short_value_does_not_split_a_longer_one() -> None:
     aliases = Aliases()
     aliases.learn_value("user_id", "mia_1")
     aliases.learn_value("user_id", "mia_1-b")
     assert aliases.hide("mia_1-b, mia_1, xmia_1") == "[ACCOUNT_2], [ACCOUNT_1], xmia_1"
 
 
-def test_what_a_text_without_private_values_may_not_have() -> None:
+def test_remaining_private_values_are_detected() -> None:
     assert private_in("I ask for the customer's mobile number.") is None
     assert private_in("I look 48213377 up") == "48213377"
     assert private_in("I look [ACCOUNT_1] up in 2024 for 120 euros") is None
@@ -110,7 +110,7 @@ def test_what_a_text_without_private_values_may_not_have() -> None:
 
 
 @given(st.text(max_size=200))
-def test_hiding_is_done_in_one_go(text: str) -> None:
+def test_hiding_is_idempotent(text: str) -> None:
     """Whatever the text: what is hidden stays hidden, and there is nothing left that was known."""
     aliases = Aliases()
     aliases.learn(text)
@@ -122,5 +122,5 @@ def test_hiding_is_done_in_one_go(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "+1 ", "ave 1 "])
-def test_no_long_text_is_slow(piece: str) -> None:
+def test_long_texts_take_linear_time(piece: str) -> None:
     assert isinstance(find_pii(piece * (20_000 // len(piece))), tuple)

@@ -42,7 +42,7 @@ def setting_of(sample):
 
 
 @pytest.mark.slow
-def test_sizes_are_shared_out_whole_and_the_file_format_holds(made):
+def test_sizes_are_split_evenly_and_samples_survive_the_round_trip(made):
     for split, size in SIZES.items():
         samples = of(made, split)
         assert len(samples) == size
@@ -58,13 +58,13 @@ def test_sizes_are_shared_out_whole_and_the_file_format_holds(made):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_samples_and_another_seed_others(made):
+def test_samples_are_determined_by_the_seed(made):
     scenarios = [load_scenario(name) for name in scenario_names()]
     assert generate(scenarios, SIZES, seed=0) == made
     assert generate(scenarios, SIZES, seed=1).train != made.train
 
 
-def test_the_gold_acts_follow_from_the_rule_engine(made):
+def test_gold_acts_follow_from_the_rule_engine(made):
     for split in SPLITS:
         for sample in of(made, split):
             scenario = load_scenario(sample.meta["scenario"])
@@ -86,7 +86,7 @@ def test_the_gold_acts_follow_from_the_rule_engine(made):
                 assert reference.action.parameters.get("amount") == expected
 
 
-def test_what_is_gold_never_reaches_the_policy(made):
+def test_gold_fields_never_reach_the_policy(made):
     """The prompt stays the same when everything that the policy may not know is taken away."""
     for sample in of(made, "train"):
         bare = {**to_json(sample), "privileged": {}, "meta": {}}
@@ -103,7 +103,7 @@ def test_what_is_gold_never_reaches_the_policy(made):
     name=st.sampled_from(scenario_names()),
     language=st.sampled_from(LANGUAGES),
 )
-def test_no_setting_and_no_wording_stands_in_two_splits(seed, name, language):
+def test_settings_and_wordings_are_disjoint_across_splits(seed, name, language):
     sizes = {"train": 120, "validation": 40, "test": 40}
     made = generate([load_scenario(name)], sizes, seed=seed, language=language)
     found = {split: {setting_of(s) for s in of(made, split)} for split in SPLITS}
@@ -130,7 +130,7 @@ def test_files_of_different_seeds_keep_their_splits_apart(made):
 
 
 @EVERY
-def test_every_split_has_every_path_that_has_settings_enough(name):
+def test_every_split_has_every_path_with_enough_settings(name):
     scenario = load_scenario(name)
     for seed in range(3):
         by_split = deal(scenario, Random(seed))
@@ -150,7 +150,7 @@ def test_no_two_samples_have_the_same_ticket_and_dialogue(made):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @EVERY
-def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_labels(name, language):
+def test_sage_form_answers_follow_from_the_rule_engine(name, language):
     scenario = load_scenario(name)
     sizes = {"train": 120, "validation": 20, "test": 20}
     made = generate([scenario], sizes, seed=3, form="sage", language=language)
@@ -175,7 +175,7 @@ def test_in_sage_s_form_every_answer_is_what_the_rule_engine_says_of_its_own_lab
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @EVERY
-def test_acts_are_balanced_and_every_path_ends_a_dialogue(name, language):
+def test_acts_are_balanced_and_every_path_occurs(name, language):
     scenario = load_scenario(name)
     made = generate([scenario], SIZES, seed=0, language=language)
     settings = deal(scenario, Random(f"sage/{name}"))
@@ -210,7 +210,7 @@ def test_paths_are_balanced_within_the_acts():
     assert min(moods.values()) >= 10, "customers stay calm too"
 
 
-def test_neither_the_sentence_nor_the_ticket_decides_alone():
+def test_act_depends_on_both_message_and_ticket():
     """The same kind of message leads to an order or to a notice of the penalty, by the ticket; each state of the ticket
     leads to most acts."""
     made = generate_samples(SageDataConfig())
@@ -227,7 +227,7 @@ def test_neither_the_sentence_nor_the_ticket_decides_alone():
     assert refused[False] > refused[True] > 0, "two states of three have no penalty"
 
 
-def test_the_configured_dialogues_are_those_of_the_generator():
+def test_configured_samples_equal_those_of_the_generator():
     config = SageDataConfig(train=60, validation=12, test=12, seed=4)
     sizes = {"train": 60, "validation": 12, "test": 12}
     assert generate_samples(config) == generate([load_scenario("telecom_package")], sizes, seed=4)
@@ -238,7 +238,7 @@ def test_the_configured_dialogues_are_those_of_the_generator():
     assert {s.meta["scenario"] for s in both.train} == set(scenario_names())
 
 
-def test_replies_are_texts_of_their_act_and_vary(made):
+def test_replies_are_wordings_of_their_act_and_vary(made):
     for sample in (s for split in SPLITS for s in of(made, split)):
         acts = SageActs.of(sample)
         replies = [r.action.content for r in sample.references if isinstance(r.action, Reply)]
@@ -249,7 +249,7 @@ def test_replies_are_texts_of_their_act_and_vary(made):
     assert len({t.content for s in quickstart.train for t in s.history if t.role == "customer"}) >= 300
 
 
-def test_prompts_without_the_procedure_are_short_and_share_their_beginning():
+def test_prompts_without_the_procedure_are_short_with_a_shared_prefix():
     """The bundled model has a context of 1,024 tokens, about 1.6 a word."""
     prompts = [policy_messages(s) for s in generate_samples(SageDataConfig(procedure=False)).train]
     systems = [messages[0]["content"] for messages in prompts]
@@ -259,7 +259,7 @@ def test_prompts_without_the_procedure_are_short_and_share_their_beginning():
     assert max(sum(len(m["content"].split()) for m in messages) for messages in prompts) <= 200
 
 
-def test_numbers_of_the_ticket_vary_but_lead_the_same_way():
+def test_ticket_numbers_vary_without_changing_the_path():
     made = generate([load_scenario("telecom_package")], dict.fromkeys(SPLITS, 60), seed=0)
     penalties = {s.ticket["Penalty"] for s in made.train}
     assert 0 in penalties
@@ -284,7 +284,7 @@ def test_every_scenario_has_wordings_in_both_languages(name, language):
     assert words.opens_with == load_words(load_scenario(name), "en").opens_with
 
 
-def test_choices():
+def test_text_alternatives_are_expanded():
     assert sorted(expansions("[a|b] c [|d]")) == ["a c ", "a c d", "b c ", "b c d"]
     assert draw_alternatives("[x|x] y", Random(0)) == "x y"
 
@@ -335,7 +335,7 @@ def mine(tmp_path, change=lambda words: None):
     return load_scenario(tmp_path / "mine.yaml")
 
 
-def test_a_scenario_of_ones_own_needs_two_files_and_no_code(tmp_path):
+def test_custom_scenario_needs_two_files_and_no_code(tmp_path):
     made = generate([mine(tmp_path)], {"train": 4, "validation": 0, "test": 1}, seed=0)
     known = [Reply(content="Are they there train?"), Reply(content="Thank you train."), ToolCall(name="send_help")]
     assert all(sample.references[0].action in known for sample in made.train)
@@ -345,7 +345,7 @@ def test_a_scenario_of_ones_own_needs_two_files_and_no_code(tmp_path):
     )
 
 
-def test_a_procedure_without_settings_for_a_split_is_said_so(tmp_path):
+def test_procedure_without_settings_for_a_split_is_reported(tmp_path):
     mine(tmp_path)
     text = MINE.replace(", Fair: is calm, Bad: is sad", "").replace("Mood: Fair", "Mood: Good")
     (tmp_path / "mine.yaml").write_text(text)
@@ -353,7 +353,7 @@ def test_a_procedure_without_settings_for_a_split_is_said_so(tmp_path):
         generate([load_scenario(tmp_path / "mine.yaml")], {"train": 2, "validation": 0, "test": 1}, seed=0)
 
 
-def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
+def test_insufficient_wordings_are_reported(tmp_path):
     with pytest.raises(BadInput, match="give only"):
         generate([mine(tmp_path)], {"train": 100, "validation": 0, "test": 0}, seed=0)
 
@@ -380,7 +380,7 @@ def test_wordings_that_do_not_suffice_are_said_so(tmp_path):
         (lambda w: w["test"].update(negated={"Fuond": ["They are."]}), "did you mean 'Found'"),
     ],
 )
-def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):
+def test_invalid_wordings_are_rejected_with_their_line(tmp_path, change, said):
     scenario = mine(tmp_path, change)
     with pytest.raises(BadInput) as caught:
         load_words(scenario, "en")
@@ -388,12 +388,12 @@ def test_bad_wordings_are_refused_with_their_line(tmp_path, change, said):
     assert f"{tmp_path / 'words' / 'mine.en.yaml'}:" in str(caught.value)
 
 
-def test_a_question_that_fits_no_value_is_said_so(tmp_path):
+def test_question_without_a_matching_value_is_reported(tmp_path):
     scenario = mine(tmp_path, lambda w: w["train"]["ask"].update(Found={"Mood=Bad": ["Are they gone?"]}))
     with pytest.raises(BadInput, match=r"ask\.Found.*none of"):
         generate([scenario], {"train": 4, "validation": 0, "test": 0}, seed=0)
 
 
-def test_a_language_without_wordings_says_which_there_are(tmp_path):
+def test_missing_language_lists_the_available_wordings(tmp_path):
     with pytest.raises(BadInput, match=r"mine\.en\.yaml"):
         load_words(mine(tmp_path), "zh")

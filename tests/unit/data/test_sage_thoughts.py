@@ -21,7 +21,7 @@ SAMPLES = generate_samples(SageDataConfig(train=120, validation=8, test=8, seed=
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("scenario", ["telecom_package", "online_education", "all"])
-def test_every_thought_has_what_was_shown_last_and_what_the_procedure_wants(scenario, language) -> None:
+def test_thoughts_name_the_last_shown_field_and_the_next_act(scenario, language) -> None:
     config = SageDataConfig(train=90, validation=12, test=12, seed=3, scenario=scenario, language=language)
     for sample in generate_samples(config).train:
         thought, file = thought_of(sample), load_scenario(sample.meta["scenario"]).file
@@ -36,14 +36,14 @@ def test_every_thought_has_what_was_shown_last_and_what_the_procedure_wants(scen
         assert len(thought.split()) <= 40 if language == "en" else len(thought) <= 60
 
 
-def test_the_mood_is_named_only_where_it_was_shown() -> None:
+def test_mood_is_named_only_if_it_was_shown() -> None:
     for sample in SAMPLES:
         angry = sample.meta["fields"].get("EmotionTag") == "Discontent"
         assert thought_of(sample).startswith("The customer is angry about what it costs.") == angry
         assert angry == (sample.meta["act"] == "TransHuman")
 
 
-def test_a_sample_from_a_file_has_the_same_thought_and_makes_items_in_both_orders() -> None:
+def test_thought_survives_the_round_trip_in_both_orders() -> None:
     sample = SAMPLES[0]
     assert thought_of(from_json(to_json(sample))) == thought_of(sample)
     for order in (False, True):
@@ -51,6 +51,6 @@ def test_a_sample_from_a_file_has_the_same_thought_and_makes_items_in_both_order
         assert item_from_json(item_to_json(item)).text == item.text
 
 
-def test_samples_of_other_origins_are_refused() -> None:
+def test_samples_of_other_origins_are_rejected() -> None:
     with pytest.raises(DataError, match="is not a dialogue of a shipped scenario"):
         thought_of(dataclasses.replace(SAMPLES[0], meta={}))

@@ -130,7 +130,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("row", "field", "said"), MALFORMED)
-def test_a_malformed_line_is_named_in_one_line(tmp_path, row, field, said):
+def test_malformed_line_is_reported_in_one_line(tmp_path, row, field, said):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError) as caught:
@@ -154,7 +154,7 @@ def test_a_malformed_line_is_named_in_one_line(tmp_path, row, field, said):
         (json.dumps(GOOD).encode() + b"\n\n" + json.dumps(GOOD).encode(), "3: id", "already used on line 1"),
     ],
 )
-def test_a_malformed_file_is_named_in_one_line(tmp_path, content, where, said):
+def test_malformed_file_is_reported_in_one_line(tmp_path, content, where, said):
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
@@ -164,14 +164,14 @@ def test_a_malformed_file_is_named_in_one_line(tmp_path, content, where, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+def test_missing_file_and_folder_are_rejected(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_samples(tmp_path / "absent.jsonl")
     with pytest.raises(DataError, match="directory"):
         read_samples(tmp_path)
 
 
-def test_reading_a_line(tmp_path):
+def test_valid_line_is_read(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\r\n")
     [sample] = read_samples(path)
@@ -187,14 +187,14 @@ def test_a_wrapped_tool_and_open_parameters_are_accepted():
     assert sample.references[1].action == ToolCall(name="look", parameters={"order": 7})
 
 
-def test_a_history_alone_may_name_any_tool():
+def test_history_may_contain_unlisted_tools():
     turns = history_from_json([{"role": "agent", "action": "call_tool", "name": "f", "parameters": {}}], where="x:1")
     assert turns[0].tool_call == ToolCall(name="f")
     with pytest.raises(DataError, match="x:1: history"):
         history_from_json({}, where="x:1")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "x.jsonl"
     good = from_json(GOOD)
     write_samples(path, [good])
@@ -253,6 +253,6 @@ def test_a_file_survives_the_round_trip(tmp_path_factory, many):
     assert read_samples(path) == many
 
 
-def test_a_rubric_travels_in_what_is_privileged():
+def test_rubric_is_stored_in_the_privileged_fields():
     row = _rubric(weight=2.5)
     assert to_json(from_json(row))["privileged"] == row["privileged"]

@@ -51,14 +51,14 @@ def learned(prompt: tuple[int, ...], tokens: tuple[int, ...], mask: tuple[bool, 
     return "".join("|" if t == 0 else chr(t) for t, m in zip(tokens, mask, strict=True) if m)
 
 
-def test_the_last_turn_alone_leaves_the_whole_history_in_the_prompt():
+def test_last_turn_mode_keeps_the_history_in_the_prompt():
     [group] = sft_batch([sample(*DIALOGUE)], encode, answer, Random(0)).groups
     assert group.prompt_ids == encode(sample(*DIALOGUE))
     [sequence] = group.sequences
     assert learned(group.prompt_ids, sequence.token_ids, sequence.mask) == "bye|"
 
 
-def test_all_turns_of_the_agent_carry_loss_and_nobody_elses():
+def test_all_turns_mode_trains_only_on_agent_turns():
     dialogue = sample(*DIALOGUE)
     [group] = sft_batch([dialogue], encode, answer, Random(0), turns="all").groups
     [sequence] = group.sequences
@@ -67,7 +67,7 @@ def test_all_turns_of_the_agent_carry_loss_and_nobody_elses():
     assert learned(group.prompt_ids, sequence.token_ids, sequence.mask) == "look_up|so|bye|"
 
 
-def test_several_references_learn_the_history_once():
+def test_several_references_train_on_the_history_once():
     several = sample(*DIALOGUE, references=(Reply(content="a"), Reply(content="b")))
     [group] = sft_batch([several], encode, answer, Random(0), references=2, turns="all").groups
     said = [learned(group.prompt_ids, s.token_ids, s.mask) for s in group.sequences]
@@ -76,13 +76,13 @@ def test_several_references_learn_the_history_once():
 
 
 @pytest.mark.parametrize("history", [DIALOGUE[:1], ()])
-def test_without_an_earlier_turn_both_ways_are_one(history):
+def test_both_modes_are_equal_without_earlier_turns(history):
     only = sample(*history)
     batches = [sft_batch([only], encode, answer, Random(0), turns=turns) for turns in ("last", "all")]
     assert batches[0] == batches[1]
 
 
-def test_a_turn_that_the_template_shows_otherwise_is_left_out():
+def test_turn_changed_by_the_template_is_excluded():
     def thinking(action: Action) -> tuple[int, ...]:
         return (*map(ord, "hm"), *answer(action))
 

@@ -61,15 +61,15 @@ def learnt(kind: Kind, *texts: str, without: Sequence[Part] = (), encoder: Lette
     return "".join(shown.get(t, chr(t)) if m else "." for t, m in zip(encoded.token_ids, encoded.mask, strict=True))
 
 
-def test_decision_learns_its_action_and_the_end() -> None:
+def test_decision_trains_on_action_and_end_token() -> None:
     assert learnt("decision", "ok") == "ok|"
 
 
-def test_eq_2_learns_rationale_and_action() -> None:
+def test_eq_2_trains_on_rationale_and_action() -> None:
     assert learnt("decision_dra", "why ", "ok") == "why ok|"
 
 
-def test_post_cot_learns_the_action_and_the_rationale_behind_it() -> None:
+def test_post_cot_trains_on_action_and_then_rationale() -> None:
     assert learnt("decision_post", "ok", " why") == "ok why|"
     assert learnt("decision_post", "ok", " why", without=["rationale"]) == "ok.....", "the end is the rationale's"
     assert learnt("decision_post", "ok", " why", without=["action"]) == ".. why|"
@@ -79,12 +79,12 @@ def test_post_cot_learns_the_action_and_the_rationale_behind_it() -> None:
     assert losses == pytest.approx({"loss": 15 / 4, "action": 3 / 2, "rationale": 12 / 2})
 
 
-def test_eq_3_learns_both_actions_and_the_predicted_environment_between_them() -> None:
+def test_eq_3_trains_on_both_actions_and_the_predicted_environment() -> None:
     assert learnt("patm", "ask", "yes", "do") == "askyesdo|"
     assert learnt("patm_dra", "why", "ask", "yes", "do") == "whyaskyesdo|"
 
 
-def test_nothing_of_the_prompt_is_learnt_the_agent_s_earlier_turns_neither() -> None:
+def test_prompt_tokens_carry_no_loss() -> None:
     encoded = encode_item(item("patm", "ask", "yes", "do"), Letters())
     group = encoded.group
     assert list(group.prompt_ids) == Letters().chat_ids(item_messages(item("patm", "ask", "yes", "do")))
@@ -94,14 +94,14 @@ def test_nothing_of_the_prompt_is_learnt_the_agent_s_earlier_turns_neither() -> 
     assert len(encoded) == len(group.prompt_ids) + 9
 
 
-def test_parts_can_be_taken_out_of_the_loss() -> None:
+def test_parts_can_be_excluded_from_the_loss() -> None:
     assert learnt("patm", "ask", "yes", "do", without=["environment"]) == "ask...do|"
     assert learnt("patm", "ask", "yes", "do", without=["action"]) == "...yes..."
     assert learnt("decision_dra", "why", "ok", without=["rationale"]) == "...ok|"
     assert learnt("decision", "ok", without=["action"]) == "..."
 
 
-def test_a_token_over_a_border_belongs_to_the_later_part() -> None:
+def test_token_across_a_boundary_belongs_to_the_later_part() -> None:
     """'><' ends the thought and begins the answer, and is one token of many vocabularies."""
     texts = ("<t>", "<a>")
     encoded = encode_item(item("decision_dra", *texts), Letters("><"))
@@ -110,7 +110,7 @@ def test_a_token_over_a_border_belongs_to_the_later_part() -> None:
     assert learnt("decision_dra", *texts, without=["action"], encoder=Letters("><")) == "<t...."
 
 
-def test_several_tokens_of_one_letter_belong_to_its_part() -> None:
+def test_all_tokens_of_one_character_belong_to_its_part() -> None:
     class Bytes(Letters):
         def spans(self, text: str) -> list[tuple[int, int, int]]:
             return [(byte, i, i + 1) for i, letter in enumerate(text) for byte in letter.encode()]
@@ -119,23 +119,23 @@ def test_several_tokens_of_one_letter_belong_to_its_part() -> None:
     assert list(encoded.parts) == [0, 0, 0, 1, 1, 1, 1]
 
 
-def test_a_special_token_in_the_target_is_refused_with_its_place() -> None:
+def test_special_token_in_the_target_is_rejected_with_its_line() -> None:
     with pytest.raises(DataError, match=r"a.jsonl:3: target: '§'"):
         encode_item(item("decision", "ok§"), Letters(), where="a.jsonl:3")
 
 
-def test_a_batch_has_one_group_an_item_and_counts_its_loss_tokens() -> None:
+def test_batch_has_one_group_per_item_and_counts_loss_tokens() -> None:
     items = [encode_item(item("decision", "ok"), Letters()), encode_item(item("patm", "a", "b", "c"), Letters())]
     batch = items_batch(items, "sequence_mean")
     assert (batch.loss, batch.aggregation, len(batch.groups), batch.tokens) == ("sft", "sequence_mean", 2, 3 + 4)
 
 
-def test_the_two_actions_of_a_plan_have_names_of_their_own() -> None:
+def test_both_actions_of_a_plan_have_separate_names() -> None:
     assert part_names("patm") == ("action", "environment", "next_action")
     assert part_names("decision_dra") == ("rationale", "action")
 
 
-def test_losses_by_part_by_hand() -> None:
+def test_losses_by_part_match_hand_computed_values() -> None:
     """Two items: a plan of a, b, cc + end, its environment without loss, and a decision of one letter + end."""
     items = [
         encode_item(item("patm", "a", "b", "cc"), Letters(), ["environment"]),

@@ -66,23 +66,23 @@ def target(*parts: tuple[str, str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_an_item_comes_back_as_it_was_written(kind: Kind, tmp_path: Path) -> None:
+def test_item_survives_the_file_round_trip(kind: Kind, tmp_path: Path) -> None:
     write_items(tmp_path / "a.jsonl", [item(kind)] * 2)
     assert read_items(tmp_path / "a.jsonl") == [item(kind)] * 2
     assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])["kind"] == kind
 
 
-def test_every_part_of_a_target_carries_loss_the_predicted_environment_too() -> None:
+def test_every_target_part_carries_loss() -> None:
     assert {kind: set(parts) for kind, parts in PARTS.items()} == {kind: set(parts) for kind, parts in TRAINED.items()}
     assert "environment" in TRAINED["patm"] and "environment" in TRAINED["patm_dra"]
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_the_parts_make_the_answer_with_nothing_between(kind: Kind) -> None:
+def test_parts_concatenate_to_the_answer(kind: Kind) -> None:
     assert item(kind).text == "".join(TEXTS[kind])
 
 
-def test_a_decision_is_asked_for_as_in_rl_and_a_plan_is_not() -> None:
+def test_decision_prompts_match_rl_and_plan_prompts_differ() -> None:
     assert item_messages(item("decision")) == policy_messages(SAMPLE, "plain")
     assert item_messages(item("decision_dra")) == policy_messages(SAMPLE, "think_answer")
     prompts = {kind: item_messages(item(kind))[0]["content"] for kind in PARTS}
@@ -91,7 +91,7 @@ def test_a_decision_is_asked_for_as_in_rl_and_a_plan_is_not() -> None:
     assert "<think>" in prompts["patm_dra"] and "<plans>" in prompts["patm_dra"]
 
 
-def test_pre_and_post_cot_differ_in_the_order_that_the_system_prompt_asks_for() -> None:
+def test_pre_and_post_cot_prompts_differ_only_in_order() -> None:
     pre, post = (item_messages(item(kind)) for kind in ("decision_dra", "decision_post"))
     assert pre[1:] == post[1:]
     for messages, first, then in ((pre, "<think>", "<answer>"), (post, "<answer>", "<think>")):
@@ -99,7 +99,7 @@ def test_pre_and_post_cot_differ_in_the_order_that_the_system_prompt_asks_for() 
     assert item("decision_post").text == "<answer>Hello.</answer><think>They greet.</think>"
 
 
-def test_a_decision_from_its_action() -> None:
+def test_decision_item_is_built_from_its_action() -> None:
     assert decision_item(SAMPLE, Reply(content="Hello.")) == item("decision")
     assert decision_item(SAMPLE, Reply(content="Hello."), "They greet.") == item("decision_dra")
     assert decision_item(SAMPLE, Reply(content="Hello."), "They greet.", answer_first=True) == item("decision_post")
@@ -108,7 +108,7 @@ def test_a_decision_from_its_action() -> None:
 
 
 @given(st.text(min_size=1), st.text(), st.booleans())
-def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: str, answer_first: bool) -> None:
+def test_item_built_from_an_action_survives_the_round_trip(content: str, rationale: str, answer_first: bool) -> None:
     try:
         built = decision_item(SAMPLE, Reply(content=content), rationale, answer_first=answer_first)
     except DataError:
@@ -158,7 +158,7 @@ def test_what_is_built_from_an_action_can_be_read_back(content: str, rationale: 
         ),
     ],
 )  # fmt: skip
-def test_a_fault_is_named_with_its_line(bad: Any, place: str, words: str, tmp_path: Path) -> None:
+def test_invalid_row_is_reported_with_its_line(bad: Any, place: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(row()) + "\n\n" + json.dumps(bad) + "\n")
     with pytest.raises(DataError) as caught:
@@ -167,7 +167,7 @@ def test_a_fault_is_named_with_its_line(bad: Any, place: str, words: str, tmp_pa
     assert words in str(caught.value)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+def test_empty_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n")
     with pytest.raises(DataError, match="the file is empty"):
         read_items(tmp_path / "a.jsonl")

@@ -17,7 +17,7 @@ def mix(rows: list[tuple[int, float]], seed: int = 0) -> MixOrder:
     return MixOrder(sizes=tuple(size for size, _ in rows), weights=tuple(weight for _, weight in rows), seed=seed)
 
 
-def test_weights_say_how_often_an_epoch_takes_each_item() -> None:
+def test_weights_set_the_repetitions_per_epoch() -> None:
     order = mix([(3, 1.0), (2, 2.0), (4, 0.5), (5, 0.0)])
     first, second = Counter(order.epoch(0)), Counter(order.epoch(1))
     assert {place: n for place, n in first.items() if place[0] == 0} == {(0, 0): 1, (0, 1): 1, (0, 2): 1}
@@ -29,7 +29,7 @@ def test_weights_say_how_often_an_epoch_takes_each_item() -> None:
 
 
 @given(orders, st.integers(1, 5))
-def test_no_item_comes_again_before_all_others_of_its_set_have(rows: list[tuple[int, float]], epochs: int) -> None:
+def test_no_item_repeats_before_all_others_of_its_set(rows: list[tuple[int, float]], epochs: int) -> None:
     order = mix(rows)
     seen = Counter(place for e in range(epochs) for place in order.epoch(e))
     assert seen.total() == order.total(epochs)
@@ -40,7 +40,7 @@ def test_no_item_comes_again_before_all_others_of_its_set_have(rows: list[tuple[
 
 
 @given(orders, st.integers(0, 40), st.integers(1, 40))
-def test_places_can_be_asked_for_from_anywhere(rows: list[tuple[int, float]], start: int, count: int) -> None:
+def test_positions_can_be_taken_from_any_start(rows: list[tuple[int, float]], start: int, count: int) -> None:
     order = mix(rows)
     if not any(size * weight >= 1 for size, weight in rows):
         return
@@ -49,7 +49,7 @@ def test_places_can_be_asked_for_from_anywhere(rows: list[tuple[int, float]], st
     assert mix(rows).take(start, count) == whole[start:], "the same in another process"
 
 
-def test_sets_are_shuffled_together_and_epochs_apart() -> None:
+def test_sets_are_shuffled_jointly_and_epochs_separately() -> None:
     order = mix([(20, 1.0), (20, 1.0)])
     first = order.epoch(0)
     assert {which for which, _ in first[:10]} == {0, 1}
@@ -57,7 +57,7 @@ def test_sets_are_shuffled_together_and_epochs_apart() -> None:
     assert first != mix([(20, 1.0), (20, 1.0)], seed=1).epoch(0)
 
 
-def test_an_empty_mix_gives_nothing() -> None:
+def test_empty_mix_raises_an_error() -> None:
     with pytest.raises(ValueError, match="no items"):
         mix([(4, 0.0), (0, 1.0)]).take(0, 1)
 

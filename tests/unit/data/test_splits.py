@@ -32,7 +32,7 @@ def test_whole_dialogues_are_split_off_and_the_rest_keeps_its_order() -> None:
     assert split_samples(SAMPLES, {}, held_out_frac=0.2, seed=4) != splits
 
 
-def test_files_make_the_scorers_pairs_that_their_generator_makes(tmp_path) -> None:
+def test_pairs_from_files_equal_those_of_the_generator(tmp_path) -> None:
     made = generate_samples(SageDataConfig(train=60, validation=10, test=10, seed=5))
     write_samples(tmp_path / "train.jsonl", made.train)
     given = {"validation": made.validation, "test": made.test}
@@ -40,14 +40,14 @@ def test_files_make_the_scorers_pairs_that_their_generator_makes(tmp_path) -> No
     assert reply_pairs(splits.train, 40, 17) == reply_pairs(made.train, 40, 17)
 
 
-def test_an_id_means_one_sample_in_all_splits() -> None:
+def test_duplicate_id_across_splits_is_rejected() -> None:
     given = {"validation": SAMPLES[:2], "test": [sample("s3", "elsewhere")]}
     with pytest.raises(DataError, match="data.test: id: 's3': another sample of data.train has this id"):
         split_samples(SAMPLES, given, held_out_frac=0.1, seed=0)
     assert split_samples(SAMPLES, {"validation": SAMPLES[:2], "test": SAMPLES[2:4]}, held_out_frac=0.1, seed=0)
 
 
-def test_too_few_are_refused() -> None:
+def test_too_few_samples_are_rejected() -> None:
     with pytest.raises(DataError, match="too few to split off"):
         split_samples(SAMPLES[:1], {}, held_out_frac=0.5, seed=0)
 

@@ -97,7 +97,7 @@ def test_a_decision_point_becomes_a_sample(files):
     assert "Wants a room" not in json.dumps(policy_messages(sample))
 
 
-def test_a_call_with_a_condition_widens_the_tools_schema(files):
+def test_call_with_a_constraint_widens_the_tool_schema(files):
     condition = {"op": "is_at_least", "value": 4}
     gold = {"action": "call_tool", "name": "room_book", "parameters": {"Day": "Monday", "Seats": condition}}
     [sample] = IMPORTERS["star"](files(_row(gold=gold, reference_candidates=[]))).samples
@@ -108,7 +108,7 @@ def test_a_call_with_a_condition_widens_the_tools_schema(files):
     assert schema["required"] == ["Day"]
 
 
-def test_widening_keeps_what_fits_and_admits_what_was_seen():
+def test_widened_schema_admits_observed_values():
     calls = [{"Day": "Tuesday", "Seats": 2, "Note": "hi"}, {"Day": "Monday", "Seats": 2.5}]
     properties = widened_tool(TASK["tool"], calls)["parameters"]["properties"]
     assert properties["Day"]["anyOf"][1] == {"type": "string"}
@@ -117,7 +117,7 @@ def test_widening_keeps_what_fits_and_admits_what_was_seen():
     assert widened_tool(TASK["tool"], []) == TASK["tool"]
 
 
-def test_the_chart_as_text():
+def test_flow_chart_is_rendered_as_text():
     assert policy_text(TASK).splitlines() == [
         "Task: room book. Steps, skip what is already known:",
         "hello > ask day > call room_book (check)",
@@ -127,7 +127,7 @@ def test_the_chart_as_text():
     ]
 
 
-def test_a_chart_that_loops_ends():
+def test_rendering_of_a_cyclic_chart_terminates():
     assert policy_text({**TASK, "edges": {"hello": "room_ask_day", "room_ask_day": "hello"}}).splitlines()[1] == (
         "hello > ask day > hello"
     )
@@ -149,7 +149,7 @@ def test_a_chart_that_loops_ends():
         ({"privileged": []}, "privileged", "dict"),
     ],
 )
-def test_a_malformed_point_is_named(files, change, field, said):
+def test_malformed_decision_point_is_named(files, change, field, said):
     paths = files(_row(), _row(id="star-1-2", **change))
     with pytest.raises(DataError) as caught:
         IMPORTERS["star"](paths)
@@ -157,7 +157,7 @@ def test_a_malformed_point_is_named(files, change, field, said):
     assert said in caught.value.remedy
 
 
-def test_missing_fields_double_ids_and_bad_policies_are_named(files, tmp_path):
+def test_missing_fields_duplicate_ids_and_invalid_policies_are_named(files, tmp_path):
     with pytest.raises(DataError, match=r"gold: .*missing field"):
         IMPORTERS["star"](files({k: v for k, v in ROW.items() if k != "gold"}))
     with pytest.raises(DataError, match="already used"):
@@ -172,7 +172,7 @@ def test_missing_fields_double_ids_and_bad_policies_are_named(files, tmp_path):
         IMPORTERS["star"]({**paths, "policies": tmp_path / "absent.json"})
 
 
-def test_the_public_corpus(tmp_path):
+def test_public_corpus_is_imported(tmp_path):
     folder = os.environ.get("HAMR_PUBLIC_DATA")
     if not folder:
         pytest.skip("HAMR_PUBLIC_DATA is not set")

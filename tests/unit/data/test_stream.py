@@ -19,7 +19,7 @@ def samples(n: int) -> list[ServiceSample]:
 
 
 @given(n=st.integers(1, 20), seed=st.integers(0, 5), cut=st.integers(0, 50), rest=st.integers(0, 50))
-def test_resume_repeats_and_skips_nothing(n: int, seed: int, cut: int, rest: int) -> None:
+def test_resumed_stream_continues_exactly(n: int, seed: int, cut: int, rest: int) -> None:
     whole = PromptStream(samples(n), seed).take(cut + rest)
     first = PromptStream(samples(n), seed)
     head = first.take(cut)
@@ -28,7 +28,7 @@ def test_resume_repeats_and_skips_nothing(n: int, seed: int, cut: int, rest: int
 
 
 @given(n=st.integers(1, 20), seed=st.integers(0, 5))
-def test_every_epoch_holds_every_sample_once(n: int, seed: int) -> None:
+def test_every_epoch_has_every_sample_once(n: int, seed: int) -> None:
     stream = PromptStream(samples(n), seed)
     for _ in range(3):
         assert sorted(s.id for s in stream.take(n)) == sorted(s.id for s in samples(n))

@@ -68,7 +68,7 @@ def read(folder: Path, *rows: Any, mapping: str = MAPPING, hide: bool = True):
     return read_tickets(path, read_mapping(described), beside=folder, hide=hide)
 
 
-def test_a_ticket_becomes_turns_with_aliases(tmp_path: Path) -> None:
+def test_ticket_becomes_turns_with_aliases(tmp_path: Path) -> None:
     found = read(tmp_path, ticket())
     (made,) = found.trajectories
     assert made.turns == (
@@ -85,13 +85,13 @@ def test_a_ticket_becomes_turns_with_aliases(tmp_path: Path) -> None:
     assert (found.hidden, found.blank, found.faults) == ({"phone": 1, "email": 1}, 1, ())
 
 
-def test_private_values_stay_where_that_is_wanted(tmp_path: Path) -> None:
+def test_private_values_are_kept_if_configured(tmp_path: Path) -> None:
     (made,) = read(tmp_path, ticket(), hide=False).trajectories
     assert made.turns[2].tool_call == ToolCall(name="find_order", parameters={"phone": PHONE})
     assert "pii" not in made.privileged
 
 
-def test_rows_of_one_id_are_a_ticket(tmp_path: Path) -> None:
+def test_csv_rows_with_one_id_form_a_ticket(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = [
         ("A", "user", "Hallo, 我要退款", "", ""),
@@ -119,7 +119,7 @@ def test_rows_of_one_id_are_a_ticket(tmp_path: Path) -> None:
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
 
 
-def test_a_line_of_a_csv_with_more_fields_than_its_header_is_named(tmp_path: Path) -> None:
+def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
     mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "word"}})
@@ -127,7 +127,7 @@ def test_a_line_of_a_csv_with_more_fields_than_its_header_is_named(tmp_path: Pat
         read_tickets(path, mapping, beside=tmp_path)
 
 
-def test_the_policys_private_values_have_the_dialogues_aliases(tmp_path: Path) -> None:
+def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
     """What the agent says from its policy it has to find there under the same name."""
     mapping = MAPPING.replace("Look the order up before you promise anything.", "Hotline: 977-625-2661. Be kind.")
     first, second = ({"from": "client", "text": f"Hi {i}, I am on {PHONE[:-1]}{i}"} for i in range(2))
@@ -153,7 +153,7 @@ def test_the_policys_private_values_have_the_dialogues_aliases(tmp_path: Path) -
         (("1/12/2026", "2/1/2026"), "or leave turn.time out"),
     ],
 )
-def test_times_in_a_csv_are_texts_and_compared_as_times(tmp_path: Path, times: tuple[str, str], fault: str) -> None:
+def test_csv_times_are_parsed_and_compared(tmp_path: Path, times: tuple[str, str], fault: str) -> None:
     path = tmp_path / "t.csv"
     with path.open("w", newline="") as file:
         rows = [("A", "customer", "Hi", times[0]), ("A", "agent", "Hello", times[1])]
@@ -168,7 +168,7 @@ def test_times_in_a_csv_are_texts_and_compared_as_times(tmp_path: Path, times: t
     assert fault in str(refused.value)
 
 
-def test_what_a_tool_itself_lists_is_not_hidden() -> None:
+def test_values_listed_in_a_tool_schema_are_not_hidden() -> None:
     """An account name that the tool admits by its schema: as an alias, the call would be refused."""
     names = {"type": "string", "enum": ["Alexis", "Morgan"]}
     tool = {"name": "balance", "parameters": {"type": "object", "properties": {"user_name": names, "pin": {}}}}
@@ -187,7 +187,7 @@ def test_what_a_tool_itself_lists_is_not_hidden() -> None:
     assert (hidden.privileged["pii"], aliases.counts) == ({"[KEY_1]": "3344x"}, {"account": 1, "key": 1})
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet_export_is_read(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     row = ticket()
@@ -233,7 +233,7 @@ CALL = {"from": "staff", "tool": "find_order", "args": "{}"}
         ('{"half": ', "bad JSON"),
     ],
 )  # fmt: skip
-def test_a_faulty_ticket_is_one_line_and_the_others_go_on(tmp_path: Path, row: Any, said: str) -> None:
+def test_invalid_ticket_is_reported_and_others_are_imported(tmp_path: Path, row: Any, said: str) -> None:
     found = read(tmp_path, ticket(), row, ticket("T3", [CUSTOMER, AGENT]))
     assert [t.id for t in found.trajectories] == ["T1", "T3"]
     (fault,) = found.faults
@@ -243,14 +243,14 @@ def test_a_faulty_ticket_is_one_line_and_the_others_go_on(tmp_path: Path, row: A
 
 
 @pytest.mark.parametrize("hide", [True, False])
-def test_private_values_of_a_faulty_ticket_are_hidden_too(tmp_path: Path, hide: bool) -> None:
+def test_private_values_of_an_invalid_ticket_are_hidden(tmp_path: Path, hide: bool) -> None:
     lines = [{**CUSTOMER, "text": f"Call me on {PHONE}"}, {**AGENT, "from": f"bot {PHONE}"}]
     (fault,) = read(tmp_path, ticket(), ticket("X", lines), hide=hide).faults
     assert "unknown role" in fault.message and (PHONE in fault.message) == (not hide)
     assert (PHONE in str(fault.row)) == (not hide) and ("[PHONE_1]" in str(fault.row)) == hide
 
 
-def test_the_same_turns_again_are_a_duplicate(tmp_path: Path) -> None:
+def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
     found = read(tmp_path, ticket("A"), ticket("B"))
     assert ([t.id for t in found.trajectories], found.duplicates) == (["A"], ("B",))
 
@@ -272,7 +272,7 @@ def test_the_same_turns_again_are_a_duplicate(tmp_path: Path) -> None:
         ("id: ticket_no", "id: [", "is not YAML"),
     ],
 )  # fmt: skip
-def test_a_faulty_mapping_ends_it(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_invalid_mapping_is_rejected(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in MAPPING
     with pytest.raises((DataError, ConfigError)) as refused:
         read(tmp_path, ticket(), mapping=MAPPING.replace(old, new))
@@ -280,7 +280,7 @@ def test_a_faulty_mapping_ends_it(tmp_path: Path, old: str, new: str, said: str)
     assert "\n" not in str(refused.value)
 
 
-def test_the_job_writes_samples_tickets_and_what_was_left_out(tmp_path: Path, capsys) -> None:
+def test_job_writes_samples_tickets_and_rejected_rows(tmp_path: Path, capsys) -> None:
     good = [ticket(f"T{i}", [*turns(), {"from": "client", "text": f"Thanks, {i} times."}]) for i in range(12)]
     path, mapping = export(tmp_path, *good, ticket("bad", [CUSTOMER]))
     out = tmp_path / "out"
@@ -317,7 +317,7 @@ def test_the_job_writes_samples_tickets_and_what_was_left_out(tmp_path: Path, ca
     assert not (out / "rejected.jsonl").exists(), "what the files say now has no faults"
 
 
-def test_a_dialogue_that_comes_twice_is_in_one_split_and_counted(tmp_path: Path, capsys) -> None:
+def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, capsys) -> None:
     def line(text: str, policy: str = "Be kind.") -> str:
         said = (("system", policy), ("user", text), ("assistant", "Sure."))
         return json.dumps({"messages": [{"role": role, "content": content} for role, content in said]})
@@ -345,7 +345,7 @@ def test_a_dialogue_that_comes_twice_is_in_one_split_and_counted(tmp_path: Path,
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, args: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -358,7 +358,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
 
 
-def test_a_reply_is_what_it_says(tmp_path: Path) -> None:
+def test_turns_become_replies_or_tool_calls(tmp_path: Path) -> None:
     found = read(tmp_path, ticket())
     from hamr.data.trajectories import decision_points
 

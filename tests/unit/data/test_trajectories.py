@@ -41,7 +41,7 @@ def row(turns: Any = None, **fields: Any) -> dict[str, Any]:
     return {"id": "t", "ticket": {"a": 1}, "policy": "p", "tools": [FIND], "turns": turns or TURNS, **fields}
 
 
-def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_trajectories_survive_the_file_round_trip(tmp_path: Path) -> None:
     made = trajectory_from_json(row(privileged={"ticket_summary": "x"}, meta={"split": "test"}))
     write_trajectories(tmp_path / "t.jsonl", [made])
     assert read_trajectories(tmp_path / "t.jsonl") == [made]
@@ -50,7 +50,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         read_trajectories(tmp_path / "t.jsonl")
 
 
-def test_decision_points_and_windows() -> None:
+def test_decision_points_and_windows_are_extracted() -> None:
     made = trajectory_from_json(row(meta={"split": "train"}))
     points = list(decision_points(made))
     assert [i for i, _ in points] == [2, 3, 6], "a greeting decides nothing"
@@ -85,7 +85,7 @@ def test_decision_points_and_windows() -> None:
         (row(tools=None), "tools"),
     ],
 )  # fmt: skip
-def test_a_faulty_line_is_named(bad: Any, said: str) -> None:
+def test_invalid_line_is_named(bad: Any, said: str) -> None:
     with pytest.raises(DataError) as refused:
         trajectory_from_json(bad, where="f:3")
     assert str(refused.value).startswith("f:3: ")
@@ -118,7 +118,7 @@ def import_messages(folder: Path, *rows: Any):
     return IMPORTERS["messages"]({"input": folder / "m.jsonl"})
 
 
-def test_messages_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_messages_survive_the_round_trip(tmp_path: Path) -> None:
     made = trajectory_from_json(row())
     (found,) = import_messages(tmp_path, as_messages(made)).trajectories
     assert (found.id, found.policy, found.turns, found.tools) == (made.id, made.policy, made.turns, made.tools)
@@ -140,7 +140,7 @@ def test_messages_are_read_as_they_are_written(tmp_path: Path) -> None:
         ({"role": "tool", "content": "x"}, "without a preceding call"),
     ],
 )  # fmt: skip
-def test_a_faulty_message_is_named(tmp_path: Path, message: Any, said: str) -> None:
+def test_invalid_message_is_named(tmp_path: Path, message: Any, said: str) -> None:
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     with pytest.raises(DataError) as refused:
         import_messages(tmp_path, {"messages": [*before, message]})
@@ -151,7 +151,7 @@ def test_a_faulty_message_is_named(tmp_path: Path, message: Any, said: str) -> N
 # --- public corpora ----------------------------------------------------------------------------
 
 
-def test_tau_s_tasks_are_no_conversations(tmp_path: Path) -> None:
+def test_tau2_task_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"policies": {}, "tools": {}}')
     (tmp_path / "t.jsonl").write_text('{"id": "x", "user_scenario": {}}\n')
     with pytest.raises(DataError, match="is a task and not a conversation"):
@@ -169,7 +169,7 @@ def counted(trajectories) -> Counter[str]:
     return Counter(w if isinstance(w, str) else "complete" for t in trajectories for w in windows(t))
 
 
-def test_star_s_tickets_hold_the_windows_of_its_steps() -> None:
+def test_star_tickets_have_the_windows_of_its_steps() -> None:
     found = IMPORTERS["star"](public("star_steps.jsonl", "star_policies.json"))
     assert (len(found.samples), len(found.trajectories)) == (567, 200)
     points = {
@@ -189,7 +189,7 @@ def test_star_s_tickets_hold_the_windows_of_its_steps() -> None:
     assert compared == 567
 
 
-def test_abcd_and_tau_are_read() -> None:
+def test_abcd_and_tau2_are_imported() -> None:
     abcd = IMPORTERS["abcd"](public("abcd_steps.jsonl", "abcd_policies_tools.json"))
     assert (len(abcd.samples), len(abcd.trajectories)) == (23, 2)
     tau = IMPORTERS["tau2"](public("tau1_airline_trajectories.jsonl", "tau_policies_tools.json"))

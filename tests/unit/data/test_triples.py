@@ -30,13 +30,13 @@ def parquet(path, rows=ROWS):
 
 
 @pytest.mark.parametrize("write", [jsonl, csv, parquet])
-def test_every_kind_of_file_gives_the_same(tmp_path, write):
+def test_all_file_formats_give_the_same_triples(tmp_path, write):
     triples = read_triples(write(tmp_path / f"t.{write.__name__}"), {})
     assert (triples.s_r, triples.s_j, triples.y, triples.hard) == ([0.25, 0.0], [1.0, 0.125], [0.5, 1.0], None)
 
 
 @pytest.mark.parametrize("write", [jsonl, csv, parquet])
-def test_other_names_and_verdicts(tmp_path, write):
+def test_column_names_and_hard_verdicts_are_configurable(tmp_path, write):
     rows = [{"rr": 0.5, "judge": 0.75, "teacher": 1.0, "hard": 0.5}]
     names = {"s_r": "rr", "s_j": "judge", "y": "teacher"}
     path = write(tmp_path / f"t.{write.__name__}", rows)
@@ -47,7 +47,7 @@ def test_other_names_and_verdicts(tmp_path, write):
         read_triples(path, names | {"hard": "verdict"})
 
 
-def test_what_was_written_is_read_again(tmp_path):
+def test_triples_survive_the_file_round_trip(tmp_path):
     first = read_triples(jsonl(tmp_path / "a.jsonl"), {})
     assert read_triples(jsonl(tmp_path / "b.jsonl", list(first.rows())), {}) == first
 
@@ -66,7 +66,7 @@ def test_what_was_written_is_read_again(tmp_path):
         (parquet, 7.0, r"t.parquet:2: y: 7.0: is not a score"),
     ],
 )
-def test_a_bad_value_is_named_by_line_and_field(tmp_path, write, value, says):
+def test_invalid_value_names_line_and_field(tmp_path, write, value, says):
     rows = [ROWS[0], {**ROWS[1], "y": value}]
     with pytest.raises(DataError, match=says):
         read_triples(write(tmp_path / f"t.{write.__name__}", rows), {})
@@ -92,7 +92,7 @@ def test_a_missing_field_is_named(tmp_path):
         ("no.parquet", b"not parquet", "not a readable Parquet"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, name, content, says):
+def test_invalid_file_is_named(tmp_path, name, content, says):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says):
