@@ -42,7 +42,7 @@ def every_command(pages: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("command", every_command(PAGES))
-def test_every_option_of_a_command_is_known(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_in_a_tutorial_exists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is a group of conf/, a key of the configuration, or an option in the command's help."""
     _, job, *words = shlex.split(command)
     path, _ = find([job, *words])
@@ -109,7 +109,7 @@ def test_reward_files_are_valid(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_become_a_cascade_that_a_run_takes(folder: Path) -> None:
+def test_scores_become_a_cascade_for_a_run(folder: Path) -> None:
     run_python(CALIBRATE)
     run(CALIBRATE, "hamr calibrate scores", "folds=2", "resamples=20")
     [train] = [c for c in commands(CALIBRATE) if c.startswith("hamr train")]
@@ -128,7 +128,7 @@ def test_scripted_agents_mark_the_ends_of_the_scale(folder: Path) -> None:
     assert len(run_python(SAGE)["scenario"].paths()) == 12
 
 
-def test_a_plan_and_the_files_of_a_cluster_need_no_cluster(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planning_and_dry_runs_need_no_cluster(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(CLUSTER, "hamr plan")
     assert (folder / "cluster/job.sbatch").is_file()
     [command] = [c for c in commands(CLUSTER) if "--dry-run" in c]

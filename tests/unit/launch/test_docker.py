@@ -18,12 +18,12 @@ def instructions(file: Path) -> list[tuple[str, str]]:
     return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
 
 
-def test_there_is_one_for_each_lock_file() -> None:
+def test_every_lock_file_has_a_dockerfile() -> None:
     assert [f.name for f in FILES] == ["Dockerfile.cpu", "Dockerfile.cuda"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
-def test_packages_come_from_the_lock_file_alone(file: Path) -> None:
+def test_packages_come_only_from_the_lock_file(file: Path) -> None:
     runs = [rest for word, rest in instructions(file) if word == "RUN"]
     installs = [part.strip() for rest in runs for part in rest.split("&&") if "pip install" in part]
     lock = f"locks/{file.suffix[1:]}.txt"
@@ -35,7 +35,7 @@ def test_packages_come_from_the_lock_file_alone(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
-def test_no_registry_is_named_but_the_base_image_s(file: Path) -> None:
+def test_no_registry_is_named_except_for_the_base_image(file: Path) -> None:
     for word, rest in instructions(file):
         if word != "FROM":
             assert not re.search(r"https?://|--index-url [^\"$]|--extra-index-url", rest), rest
@@ -43,7 +43,7 @@ def test_no_registry_is_named_but_the_base_image_s(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
-def test_base_images_have_a_version_and_the_job_no_root(file: Path) -> None:
+def test_base_images_are_pinned_and_jobs_do_not_run_as_root(file: Path) -> None:
     words = instructions(file)
     base = dict(words)["FROM"]
     assert ":" in base and not base.endswith(":latest")
@@ -54,7 +54,7 @@ def test_base_images_have_a_version_and_the_job_no_root(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
-def test_what_is_copied_is_there_and_let_through(file: Path) -> None:
+def test_copied_files_exist_and_are_not_ignored(file: Path) -> None:
     through = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for word, rest in instructions(file):
         if word == "COPY":
@@ -63,5 +63,5 @@ def test_what_is_copied_is_there_and_let_through(file: Path) -> None:
                 assert any(source == t or source.startswith(f"{t}/") for t in through), source
 
 
-def test_the_interpreter_is_the_one_of_the_lock_files() -> None:
+def test_python_version_matches_the_lock_files() -> None:
     assert all("FROM python:3.11-" in file.read_text() for file in FILES)

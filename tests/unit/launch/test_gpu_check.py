@@ -27,7 +27,7 @@ def gpu_check() -> ModuleType:
     return module
 
 
-def test_without_a_gpu_it_says_so_in_one_line(
+def test_missing_gpu_is_reported_in_one_line(
     gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "gpu_count", lambda: 0)
@@ -58,7 +58,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_each_check_has_a_process_of_its_own(tmp_path: Path) -> None:
+def test_each_check_runs_in_a_separate_process(tmp_path: Path) -> None:
     script = tmp_path / "scripted.py"
     script.write_text(SCRIPTED)
     done = subprocess.run([sys.executable, str(script), str(FILE.parent)], capture_output=True, text=True, check=True)
@@ -72,7 +72,7 @@ def test_each_check_has_a_process_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_needed_decides(gpu_check: ModuleType) -> None:
+def test_only_required_checks_decide_the_result(gpu_check: ModuleType) -> None:
     def needed(works: bool | None, optional: bool) -> bool:
         return gpu_check.needed(gpu_check.Result(name="x", works=works, detail="", seconds=0.0, optional=optional))
 
@@ -81,7 +81,7 @@ def test_what_is_needed_decides(gpu_check: ModuleType) -> None:
     assert [needed(w, True) for w in (True, False, None)] == [False, True, False]
 
 
-def test_agreement_of_trainer_and_engine_is_read_from_the_metrics(gpu_check: ModuleType) -> None:
+def test_trainer_engine_agreement_is_read_from_the_metrics(gpu_check: ModuleType) -> None:
     def rows(*gaps: float | None) -> str:
         return "\n".join(json.dumps({"step": i, "rollout/logprob_diff/mean": gap}) for i, gap in enumerate(gaps))
 
@@ -93,7 +93,7 @@ def test_agreement_of_trainer_and_engine_is_read_from_the_metrics(gpu_check: Mod
             gpu_check.agreement(rows(bad))
 
 
-def test_the_run_with_nccl_is_a_valid_one_for_two_gpus(gpu_check: ModuleType, tmp_path: Path) -> None:
+def test_nccl_run_is_valid_for_two_gpus(gpu_check: ModuleType, tmp_path: Path) -> None:
     command = gpu_check.weight_transfer_command(tmp_path)
     assert command[1:4] == ["-m", "hamr", "train"]
     config = load_config(command[4:])
@@ -103,7 +103,7 @@ def test_the_run_with_nccl_is_a_valid_one_for_two_gpus(gpu_check: ModuleType, tm
     assert config.rollout.check_logprobs
 
 
-def test_the_engine_over_two_gpus_stands_in_one_bundle_of_a_group(gpu_check: ModuleType) -> None:
+def test_two_gpu_engine_gets_one_bundle_of_a_placement_group(gpu_check: ModuleType) -> None:
     """What vLLM sees there is what it sees in a run."""
     config = load_config(gpu_check.rollout_overrides(2))
     assert config.rollout.engine.tensor_parallel_size == 2

@@ -29,14 +29,12 @@ def write_header(path: Path, shapes: dict[str, list[int]]) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header)
 
 
-def test_folder_with_config_is_taken(tmp_path: Path) -> None:
+def test_folder_with_config_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert resolve_model(str(tmp_path)) == tmp_path
 
 
-def test_a_relative_folder_is_the_same_for_whoever_stands_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_folder_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
@@ -47,19 +45,19 @@ def test_a_relative_folder_is_the_same_for_whoever_stands_elsewhere(
     ("name", "remedy"),
     [("./nowhere", "no such folder"), ("/nowhere/at/all", "no such folder"), ("~/nowhere-xyz", "no such folder")],
 )
-def test_missing_folder_is_refused(name: str, remedy: str) -> None:
+def test_missing_folder_is_rejected(name: str, remedy: str) -> None:
     with pytest.raises(BadInput, match=remedy) as refused:
         resolve_model(name)
     assert refused.value.where == "model.path"
     assert "smollm2-135m" in str(refused.value)
 
 
-def test_folder_without_config_is_refused(tmp_path: Path) -> None:
+def test_folder_without_config_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no config\.json"):
         resolve_model(str(tmp_path))
 
 
-def test_name_that_the_hub_refuses_is_one_line() -> None:
+def test_malformed_hub_name_is_reported_in_one_line() -> None:
     """A name of three parts is malformed, so no hub is asked."""
     with pytest.raises(BadInput) as refused:
         resolve_model("no/such/thing")
@@ -73,7 +71,7 @@ def test_missing_wheel_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None
         resolve_model("smollm2-135m")
 
 
-def test_two_builders_build_once(own_cache: Path) -> None:
+def test_concurrent_builders_build_once(own_cache: Path) -> None:
     builds = []
     begun = threading.Event()
 
@@ -95,7 +93,7 @@ def test_two_builders_build_once(own_cache: Path) -> None:
     assert models._build_once("m", "2", build) != found[0], "another recipe is another folder"
 
 
-def test_failed_build_leaves_nothing(own_cache: Path) -> None:
+def test_failed_build_leaves_no_folder(own_cache: Path) -> None:
     def build(out: Path) -> None:
         (out / "config.json").write_text("{}")
         raise RuntimeError("half way")
@@ -105,7 +103,7 @@ def test_failed_build_leaves_nothing(own_cache: Path) -> None:
     assert not [p for p in (own_cache / "models").iterdir() if p.is_dir()]
 
 
-def test_unwritable_cache_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path / "file"))
     with pytest.raises(BadInput, match="HAMR_CACHE"):
@@ -118,7 +116,7 @@ def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, own_cach
     assert cache_dir() == Path.home() / ".cache" / "hamr"
 
 
-def test_describe_reads_headers_and_counts_tied_once(tmp_path: Path) -> None:
+def test_describe_reads_headers_and_counts_tied_weights_once(tmp_path: Path) -> None:
     config = {
         "architectures": ["Qwen3ForCausalLM"],
         "num_hidden_layers": 2,
@@ -145,7 +143,7 @@ def test_describe_reads_headers_and_counts_tied_once(tmp_path: Path) -> None:
     assert describe(tmp_path)["parameters"] == 84
 
 
-def test_layers_beyond_the_cut_are_told_by_name() -> None:
+def test_layers_above_the_cut_are_recognised_by_name() -> None:
     assert models._beyond("model.layers.3.mlp.up_proj.weight", 3)
     assert not models._beyond("model.layers.2.mlp.up_proj.weight", 3)
     assert not models._beyond("model.embed_tokens.weight", 1)

@@ -7,7 +7,7 @@ from hamr.config.load import load_config
 from hamr.models import precision
 
 
-def test_forced_bfloat16_without_hardware_support_gives_one_warning_with_the_slowdown(monkeypatch):
+def test_forced_bfloat16_without_hardware_support_warns_once(monkeypatch):
     monkeypatch.setattr(hardware, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(precision, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(precision, "measure_gflops", lambda: {"float32": 74.0, "bfloat16": 0.85})

@@ -33,7 +33,7 @@ def folder_with(path: Path, settings: dict[str, Any], template: str | None = Non
 SETTINGS = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}
 
 
-def test_encode_adds_nothing_and_decode_drops_specials(tmp_path: Path) -> None:
+def test_encode_adds_no_special_tokens_and_decode_drops_them(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS))
     assert tokenizer.encode("hello no") == [4, 6]
     assert tokenizer.decode([0, 4, 6, 1]) == "hello no"
@@ -47,7 +47,7 @@ def test_chat_follows_the_template(tmp_path: Path) -> None:
     assert tokenizer.chat_ids(messages, add_generation_prompt=False) == [0, 2, 4, 1]
 
 
-def test_who_is_to_answer_at_once_gets_an_empty_thought_where_the_template_has_a_switch(tmp_path: Path) -> None:
+def test_thinking_is_disabled_if_the_template_supports_it(tmp_path: Path) -> None:
     """Qwen3's: without it the model would open a thought where a label is read."""
     switch = "{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}"
     tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS, TEMPLATE + switch))
@@ -58,7 +58,7 @@ def test_who_is_to_answer_at_once_gets_an_empty_thought_where_the_template_has_a
 @pytest.mark.parametrize(
     "inside", ["{{ bos_token }}yes", [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]]
 )
-def test_template_may_stand_in_the_settings(tmp_path: Path, inside: Any) -> None:
+def test_template_may_be_in_the_settings(tmp_path: Path, inside: Any) -> None:
     tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS | {"chat_template": inside}))
     assert tokenizer.chat_ids([])[-1] == 5
 
@@ -71,7 +71,7 @@ def test_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
         load_tokenizer(folder_with(tmp_path, SETTINGS, escape)).chat_ids([])
 
 
-def test_template_that_refuses_says_so(tmp_path: Path) -> None:
+def test_error_raised_by_a_template_is_reported(tmp_path: Path) -> None:
     refusing = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(BadInput, match="roles must alternate"):
         load_tokenizer(folder_with(tmp_path, SETTINGS, refusing)).chat_ids([])
@@ -86,7 +86,7 @@ def test_json_in_templates_is_not_escaped_for_html(tmp_path: Path) -> None:
     ("settings", "reason"),
     [({}, "no eos_token"), ({"eos_token": "<gone>"}, "lacks its own eos_token")],
 )
-def test_bad_folders_are_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
+def test_invalid_folders_are_rejected(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         load_tokenizer(folder_with(tmp_path, settings))
 

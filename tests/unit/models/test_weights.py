@@ -21,7 +21,7 @@ from hamr.trainer.deepspeed_weights import write_safetensors
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
 
 
-def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
+def test_sweep_removes_only_files_of_dead_processes(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     dead = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
@@ -33,11 +33,11 @@ def test_sweep_takes_only_what_the_dead_left(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([own, *others])
 
 
-def test_file_says_whose_and_which_it_is(tmp_path: Path) -> None:
+def test_file_name_contains_process_and_group(tmp_path: Path) -> None:
     assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
 
 
-def test_shared_memory_that_is_too_small_is_refused(tmp_path: Path) -> None:
+def test_insufficient_shared_memory_is_rejected(tmp_path: Path) -> None:
     check_shared_room(tmp_path, 1)
     with pytest.raises(BadInput, match=rf"rollout.transfer: '{tmp_path}': .* GB free on .*1000000000.0 GB needed"):
         check_shared_room(tmp_path, 10**18)
@@ -45,7 +45,7 @@ def test_shared_memory_that_is_too_small_is_refused(tmp_path: Path) -> None:
         check_shared_room(tmp_path / "none", 1)
 
 
-def test_gap_by_hand() -> None:
+def test_logprob_gap_matches_hand_computed_values() -> None:
     assert logprob_gap([-1.0, -2.0, -math.inf], [-1.5, -2.0, -math.inf]) == (pytest.approx(0.5 / 3), 0.5)
     assert logprob_gap([], []) == (0.0, 0.0)
     assert logprob_gap([-math.inf], [-1.0]).max == math.inf
@@ -54,7 +54,7 @@ def test_gap_by_hand() -> None:
 
 
 @given(LOGPROBS, st.floats(min_value=-3, max_value=3))
-def test_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], shift: float) -> None:
+def test_logprob_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], shift: float) -> None:
     shifted = [x + shift for x in logprobs]
     gap = logprob_gap(logprobs, shifted)
     assert gap.mean == pytest.approx(abs(shift), abs=1e-9)
@@ -80,7 +80,7 @@ def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> N
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
 @settings(max_examples=25, deadline=None)
-def test_a_file_written_over_another_is_that_of_the_library(
+def test_overwritten_file_equals_one_written_by_safetensors(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], dtype: torch.dtype
 ) -> None:
     """Over a longer and over a shorter file, in the same memory (its inode), read back by safetensors itself."""
