@@ -41,31 +41,31 @@ def opened(breaker):
     return breaker
 
 
-def test_it_opens_at_the_share_and_not_before_the_count(breaker):
+def test_breaker_opens_at_the_failure_rate_after_the_minimum_count(breaker):
     ask(breaker, False, False, False)
     assert breaker.state == "closed"
     ask(breaker, False)
     assert (breaker.state, breaker.admit(), breaker.openings) == ("open", None, 1)
 
 
-def test_failures_that_are_never_in_a_row_open_it_too(breaker):
+def test_non_consecutive_failures_open_the_breaker(breaker):
     ask(breaker, True, False, True, False)
     assert breaker.state == "open"
 
 
-def test_a_smaller_share_keeps_it_closed(breaker):
+def test_lower_failure_rate_keeps_the_breaker_closed(breaker):
     ask(breaker, *[True, False, True] * 20)
     assert breaker.state == "closed"
 
 
-def test_what_is_older_than_the_window_is_forgotten(breaker, clock):
+def test_failures_older_than_the_window_are_ignored(breaker, clock):
     ask(breaker, False, False, False)
     clock.now = 10.5
     ask(breaker, False)
     assert breaker.state == "closed"
 
 
-def test_only_a_failure_opens_it(breaker, clock):
+def test_success_never_opens_the_breaker(breaker, clock):
     """Five good answers leave the window and two old failures are then half of four: no reason to open now."""
     ask(breaker, *[True] * 5)
     clock.now = 5.0
@@ -75,7 +75,7 @@ def test_only_a_failure_opens_it(breaker, clock):
     assert breaker.state == "closed"
 
 
-def test_probes_close_it(breaker, clock):
+def test_successful_probes_close_the_breaker(breaker, clock):
     opened(breaker)
     clock.now = 3.0
     assert breaker.retry_in_s() == 2.0
@@ -92,7 +92,7 @@ def test_probes_close_it(breaker, clock):
     assert breaker.state == "closed", "the failures before the outage are forgotten"
 
 
-def test_a_failed_probe_opens_it_again(breaker, clock):
+def test_failed_probe_reopens_the_breaker(breaker, clock):
     opened(breaker)
     clock.now = 6.0
     first, second = breaker.admit(), breaker.admit()
@@ -102,7 +102,7 @@ def test_a_failed_probe_opens_it_again(breaker, clock):
     assert breaker.state == "open", "the other probe belongs to the past"
 
 
-def test_a_probe_that_nobody_waited_for_gives_its_place_back(breaker, clock):
+def test_abandoned_probe_frees_its_slot(breaker, clock):
     opened(breaker)
     clock.now = 5.0
     probes = [breaker.admit(), breaker.admit()]
@@ -114,7 +114,7 @@ def test_a_probe_that_nobody_waited_for_gives_its_place_back(breaker, clock):
     assert breaker.state == "closed"
 
 
-def test_what_was_asked_before_it_opened_does_not_count_as_a_probe(breaker, clock):
+def test_calls_from_before_opening_are_not_probes(breaker, clock):
     old = [breaker.admit(), breaker.admit()]
     opened(breaker)
     clock.now = 5.0
@@ -127,7 +127,7 @@ def test_what_was_asked_before_it_opened_does_not_count_as_a_probe(breaker, cloc
 
 
 @given(st.lists(st.tuples(st.floats(0, 4), st.sampled_from([True, False, None])), max_size=80))
-def test_it_never_sticks(events):
+def test_breaker_always_recovers(events):
     """Whatever happened, a pool that answers from now on is asked freely after one cool-down and its probes."""
     clock = Clock()
     breaker = Breaker(CONFIG, clock)

@@ -83,7 +83,7 @@ async def stalls_first(session: str, questions: Sequence[Question]) -> list[Answ
     return answered(questions, "b" if session.endswith(SECOND) else "a")
 
 
-async def test_a_late_request_is_answered_by_the_second_choice_of_its_session_once() -> None:
+async def test_late_request_is_hedged_to_one_fixed_second_replica() -> None:
     pool, handle = client(stalls_first, replicas=2, hedge=HEDGE)
     quick = await pool.ask(question())
     assert (quick.call.attempts, quick.call.cost, handle.sessions) == (1, 2.0, ["g"])
@@ -98,7 +98,7 @@ async def test_a_late_request_is_answered_by_the_second_choice_of_its_session_on
     await pool.close()
 
 
-async def test_a_request_without_a_group_has_a_second_choice_too() -> None:
+async def test_request_without_a_group_is_hedged() -> None:
     pool, handle = client(stalls_first, replicas=2, hedge=HEDGE)
     await pool.ask(question(group=""))
     answer = await pool.ask(Question(variables={"number": "late"}))
@@ -108,7 +108,7 @@ async def test_a_request_without_a_group_has_a_second_choice_too() -> None:
     await pool.close()
 
 
-async def test_beyond_the_budget_a_late_request_waits_for_its_deadline() -> None:
+async def test_late_request_over_the_hedge_budget_times_out() -> None:
     pool, handle = client(stalls_first, replicas=2, hedge=HEDGE | {"budget_frac": 0.1}, deadline_s=0.2)
     await pool.ask(question())
     pool._running = lambda: asyncio.sleep(0, 2)  # type: ignore[method-assign]  # Serve is not there to be asked
@@ -131,7 +131,7 @@ def saying(answers: list[dict[str, Any]]) -> Script:
     return script
 
 
-async def test_a_failing_pool_is_left_alone_and_then_probed() -> None:
+async def test_failing_pool_is_skipped_and_then_probed() -> None:
     says: list[dict[str, Any]] = [{"failure": "unavailable", "detail": "HTTP 503"}]
     pool, handle = client(saying(says), breaker=BREAKER)
     for i in range(3):
@@ -150,7 +150,7 @@ async def test_a_failing_pool_is_left_alone_and_then_probed() -> None:
 
 
 @pytest.mark.parametrize("says", [{"failure": "unparsable"}, {"score": 0.0}])
-async def test_a_pool_that_answers_stays_closed_whatever_it_says(says: dict[str, Any]) -> None:
+async def test_unparsable_answers_do_not_open_the_breaker(says: dict[str, Any]) -> None:
     pool, _ = client(saying([says]), breaker=BREAKER)
     for i in range(20):
         await pool.ask(question(i))
@@ -158,7 +158,7 @@ async def test_a_pool_that_answers_stays_closed_whatever_it_says(says: dict[str,
     await pool.close()
 
 
-async def test_questions_that_nobody_waited_for_any_longer_count_as_timeouts() -> None:
+async def test_abandoned_questions_count_as_timeouts() -> None:
     """The response's own deadline is the shorter one: the pool's would never be seen."""
 
     async def hangs(session: str, questions: Sequence[Question]) -> list[Answer]:
@@ -173,7 +173,7 @@ async def test_questions_that_nobody_waited_for_any_longer_count_as_timeouts() -
     await pool.close()
 
 
-async def test_without_a_breaker_every_question_is_put() -> None:
+async def test_every_question_is_sent_without_a_breaker() -> None:
     pool, handle = client(saying([{"failure": "unavailable"}]), breaker=None)
     for i in range(30):
         await pool.ask(question(i))
@@ -203,7 +203,7 @@ class Limited:
         return [*answered(questions[:taken]), *refused]
 
 
-async def test_what_an_endpoint_refuses_is_asked_again_and_fewer_at_a_time() -> None:
+async def test_refused_questions_are_retried_in_smaller_batches() -> None:
     endpoint = Limited(room=3)
     pool, _ = client(endpoint, batch_size=8, **ENDPOINT)
     answers = await asyncio.gather(*(pool.ask(question(i)) for i in range(8)))
@@ -214,7 +214,7 @@ async def test_what_an_endpoint_refuses_is_asked_again_and_fewer_at_a_time() -> 
     await pool.close()
 
 
-async def test_pools_of_one_endpoint_share_its_limit() -> None:
+async def test_pools_of_one_endpoint_share_its_rate_limit() -> None:
     endpoint = Limited(room=2)
     pools = [client(endpoint, batch_size=4, **ENDPOINT)[0] for _ in range(2)]
     await asyncio.gather(*(pools[0].ask(question(i)) for i in range(4)))
@@ -226,7 +226,7 @@ async def test_pools_of_one_endpoint_share_its_limit() -> None:
         await pool.close()
 
 
-async def test_an_endpoint_s_line_does_not_use_up_the_deadline() -> None:
+async def test_rate_limit_wait_does_not_count_towards_the_deadline() -> None:
     calls: list[int] = []
 
     async def script(session: str, questions: Sequence[Question]) -> list[Answer]:
@@ -241,7 +241,7 @@ async def test_an_endpoint_s_line_does_not_use_up_the_deadline() -> None:
     await pool.close()
 
 
-async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_always_refusing_endpoint_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hamr.pools.rate_limit.MOST_IN_A_ROW", 3)
     refuses = {"failure": "unavailable", "detail": "HTTP 429", "retry_in_s": 0.01}
     pool, handle = client(saying([refuses]), breaker=None, **ENDPOINT)
@@ -251,7 +251,7 @@ async def test_an_endpoint_that_only_refuses_is_unavailable(monkeypatch: pytest.
 
 
 @pytest.mark.slow
-async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None:
+async def test_overloaded_pool_is_slow_but_not_failing() -> None:
     """All at once they take twice the deadline; each is put when the pool can work on it, and none is late."""
     free = asyncio.Semaphore(2)
     asked_now, most = 0, 0
@@ -271,7 +271,7 @@ async def test_a_pool_with_more_to_do_than_it_can_is_slow_and_not_sick() -> None
     assert most == 4, "two requests of two questions"
 
 
-async def test_a_closed_pool_puts_no_question_that_stood_in_line() -> None:
+async def test_closed_pool_sends_no_queued_questions() -> None:
     async def hangs(session: str, questions: Sequence[Question]) -> list[Answer]:
         await asyncio.sleep(60)
         return answered(questions)

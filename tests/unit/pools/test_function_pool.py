@@ -70,9 +70,7 @@ def open_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     return open_pool
 
 
-async def test_a_call_that_does_not_return_ends_its_process_and_its_children(
-    open_function: Open, tmp_path: Path
-) -> None:
+async def test_hanging_call_kills_its_process_and_children(open_function: Open, tmp_path: Path) -> None:
     async with open_function("act", deadline_s=0.5) as pool:
         (first,) = await pool.score(SAMPLE, ["pid"])
         assert await pool.score(SAMPLE, ["sleep"]) == [
@@ -84,7 +82,7 @@ async def test_a_call_that_does_not_return_ends_its_process_and_its_children(
         assert not child.exists() or child.read_text().split()[2] == "Z"
 
 
-async def test_a_process_that_dies_is_a_failure_of_its_call_and_replaced(open_function: Open) -> None:
+async def test_dead_process_fails_its_call_and_is_replaced(open_function: Open) -> None:
     async with open_function("act") as pool:
         (outcome,) = await pool.score(SAMPLE, ["die"])
         assert outcome == FunctionFailed(detail="mine (mine.py:act) lost its process (exit code 3)")
@@ -96,7 +94,7 @@ async def test_a_process_that_dies_is_a_failure_of_its_call_and_replaced(open_fu
         assert outcomes in ([killed, Scored(value=1.0)], [Scored(value=1.0)] * 2), "by when the end was noticed"
 
 
-async def test_calls_wait_for_a_free_process_without_a_deadline(open_function: Open) -> None:
+async def test_waiting_for_a_free_process_has_no_deadline(open_function: Open) -> None:
     async with open_function("act", processes=2) as pool:
         outcomes = await asyncio.gather(*(pool.score(SAMPLE, ["pid"]) for _ in range(20)))
         pids = {outcome.value for (outcome,) in outcomes if isinstance(outcome, Scored)}
@@ -115,15 +113,13 @@ async def test_a_cancelled_call_does_not_hold_its_process(open_function: Open) -
         assert await pool.score(SAMPLE, ["text"]) == [Scored(value=1.0)]
 
 
-async def test_an_async_function_runs_calls_at_the_same_time(open_function: Open) -> None:
+async def test_async_function_runs_calls_concurrently(open_function: Open) -> None:
     async with open_function("meet") as pool:
         both = await asyncio.gather(pool.score(SAMPLE, ["a"]), pool.score(SAMPLE, ["b"]))
         assert both == [[Scored(value=1.0)]] * 2
 
 
-async def test_an_async_function_that_blocks_is_ended_like_any_other(
-    open_function: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocking_async_function_is_killed(open_function: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_pool, "GRACE_S", 0.2)
     async with open_function("meet", deadline_s=0.3) as pool:
         await pool.start()
@@ -134,12 +130,12 @@ async def test_an_async_function_that_blocks_is_ended_like_any_other(
         assert both == [[Scored(value=1.0)]] * 2
 
 
-async def test_a_batched_function_gets_a_group(open_function: Open) -> None:
+async def test_batched_function_receives_a_group(open_function: Open) -> None:
     async with open_function("lengths", batch=True) as pool:
         assert await pool.score(SAMPLE, ["a", "bb", "bb"]) == [Scored(value=v) for v in (1.0, 2.0, 2.0)]
 
 
-async def test_a_function_that_is_gone_is_a_failure_and_no_exception(open_function: Open) -> None:
+async def test_missing_function_is_a_failure_and_no_exception(open_function: Open) -> None:
     async with open_function("nothing") as pool:
         (outcome,) = await pool.score(SAMPLE, ["text"])
         assert isinstance(outcome, FunctionFailed)
@@ -148,9 +144,7 @@ async def test_a_function_that_is_gone_is_a_failure_and_no_exception(open_functi
             await pool.start()
 
 
-def test_a_file_that_ends_or_blocks_its_process_while_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_exits_or_hangs_while_loading_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_pool, "LOAD_S", 1.0)
     for text, message in (("import os; os._exit(4)", "exit code 4"), ("import time; time.sleep(1000)", "within 1 s")):
         (tmp_path / "mine.py").write_text(text)
@@ -159,9 +153,7 @@ def test_a_file_that_ends_or_blocks_its_process_while_it_is_loaded(
             FunctionProcess(source)
 
 
-def test_a_check_records_the_digests_of_the_functions_with_a_weight(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_records_digests_of_weighted_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FUNCTIONS)
     off = CustomRewardConfig(path="no.py:f", weight=0.0)

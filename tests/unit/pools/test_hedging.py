@@ -18,7 +18,7 @@ def hedger(clock=still, **config):
     return Hedger(HedgeConfig.model_validate({"floor_s": 0.01, "min_count": 1, "window": 100} | config), clock)
 
 
-def test_late_is_a_quantile_but_never_below_the_floor():
+def test_hedge_delay_is_a_quantile_with_a_floor():
     times = hedger(quantile=0.5, floor_s=2.0, min_count=3, window=5)
     for seconds in (1.0, 1.5):
         times.record_served(seconds)
@@ -30,7 +30,7 @@ def test_late_is_a_quantile_but_never_below_the_floor():
     assert times.late_after_s() == 10.0, "the median of the last five: 1.5, 1, 10, 20, 30"
 
 
-def test_second_tries_are_earned_first():
+def test_hedge_budget_is_earned_by_requests():
     budget = hedger(budget_frac=0.25, burst=3)
     assert not budget.spend(1)
     budget.record_sent(4)
@@ -49,7 +49,7 @@ def test_second_tries_are_earned_first():
     st.integers(1, 20),
     st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=200),
 )
-def test_the_budget_is_never_exceeded(frac, burst, events):
+def test_hedge_budget_is_never_exceeded(frac, burst, events):
     budget = hedger(budget_frac=frac, burst=burst)
     asked = 0
     for is_question, count in events:
@@ -97,7 +97,7 @@ async def test_a_quick_answer_is_not_hedged():
     assert not second.begun.is_set()
 
 
-async def test_a_late_one_is_put_again_and_the_loser_is_cancelled():
+async def test_late_request_is_hedged_and_the_loser_cancelled():
     known, first, second = ready(), Try("a"), Try("b")
     race = asyncio.create_task(known.first(first, second, 4))
     await second.begun.wait()
@@ -107,7 +107,7 @@ async def test_a_late_one_is_put_again_and_the_loser_is_cancelled():
     assert (first.cancelled, second.cancelled, known.spent) == (True, False, 4)
 
 
-async def test_the_first_may_still_win():
+async def test_first_request_may_win_after_hedging():
     first, second = Try("a"), Try("b")
     race = asyncio.create_task(ready().first(first, second, 4))
     await second.begun.wait()
@@ -117,7 +117,7 @@ async def test_the_first_may_still_win():
     assert second.cancelled
 
 
-async def test_without_budget_or_knowledge_nothing_is_put_twice():
+async def test_no_hedge_without_budget_or_latency_history():
     for known, questions in ((ready(), 11), (hedger(), 1)):
         first, second = Try("a"), Try("b")
         race = asyncio.create_task(known.first(first, second, questions))
@@ -129,7 +129,7 @@ async def test_without_budget_or_knowledge_nothing_is_put_twice():
         assert known.spent == 0
 
 
-async def test_an_error_before_the_second_try_is_raised_and_after_it_leaves_the_race():
+async def test_error_is_raised_before_hedging_and_ignored_after():
     first, second = Try(RuntimeError("first")), Try("b")
     first.go.set()
     with pytest.raises(RuntimeError, match="first"):
@@ -145,7 +145,7 @@ async def test_an_error_before_the_second_try_is_raised_and_after_it_leaves_the_
     assert (await race).answer == "b"
 
 
-async def test_if_both_raise_the_first_ones_error_counts():
+async def test_first_error_is_raised_if_both_requests_fail():
     first, second = Try(RuntimeError("first")), Try(RuntimeError("second"))
     race = asyncio.create_task(ready().first(first, second, 1))
     await second.begun.wait()
@@ -156,7 +156,7 @@ async def test_if_both_raise_the_first_ones_error_counts():
         await race
 
 
-async def test_whoever_gives_up_cancels_both():
+async def test_cancellation_cancels_both_requests():
     first, second = Try("a"), Try("b")
     race = asyncio.create_task(ready().first(first, second, 1))
     await second.begun.wait()
@@ -167,7 +167,7 @@ async def test_whoever_gives_up_cancels_both():
 
 
 @given(st.lists(st.sampled_from(["quick", "first", "second", "both"]), min_size=1, max_size=25), st.floats(0.1, 1.0))
-def test_every_request_has_one_answer_and_its_time_is_counted_once(script, frac):
+def test_every_request_has_one_answer_and_one_recorded_time(script, frac):
     async def run():
         known = hedger(budget_frac=frac, floor_s=0.001, burst=5)
         known.record_served(0.0)

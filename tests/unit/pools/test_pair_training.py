@@ -13,7 +13,7 @@ texts = st.lists(st.one_of(st.integers(0, 30).map(str), st.sampled_from(["$", "G
 
 
 @given(texts, texts)
-def test_numbers_are_equal_where_their_letters_are(a: str, b: str) -> None:
+def test_equal_numbers_get_equal_letters(a: str, b: str) -> None:
     before = [found for text in (a, b) for found in re.findall(r"\d+", text)]
     after = [found for text in mark_numbers(a, b) for found in re.findall(r"[α-ω]|\d+", text)]
     assert len(before) == len(after)
@@ -21,17 +21,17 @@ def test_numbers_are_equal_where_their_letters_are(a: str, b: str) -> None:
 
 
 @given(texts)
-def test_all_but_the_numbers_stays(text: str) -> None:
+def test_text_apart_from_numbers_is_unchanged(text: str) -> None:
     a, b = mark_numbers(text, text)
     assert a == b
     assert re.sub(r"[α-ω]|\d+", "0", a) == re.sub(r"\d+", "0", text)
 
 
-def test_numbers_beyond_the_last_letter_stay() -> None:
+def test_numbers_beyond_the_last_letter_are_unchanged() -> None:
     numbers = [str(100 + i) for i in range(30)]
     marked, _ = mark_numbers(" ".join(numbers), "")
     assert marked.split()[24:] == numbers[24:] and not set(marked.split()[:24]) & set(numbers)
 
 
-def test_letters_of_the_text_itself_are_left_alone() -> None:
+def test_existing_letters_of_the_text_are_unchanged() -> None:
     assert mark_numbers("α is 5", "5") == ("α is α", "α")

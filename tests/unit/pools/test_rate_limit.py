@@ -25,14 +25,14 @@ def paced():
     return Pace(clock, clock.sleep), clock
 
 
-async def test_nothing_is_limited_before_a_refusal():
+async def test_concurrency_is_unlimited_before_a_refusal():
     pace, clock = paced()
     assert [await pace.admit(50), await pace.admit(50)] == [50, 50]
     pace.settle(50, answered=50, retry_in_s=None)
     assert (pace.limit, pace.under_way, clock.slept) == (None, 50, [])
 
 
-async def test_a_refusal_halves_what_was_under_way_and_is_waited_out():
+async def test_refusal_halves_concurrency_and_waits_for_retry_after():
     pace, clock = paced()
     await pace.admit(6)
     await pace.admit(4)
@@ -44,7 +44,7 @@ async def test_a_refusal_halves_what_was_under_way_and_is_waited_out():
     assert clock.slept == [7.0]
 
 
-async def test_answers_raise_the_limit_one_by_one():
+async def test_answers_raise_the_limit_additively():
     pace, _ = paced()
     pace.settle(await pace.admit(4), answered=0, retry_in_s=1.0)
     assert pace.limit == 2
@@ -54,7 +54,7 @@ async def test_answers_raise_the_limit_one_by_one():
         assert pace.limit == limit
 
 
-async def test_without_a_time_the_waits_grow_and_an_answer_resets_them():
+async def test_waits_without_retry_after_grow_until_an_answer():
     pace, clock = paced()
     for _ in range(4):
         pace.settle(await pace.admit(1), answered=0, retry_in_s=0.0)
@@ -66,7 +66,7 @@ async def test_without_a_time_the_waits_grow_and_an_answer_resets_them():
     assert clock.slept[-1] == 1.0
 
 
-async def test_whoever_finds_it_full_is_let_in_when_one_ends():
+async def test_waiting_caller_is_admitted_when_a_request_ends():
     pace, _ = paced()
     pace.settle(await pace.admit(2), answered=0, retry_in_s=1.0)
     assert await pace.admit(3) == 1
@@ -78,7 +78,7 @@ async def test_whoever_finds_it_full_is_let_in_when_one_ends():
     assert await second == 2
 
 
-async def test_an_endpoint_that_only_refuses_is_left_alone_but_for_a_probe_now_and_then():
+async def test_always_refusing_endpoint_gets_only_periodic_probes():
     pace, clock = paced()
     for _ in range(MOST_IN_A_ROW):
         assert not pace.exhausted
@@ -91,6 +91,6 @@ async def test_an_endpoint_that_only_refuses_is_left_alone_but_for_a_probe_now_a
     assert not pace.exhausted
 
 
-async def test_pools_that_name_one_endpoint_share_its_pace():
+async def test_pools_of_one_endpoint_share_a_rate_limiter():
     assert pace_of("http://a/v1") is pace_of("http://a/v1/")
     assert pace_of("http://a/v1") is not pace_of("http://b/v1")

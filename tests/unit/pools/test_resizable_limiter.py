@@ -15,9 +15,7 @@ from hamr.pools.resizable_limiter import ResizableLimiter
     st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=25),
     st.lists(st.integers(1, 6), max_size=4),
 )
-def test_never_more_than_it_says_and_nobody_is_forgotten(
-    most: int, visits: list[tuple[int, bool]], sizes: list[int]
-) -> None:
+def test_limit_holds_and_every_waiter_is_admitted(most: int, visits: list[tuple[int, bool]], sizes: list[int]) -> None:
     """Each visitor stays for some turns of the loop; some are cancelled, wherever they are then; the gate changes."""
 
     async def play() -> None:
@@ -53,7 +51,7 @@ def test_never_more_than_it_says_and_nobody_is_forgotten(
     asyncio.run(play())
 
 
-async def test_who_is_let_in_and_gives_up_in_the_same_moment_leaves_its_place() -> None:
+async def test_waiter_cancelled_on_admission_frees_its_slot() -> None:
     gate = ResizableLimiter(1)
     async with gate:
         second = asyncio.create_task(gate.__aenter__())
@@ -64,7 +62,7 @@ async def test_who_is_let_in_and_gives_up_in_the_same_moment_leaves_its_place() 
         pass
 
 
-async def test_a_gate_that_grows_lets_in_who_waits() -> None:
+async def test_growing_the_limit_admits_a_waiter() -> None:
     gate = ResizableLimiter(1)
     async with gate:
         second = asyncio.create_task(gate.__aenter__())

@@ -42,7 +42,7 @@ async def quick(name: str, seconds: float = 0.0) -> Any:
     return f"record of {name}"
 
 
-async def test_those_that_come_together_share_a_call_and_get_their_own_record() -> None:
+async def test_concurrent_responses_share_a_call_with_separate_records() -> None:
     actor = Actor(quick)
     calls = RouterCalls(actor)
     records: list[Any] = await asyncio.gather(*(calls.score(f"r{i}") for i in range(10)))
@@ -52,7 +52,7 @@ async def test_those_that_come_together_share_a_call_and_get_their_own_record() 
     assert len(actor.calls) == 2
 
 
-async def test_a_full_call_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_batch_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_calls, "MOST", 4)
     monkeypatch.setattr(router_calls, "GATHER_S", 0.5)
     actor = Actor(quick)
@@ -64,7 +64,7 @@ async def test_a_full_call_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert [len(call) for call in actor.calls] == [4, 4, 1]
 
 
-async def test_a_slow_one_keeps_nobody() -> None:
+async def test_slow_response_does_not_delay_others() -> None:
     calls = RouterCalls(Actor(quick))
     slow = asyncio.create_task(calls.score("slow", 30.0))
     assert await asyncio.wait_for(calls.score("fast"), 5.0) == "record of fast"
@@ -72,14 +72,14 @@ async def test_a_slow_one_keeps_nobody() -> None:
     slow.cancel()
 
 
-async def test_a_mistake_concerns_its_own_response_alone() -> None:
+async def test_error_affects_only_its_own_response() -> None:
     calls = RouterCalls(Actor(quick))
     good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
     assert good == "record of good"
     assert isinstance(bad, ValueError)
 
 
-async def test_a_dead_actor_concerns_all_that_have_no_record_yet() -> None:
+async def test_dead_actor_fails_all_responses_without_a_record() -> None:
     async def dying(calls: bytes) -> AsyncIterator[Any]:
         yield _value(pack([(1, "record of second")]))
         raise ConnectionError("the actor died")
@@ -91,7 +91,7 @@ async def test_a_dead_actor_concerns_all_that_have_no_record_yet() -> None:
     assert (str(first), second) == ("the actor died", "record of second")
 
 
-async def test_a_call_that_nobody_waits_for_is_cancelled_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_is_cancelled_only_if_all_waiters_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     cancelled = []
@@ -107,7 +107,7 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_and_only_then(monkeypat
     assert cancelled == [False]
 
 
-async def test_one_who_leaves_before_the_call_is_not_in_it() -> None:
+async def test_response_cancelled_before_the_call_is_not_sent() -> None:
     actor = Actor(quick)
     calls = RouterCalls(actor)
     gone = asyncio.create_task(calls.score("gone"))
@@ -117,7 +117,7 @@ async def test_one_who_leaves_before_the_call_is_not_in_it() -> None:
     assert actor.calls == [[("here",)]]
 
 
-async def test_an_error_that_cannot_travel_goes_in_words() -> None:
+async def test_unpicklable_error_is_sent_as_text() -> None:
     class Local(Exception):
         """Of no module, so that no other process could make one."""
 
@@ -132,7 +132,7 @@ async def test_an_error_that_cannot_travel_goes_in_words() -> None:
     assert isinstance(bad, RuntimeError) and "Local('odd')" in str(bad)
 
 
-async def test_a_response_that_is_cancelled_inside_of_the_router_is_told_so() -> None:
+async def test_cancellation_inside_the_router_is_reported() -> None:
     async def score(name: str) -> Any:
         if name == "bad":
             raise asyncio.CancelledError

@@ -60,20 +60,20 @@ async def _value(value: Any) -> Any:
     return value
 
 
-async def test_a_restarted_router_is_told_the_cascade_again() -> None:
+async def test_restarted_router_receives_the_cascade_again() -> None:
     actor: Any = Dying(deaths=2)
     client, cascade = RouterClient(actor, RouterConfig(deadline_s=30.0)), Cascade(0.1, 0.2, 0.3, 0.4)
     await client.score(SAMPLE, ROLLOUT, cascade=cascade)
     assert [call[2:] for call in actor.told] == [(cascade,)] * 3
 
 
-async def test_without_a_cascade_the_configured_one_counts() -> None:
+async def test_request_without_a_cascade_uses_the_configured_one() -> None:
     actor: Any = Dying(deaths=0)
     await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
     assert actor.told[0][2:] == (None,)
 
 
-async def test_tokens_that_no_reward_reads_stay_here_and_the_record_keeps_how_likely_they_were() -> None:
+async def test_unused_tokens_are_not_sent_and_mean_logprob_is_recorded() -> None:
     actor: Any = Dying(deaths=0)
     record = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
     sent = actor.told[0][1]

@@ -65,13 +65,13 @@ async def call(kind: type, **config: Any) -> tuple[ScorerCall, Engine]:
     return answer.call, engine
 
 
-async def test_the_reranker_reports_what_its_one_request_found() -> None:
+async def test_reranker_reports_cached_tokens_of_its_request() -> None:
     said, engine = await call(RerankerScorer)
     assert (said.prompt_tokens, said.cached_tokens, engine.asked) == (12, 8, 1)
 
 
 @pytest.mark.parametrize(("thinking", "requests"), [(0, 1), (16, 2)])
-async def test_the_judges_second_request_finds_its_own_words_and_does_not_count(thinking: int, requests: int) -> None:
+async def test_judge_reports_cached_tokens_of_its_first_request_only(thinking: int, requests: int) -> None:
     said, engine = await call(JudgeScorer, thinking_tokens=thinking)
     assert (said.prompt_tokens, said.cached_tokens, engine.asked) == (15, 8, requests)
 
@@ -83,7 +83,7 @@ class Keeping(Engine):
 
 
 @pytest.mark.parametrize(("attempt", "sampled"), [(0, (0.0, 0)), (2, (REASK_TEMPERATURE, 2))])
-async def test_a_judge_that_is_asked_again_reasons_anew(attempt: int, sampled: tuple[float, int]) -> None:
+async def test_retried_judge_samples_new_reasoning(attempt: int, sampled: tuple[float, int]) -> None:
     engine = Keeping()
     pool = PoolConfig(role="judge", prompt="judge.en", thinking_tokens=16)
     await JudgeScorer("p", pool, engine, Prompt(), "m").score([replace(QUESTION, attempt=attempt)])
@@ -99,7 +99,7 @@ async def test_a_judge_that_is_asked_again_reasons_anew(attempt: int, sampled: t
         ({"prompt_tokens_details": {"cached_tokens": -3}}, 0),
     ],
 )
-def test_an_endpoint_reports_it_if_it_likes(usage: dict[str, Any], found: int) -> None:
+def test_endpoint_usage_with_cached_tokens_is_optional(usage: dict[str, Any], found: int) -> None:
     pool = PoolConfig(role="judge", prompt="judge.en", type="openai", model="m", endpoint="http://127.0.0.1:9/v1")
     counts = {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42}
     reply = ChatReply.model_validate({"model": "m", "choices": [{"message": {}}], "usage": counts | usage})

@@ -34,7 +34,7 @@ def spoken(*tokens: str, last: Top) -> tuple[str, list[tuple[str, Top]]]:
     return "".join(tokens), [(t, {t: -0.01}) for t in tokens[:-1]] + [(tokens[-1], last)]
 
 
-def test_soft_score_at_the_verdict() -> None:
+def test_soft_score_is_read_at_the_verdict() -> None:
     """0.5, 0.3 and 0.1 of 0.9: (0.5 + 0.15) / 0.9."""
     text, positions = spoken("Both ", "agree.\n", "Verdict", ":", " Yes", last=top(_Yes=0.5, _Part=0.3, _No=0.1))
     reading = read_reply(text, positions, JUDGE)
@@ -47,13 +47,13 @@ def test_soft_score_at_the_verdict() -> None:
     "before", [(), ("<think>", "Both say\n", "Verdict:", " No", "</think>")], ids=["bare", "thought"]
 )
 @pytest.mark.parametrize("behind", [(), ("<|im_end|>",)], ids=["", "end of sequence"])
-def test_a_server_lists_tokens_that_the_text_does_not_have(before: tuple[str, ...], behind: tuple[str, ...]) -> None:
+def test_extra_tokens_outside_the_text_are_ignored(before: tuple[str, ...], behind: tuple[str, ...]) -> None:
     text, positions = spoken("Both agree.\n", "Verdict", ":", " Yes", last=top(_Yes=0.5, _Part=0.3, _No=0.1))
     listed = [*((t, top(_No=0.9)) for t in before), *positions, *((t, {t: -0.01}) for t in behind)]
     assert read_reply(text, listed, JUDGE).score == pytest.approx(0.65 / 0.9)
 
 
-def test_words_in_the_reasoning_are_not_the_verdict() -> None:
+def test_labels_in_the_reasoning_are_not_the_verdict() -> None:
     text, positions = spoken(
         "Yes", ", and", " No", ".\n", "Verdict", ":", " No", last=top(_Yes=0.1, _Part=0.1, _No=0.8)
     )
@@ -61,7 +61,7 @@ def test_words_in_the_reasoning_are_not_the_verdict() -> None:
     assert read_reply(text, positions, JUDGE).score == pytest.approx(0.15)
 
 
-def test_words_behind_the_verdict_are_not_the_verdict() -> None:
+def test_labels_after_the_verdict_are_ignored() -> None:
     """The last "no" is that of "Nothing", where the model was sure to go on."""
     tokens = ["Verdict", ":", " No", ".\n", "Nothing", " else."]
     positions = [(token, {token: -0.01}) for token in tokens]
@@ -70,38 +70,38 @@ def test_words_behind_the_verdict_are_not_the_verdict() -> None:
     assert read_reply("".join(tokens), positions, JUDGE).score == pytest.approx(0.25 / 0.9)
 
 
-def test_a_verdict_in_other_words_is_not_read_where_its_label_stands_in_the_reasoning() -> None:
+def test_synonym_verdict_is_not_read_from_the_reasoning() -> None:
     text, positions = spoken("Yes", ", they agree.\n", "Verdict", ":", " consistent", last={" consistent": -0.01})
     positions[0] = ("Yes", top(Yes=0.9, Part=0.05, No=0.05))
     with pytest.raises(VerdictUnparsable, match="cannot be found among the tokens"):
         read_reply(text, positions, JUDGE)
 
 
-def test_spellings_of_a_label_add_up() -> None:
+def test_probabilities_of_label_spellings_are_summed() -> None:
     text, positions = spoken("yes", last=top(yes=0.4, Yes=0.2, _yes=0.1, no=0.1, No=0.1, maybe=1e-6))
     assert read_reply(text, positions, RERANKER).score == pytest.approx(0.7 / 0.9)
 
 
-def test_a_missing_label_that_cannot_matter_counts_as_nothing() -> None:
+def test_negligible_missing_label_counts_as_zero() -> None:
     text, positions = spoken("Verdict:", " Yes", last=top(_Yes=0.9, _No=0.09, _Maybe=1e-5))
     assert read_reply(text, positions, JUDGE).score == pytest.approx(0.9 / 0.99, abs=1e-4)
 
 
-def test_a_missing_label_that_could_matter_is_no_zero() -> None:
+def test_relevant_missing_label_is_unparsable() -> None:
     """The list ends at 0.05: Part may have up to as much, which would move the score."""
     text, positions = spoken("Verdict:", " Yes", last=top(_Yes=0.6, _No=0.3, _Maybe=0.05))
     with pytest.raises(VerdictUnparsable, match="part not among the 3 likeliest"):
         read_reply(text, positions, JUDGE)
 
 
-def test_without_log_probabilities_the_written_verdict_counts() -> None:
+def test_written_verdict_is_used_without_log_probabilities() -> None:
     assert read_reply("Similar.\nVerdict: Part", [], JUDGE).score == 0.5
     assert read_reply("no", [], RERANKER).score == 0.0
     assert read_reply("Verdict: No", [], JUDGE).verdict == "no"
 
 
 @pytest.mark.parametrize("text", ["", "Verdict: perhaps", "Verdict: Yes\nor rather Verdict: dunno", "yes and no"])
-def test_anything_else_is_unparsable(text: str) -> None:
+def test_other_replies_are_unparsable(text: str) -> None:
     with pytest.raises(VerdictUnparsable):
         read_reply(text, [], JUDGE)
 
@@ -111,12 +111,12 @@ def test_a_level_that_the_template_lacks_is_unparsable() -> None:
         read_reply("part", [], RERANKER)
 
 
-def test_tokens_that_do_not_spell_the_text_are_not_trusted() -> None:
+def test_tokens_that_do_not_spell_the_text_are_rejected() -> None:
     with pytest.raises(VerdictUnparsable, match="cannot be found among the tokens"):
         read_reply("Verdict: Yes", [("something", {}), (" else", top(_Yes=0.9))], JUDGE)
 
 
-def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_api_key_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     config = PoolConfig(
         role="judge", prompt="judge.en", type="openai", endpoint="http://localhost:1/v1", api_key_env="JUDGE_KEY"
@@ -216,7 +216,7 @@ malformed = (
 
 
 @given(st.lists(malformed, min_size=1, max_size=8))
-def test_any_malformed_reply_is_a_failure_of_its_own_question_and_never_a_score(bodies: list[bytes]) -> None:
+def test_any_malformed_reply_fails_only_its_own_question(bodies: list[bytes]) -> None:
     for answer in asyncio.run(answers_to(*bodies)):
         assert (answer.score, answer.text, answer.failure) == (None, None, "unparsable")
 

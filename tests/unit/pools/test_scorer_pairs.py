@@ -46,7 +46,7 @@ def ask(a: str = "one two", b: str = "three") -> Question:
     return Question(variables={"history": "h", "statement_a": a, "statement_b": b})
 
 
-async def test_answers_keep_their_order_around_what_cannot_be_scored() -> None:
+async def test_answers_keep_their_order_around_unscorable_questions() -> None:
     model = Model([0.25, math.nan, 0.75])
     questions = [
         ask(),
@@ -65,7 +65,7 @@ async def test_answers_keep_their_order_around_what_cannot_be_scored() -> None:
     assert model.seen == [[("one two", "three"), ("four", "three"), ("five", "three")]], "in one call"
 
 
-async def test_the_bill() -> None:
+async def test_call_record_has_pool_model_tokens_and_cost() -> None:
     (answer,) = await PairScorer("r", config(), Model([0.5]), "name").score([ask()])
     assert answer.call is not None
     assert (answer.call.pool, answer.call.model, answer.call.prompt_version) == ("r", "name", "embedding")
@@ -73,7 +73,7 @@ async def test_the_bill() -> None:
     assert answer.call.cost == pytest.approx(2.0 * 3 / 1000)
 
 
-async def test_a_call_in_which_nothing_can_be_scored_asks_no_model() -> None:
+async def test_call_without_scorable_questions_does_not_run_the_model() -> None:
     model = Model([])
     await PairScorer("r", config(), model, "name").score([Question(variables={})])
     assert model.seen == []
@@ -92,7 +92,7 @@ async def test_a_call_in_which_nothing_can_be_scored_asks_no_model() -> None:
         (1.3, "identity", 1.0),
     ],
 )
-def test_a_logit_becomes_a_score(logit: float, activation: str, score: float) -> None:
+def test_logit_is_mapped_to_a_score(logit: float, activation: str, score: float) -> None:
     assert activate(logit, activation) == pytest.approx(score)
 
 
@@ -102,7 +102,7 @@ def test_nan_is_never_clipped_into_a_score() -> None:
     assert math.isnan(similarity(math.nan))
 
 
-def test_a_cosine_becomes_a_score() -> None:
+def test_cosine_is_mapped_to_a_score() -> None:
     assert [similarity(c) for c in (-1.0, 0.0, 0.2293, 1.0, 1.0001)] == pytest.approx([0.0, 0.5, 0.61465, 1.0, 1.0])
 
 
@@ -118,19 +118,19 @@ def test_a_cosine_becomes_a_score() -> None:
         ({"endpoint": "http://x/v1"}, "no other has one"),
     ],
 )
-def test_contradictions_are_named(kind: str, changes: dict[str, Any], said: str) -> None:
+def test_contradictory_settings_are_rejected(kind: str, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         config(type=kind, **changes)
 
 
-def test_an_embedding_is_no_judge_and_is_not_fine_tuned() -> None:
+def test_embedding_cannot_be_a_judge_or_fine_tuned() -> None:
     with pytest.raises(ValidationError, match="can only be a reranker"):
         config(type="embedding", role="judge")
     with pytest.raises(ValidationError, match="set finetune=null"):
         config(type="embedding", finetune={})
 
 
-def test_a_cross_encoder_may_be_a_judge_and_may_be_fine_tuned_whole() -> None:
+def test_cross_encoder_may_be_a_judge_with_full_fine_tuning() -> None:
     assert config(type="cross_encoder", role="judge", finetune={}).learns_pairs
     with pytest.raises(ValidationError, match="set finetune.lora=null"):
         config(type="cross_encoder", finetune={"lora": {}})
@@ -141,7 +141,7 @@ def test_a_pool_of_another_type_still_needs_its_prompt() -> None:
         config(type="vllm")
 
 
-def test_it_takes_the_reranker_s_place_on_the_command_line() -> None:
+def test_command_line_can_replace_the_reranker_type() -> None:
     changed = load_config(
         ["experiment=smoke", "pools.reranker.type=embedding", "pools.reranker.model=all-minilm-l6-v2",
          "pools.reranker.prompt=''"]
@@ -165,7 +165,7 @@ def write(folder: Path, **files: object) -> Path:
     return folder
 
 
-def test_a_missing_library_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_library_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(scorer_pairs.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match="pip install --no-deps sentence-transformers") as refused:
         check_scorer("cheap", config(), tmp_path)
@@ -178,9 +178,7 @@ def test_a_missing_library_is_one_line_with_the_command(monkeypatch: pytest.Monk
         prepare_scorers(job, (), (), lambda line: None)
 
 
-def test_the_bundled_embedding_model_is_a_package_that_is_only_looked_at(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bundled_embedding_model_is_found_without_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 
@@ -196,7 +194,7 @@ def test_the_bundled_embedding_model_is_a_package_that_is_only_looked_at(
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_model_without_the_head_would_get_a_random_one_and_is_refused(tmp_path: Path) -> None:
+def test_model_without_a_classification_head_is_rejected(tmp_path: Path) -> None:
     cross = config(type="cross_encoder")
     for facts, said in (
         ({"architectures": ["BertModel"]}, "is a BertModel and no cross-encoder"),
@@ -217,11 +215,11 @@ def test_a_model_without_the_head_would_get_a_random_one_and_is_refused(tmp_path
 
 
 @pytest.mark.usefixtures("installed")
-def test_any_model_would_give_some_embedding_so_one_that_was_made_for_it_is_wanted(tmp_path: Path) -> None:
+def test_model_not_trained_for_embeddings_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not an embedding model"):
         check_pair_model("r", config(), write(tmp_path, config={}))
     check_pair_model("r", config(), write(tmp_path, modules=[]))
 
 
-def test_no_engine_s_environment_is_set() -> None:
+def test_pair_scorer_sets_no_engine_environment() -> None:
     assert scorer_env(config()) == {}

@@ -57,7 +57,7 @@ def judge(folder: Path) -> ScorerPrompt:
     return ScorerPrompt(PromptTemplate.load("judge.en"), load_tokenizer(folder))
 
 
-def test_score_by_hand() -> None:
+def test_score_matches_hand_computed_values() -> None:
     """0.3, 0.2, 0.1 of the whole are 1/2, 1/3, 1/6 of the labels: 1/2 + 0.5 / 3 = 2/3."""
     reading = read_labels({"yes": 0.3, "part": 0.2, "no": 0.1})
     assert reading.score == pytest.approx(2 / 3)
@@ -66,36 +66,36 @@ def test_score_by_hand() -> None:
     assert reading.verdict == "yes"
 
 
-def test_two_levels_give_p_yes() -> None:
+def test_two_labels_give_p_yes() -> None:
     assert read_labels({"yes": 0.06, "no": 0.02}).score == pytest.approx(0.75)
 
 
-def test_hard_verdict_and_soft_score_may_differ() -> None:
+def test_hard_verdict_may_differ_from_the_soft_score() -> None:
     reading = read_labels({"yes": 0.40, "part": 0.15, "no": 0.45})
     assert reading.verdict == "no"
     assert reading.score == pytest.approx(0.475)
 
 
 @pytest.mark.parametrize("mass", [0.0, MIN_LABEL_MASS / 4, math.nan])
-def test_no_mass_on_the_labels_is_no_score(mass: float) -> None:
+def test_zero_label_mass_is_unparsable(mass: float) -> None:
     with pytest.raises(VerdictUnparsable):
         read_labels({"yes": mass, "no": mass})
 
 
 @given(st.tuples(*[st.floats(1e-4, 1.0)] * 3))
-def test_a_score_is_a_share(masses: tuple[float, float, float]) -> None:
+def test_score_is_in_the_unit_interval(masses: tuple[float, float, float]) -> None:
     total = sum(masses) * 1.000001
     reading = read_labels(dict(zip(("yes", "part", "no"), (m / total for m in masses), strict=True)))
     assert 0.0 <= reading.score <= 1.0
     assert math.isclose(sum(reading.probabilities.values()), 1.0)
 
 
-def test_log_probabilities_are_read_by_token(judge: ScorerPrompt) -> None:
+def test_log_probabilities_are_looked_up_by_token(judge: ScorerPrompt) -> None:
     said = {judge.labels["yes"]: math.log(0.3), judge.labels["part"]: math.log(0.2), judge.labels["no"]: math.log(0.1)}
     assert judge.read(said).score == pytest.approx(2 / 3)
 
 
-def test_the_label_follows_the_prefix_as_one_token(judge: ScorerPrompt) -> None:
+def test_label_is_one_token_after_the_prefix(judge: ScorerPrompt) -> None:
     encode = judge.tokenizer.encode
     for label, said in judge.template.labels.items():
         assert encode(judge.template.verdict_prefix + said.token) == [
@@ -104,24 +104,24 @@ def test_the_label_follows_the_prefix_as_one_token(judge: ScorerPrompt) -> None:
         ]
 
 
-def test_the_question_ends_where_the_scorer_speaks(judge: ScorerPrompt) -> None:
+def test_question_ends_at_the_start_of_the_answer(judge: ScorerPrompt) -> None:
     text = judge.tokenizer.core.decode(judge.question_ids(VARIABLES), skip_special_tokens=False)
     assert text.endswith("<|im_start|>assistant\n")
     assert "Good morning." in text
 
 
-def test_a_label_of_several_tokens_is_named(judge: ScorerPrompt) -> None:
+def test_multi_token_label_is_rejected(judge: ScorerPrompt) -> None:
     labels = dict(judge.template.labels) | {"part": VerdictToken(token=" somewhat-consistent", value=0.5)}
     with pytest.raises(BadInput, match=r"labels\.part\.token.*' somewhat-consistent'.*exactly one token"):
         ScorerPrompt(dataclasses.replace(judge.template, labels=labels), judge.tokenizer)
 
 
-def test_a_pool_with_an_unknown_template_is_refused_before_any_engine(folder: Path) -> None:
+def test_unknown_template_is_rejected_before_engines_start(folder: Path) -> None:
     with pytest.raises(ConfigError, match="reranker"):
         check_scorer("r", PoolConfig(role="reranker", prompt="rerankr.en"), folder)
 
 
-def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_with_unsuitable_labels_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = PromptTemplate.load("reranker.en")
     odd = dataclasses.replace(template, labels=dict(template.labels) | {"no": VerdictToken(token="nein!", value=0.0)})
     monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
@@ -136,7 +136,7 @@ def test_a_pool_whose_labels_do_not_fit_is_named(folder: Path, monkeypatch: pyte
         ("{{ statement_b }}", "{{ statement_a }}", "does not show {{ statement_b }}"),
     ],
 )
-def test_a_template_that_no_question_can_fill_is_refused_before_ray_starts(
+def test_template_with_unknown_variables_is_rejected_before_ray_starts(
     tmp_path: Path, old: str, new: str, said: str
 ) -> None:
     text = resource("prompts", "reranker_short.en.yaml").read_text(encoding="utf-8")

@@ -55,7 +55,7 @@ def scorer(engine: Engine, config: PoolConfig) -> GraderScorer:
     return GraderScorer(Writer("side", config, engine, Words(), "m@1"))  # type: ignore[arg-type]
 
 
-async def test_the_whole_text_comes_back_with_its_bill() -> None:
+async def test_answer_has_the_full_text_and_its_cost() -> None:
     engine = Engine("Fine. {}")
     (answer,) = await scorer(engine, grader(answer_tokens=50)).score([question()])
     assert (answer.text, answer.score, answer.failure) == ("Fine. {}", None, None)
@@ -68,7 +68,7 @@ async def test_the_whole_text_comes_back_with_its_bill() -> None:
     assert answer.call.cost == pytest.approx(2.0 * (prompt_tokens + 3) / 1000)
 
 
-async def test_asking_again_is_not_greedy_and_the_schema_holds_where_it_is_wanted() -> None:
+async def test_retry_samples_with_temperature_and_keeps_the_schema() -> None:
     engine = Engine("x")
     await scorer(engine, grader(structured=True)).score([question(attempt=2)])
     ((_, sampling, how),) = engine.asked
@@ -76,13 +76,13 @@ async def test_asking_again_is_not_greedy_and_the_schema_holds_where_it_is_wante
     assert how == {"seed": 2, "schema": SCHEMA}
 
 
-async def test_an_answer_that_is_cut_off_is_unparsable_even_if_a_verdict_stands_in_it() -> None:
+async def test_truncated_answer_is_unparsable_even_with_a_verdict() -> None:
     engine = Engine('{"reason": "quoted", "score": 5}', tokens=60)
     (answer,) = await scorer(engine, grader(answer_tokens=50)).score([question()])
     assert (answer.text, answer.failure, answer.detail) == (None, "unparsable", "cut off after 50 tokens")
 
 
-async def test_a_question_that_leaves_no_room_is_not_put() -> None:
+async def test_question_that_fills_the_context_is_not_sent() -> None:
     engine = Engine("x")
     (answer,) = await scorer(engine, grader(max_context=20)).score([question()])
     assert answer.failure == "unparsable"
@@ -90,7 +90,7 @@ async def test_a_question_that_leaves_no_room_is_not_put() -> None:
     assert engine.asked == []
 
 
-async def test_the_answer_gets_what_room_is_left() -> None:
+async def test_answer_length_is_limited_by_the_context() -> None:
     engine = Engine("x")
     (full,) = await scorer(engine, grader(answer_tokens=10_000)).score([question()])
     ((prompt_tokens, sampling, _),) = engine.asked
@@ -98,7 +98,7 @@ async def test_the_answer_gets_what_room_is_left() -> None:
     assert full.text == "x"
 
 
-async def test_a_grader_has_no_prompt_of_its_own() -> None:
+async def test_grader_requires_a_prompt_in_the_question() -> None:
     (answer,) = await scorer(Engine("x"), grader()).score([Question(variables={})])
     assert answer.failure == "unparsable"
 
@@ -125,7 +125,7 @@ def endpoint(completions: Completions, **changes: Any) -> OpenAIScorer:
     return made
 
 
-async def test_an_endpoint_writes_too() -> None:
+async def test_endpoint_returns_written_answers() -> None:
     completions = Completions("Fine. {}")
     (answer,) = await endpoint(completions, answer_tokens=40).score([question()])
     assert answer.text == "Fine. {}"
@@ -138,7 +138,7 @@ async def test_an_endpoint_writes_too() -> None:
     assert "<response>\nHello.\n</response>" in request["messages"][1]["content"]
 
 
-async def test_an_endpoint_is_held_to_the_schema_where_it_is_wanted() -> None:
+async def test_endpoint_receives_the_schema_if_structured() -> None:
     completions = Completions("{}")
     await endpoint(completions, structured=True).score([question(attempt=1)])
     (request,) = completions.asked
@@ -146,7 +146,7 @@ async def test_an_endpoint_is_held_to_the_schema_where_it_is_wanted() -> None:
     assert (request["temperature"], request["seed"]) == (REASK_TEMPERATURE, 1)
 
 
-async def test_a_verdict_that_is_asked_for_again_is_another_draw() -> None:
+async def test_retried_verdict_uses_another_seed() -> None:
     completions = Completions("Verdict: Yes")
     made = endpoint(completions, role="judge", prompt="judge.en")
     asked = Question(variables={"history": "", "statement_a": "Hello.", "statement_b": "Hi."})
@@ -155,7 +155,7 @@ async def test_a_verdict_that_is_asked_for_again_is_another_draw() -> None:
     assert [(r["temperature"], r["seed"]) for r in completions.asked] == [(0.0, 0), (REASK_TEMPERATURE, 1)]
 
 
-async def test_an_endpoint_s_answer_that_is_cut_off_is_unparsable() -> None:
+async def test_truncated_endpoint_answer_is_unparsable() -> None:
     (answer,) = await endpoint(Completions("{}", finish="length")).score([question()])
     assert (answer.text, answer.failure) == (None, "unparsable")
     (empty,) = await endpoint(Completions(None)).score([question()])
@@ -164,7 +164,7 @@ async def test_an_endpoint_s_answer_that_is_cut_off_is_unparsable() -> None:
     assert without.failure == "unparsable"
 
 
-async def test_a_conversation_is_asked_as_it_stands_with_its_own_way_of_sampling() -> None:
+async def test_conversation_keeps_its_messages_and_sampling_options() -> None:
     engine = Engine("Certainly.")
     talk = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Can you help me?"})
     asked = Question(messages=talk, temperature=0.9, max_new_tokens=7, seed=40, attempt=1)

@@ -22,12 +22,12 @@ def longest(schema: dict, text: str = "x") -> object:
 
 @pytest.mark.parametrize("schema", [grades.SCHEMA, object_schema(a=TEXT, b=TEXT, c={"enum": ["one", "other"]})])
 @pytest.mark.parametrize("tokens", [60, 300, 2048])
-def test_the_longest_answer_fits(schema: dict, tokens: int) -> None:
+def test_longest_answer_fits_the_token_limit(schema: dict, tokens: int) -> None:
     written = len(json.dumps(longest(bound_lengths(schema, tokens))))
     assert tokens - 4 <= written < tokens
 
 
-def test_a_rubric_s_texts_share_the_room_and_its_list_ends() -> None:
+def test_rubric_texts_share_the_length_and_its_list_is_bounded() -> None:
     made = bound_lengths(rubric.SCHEMA, 4096)
     items = made["properties"]["rubric"]
     assert items["maxItems"] == MOST_ITEMS
@@ -37,12 +37,12 @@ def test_a_rubric_s_texts_share_the_room_and_its_list_ends() -> None:
     assert len(json.dumps(longest(made))) <= 4096
 
 
-def test_a_list_of_choices_is_no_longer_than_the_choices() -> None:
+def test_list_of_choices_is_bounded_by_their_number() -> None:
     schema = object_schema(types={"type": "array", "items": {"enum": ["a", "b", "c"]}})
     assert bound_lengths(schema, 100)["properties"]["types"]["maxItems"] == 3
 
 
-def test_what_is_bounded_already_stays_and_the_schema_itself_is_not_touched() -> None:
+def test_existing_bounds_are_kept_and_the_schema_is_not_modified() -> None:
     schema = object_schema(a={"type": "string", "maxLength": 5}, b={"type": "string", "pattern": "^x$"}, c=TEXT)
     before = json.dumps(schema)
     made = bound_lengths(schema, 200)["properties"]
@@ -51,5 +51,5 @@ def test_what_is_bounded_already_stays_and_the_schema_itself_is_not_touched() ->
     assert json.dumps(schema) == before
 
 
-def test_few_tokens_leave_every_text_something() -> None:
+def test_few_tokens_leave_every_text_a_minimum_length() -> None:
     assert bound_lengths(grades.SCHEMA, 1)["properties"]["reason"]["maxLength"] == SHORTEST_TEXT

@@ -28,7 +28,7 @@ def answer(cost: float = 0.0, **how: object) -> Answer:
     return Answer(call=call, **how)  # type: ignore[arg-type]
 
 
-def test_a_bare_pool_has_the_plain_counts_only() -> None:
+def test_plain_pool_reports_only_basic_counts() -> None:
     tally = PoolTally(breaker=None, hedger=None)
     assert tally.metrics() == {
         "asked": 0, "scored": 0, "retried": 0, "timeout": 0, "unparsable": 0, "unavailable": 0
@@ -39,7 +39,7 @@ def test_a_bare_pool_has_the_plain_counts_only() -> None:
     }  # fmt: skip
 
 
-def test_how_long_the_last_answers_took_and_who_still_waits() -> None:
+def test_tally_reports_recent_latency_and_waiting_questions() -> None:
     tally = PoolTally(breaker=None, hedger=None)
     for seconds in (1.0, 2.0, 5.0):
         tally.count_answer(answer(score=1.0), retried=False, seconds=seconds)
@@ -50,7 +50,7 @@ def test_how_long_the_last_answers_took_and_who_still_waits() -> None:
     assert described["p99_s"] == pytest.approx(4.94)
 
 
-def test_every_figure_is_counted_and_explained() -> None:
+def test_every_metric_is_recorded_and_documented() -> None:
     now = [0.0]
     breaker = Breaker(BreakerConfig(min_count=1, cooldown_s=5.0), lambda: now[0])
     hedger = Hedger(HedgeConfig(min_count=1, budget_frac=0.5), lambda: now[0])
