@@ -29,7 +29,7 @@ def samples_of(name, language="en", size=60):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @EVERY
-def test_the_gold_act_of_every_sample_has_its_references_among_its_texts(name, language):
+def test_references_are_among_the_texts_of_the_gold_act(name, language):
     for sample in samples_of(name, language):
         acts, context, act = SageActs.of(sample), Context.of(sample), sample.meta["act"]
         assert act in acts.names(context.split)
@@ -44,7 +44,7 @@ def test_the_gold_act_of_every_sample_has_its_references_among_its_texts(name, l
                 assert [reference.action] == acts.actions(act, context, Random(0))
 
 
-def test_texts_follow_the_fields_that_were_shown():
+def test_texts_follow_the_shown_fields():
     acts = SageActs.of(samples_of("telecom_package")[0])
     values = {"PackageStatus": "Contracted", "Penalty": 70, "CurrentPackage": "Lite 10GB"}
     context = Context(split="test", shown={"ConsumptionProfile": "Data"}, values=values)
@@ -60,7 +60,7 @@ def test_texts_follow_the_fields_that_were_shown():
 
 @pytest.mark.parametrize("act", TELECOM_REPLIES)
 @pytest.mark.parametrize("split", SPLITS)
-def test_partial_and_negated_texts_are_no_right_ones(act, split):
+def test_partial_and_negated_texts_are_not_right(act, split):
     acts = SageActs.of(samples_of("telecom_package")[0])
     values = {"PackageStatus": "Contracted", "Penalty": 70, "CurrentPackage": "Lite 10GB"}
     context = Context(split=split, shown={"ConsumptionProfile": "Voice"}, values=values)
@@ -71,7 +71,7 @@ def test_partial_and_negated_texts_are_no_right_ones(act, split):
 
 
 @EVERY
-def test_amounts_of_texts_and_calls_are_those_of_the_rule_engine(name):
+def test_amounts_in_texts_and_calls_match_the_rule_engine(name):
     scenario = load_scenario(name)
     for sample in samples_of(name):
         acts, context = SageActs.of(sample), Context.of(sample)
@@ -91,7 +91,7 @@ def test_amounts_of_texts_and_calls_are_those_of_the_rule_engine(name):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @EVERY
-def test_a_completed_context_has_something_to_say_for_every_act(name, language):
+def test_completed_context_has_texts_for_every_act(name, language):
     rng = Random(1)
     for sample in samples_of(name, language, size=24):
         acts, context = SageActs.of(sample), Context.of(sample)

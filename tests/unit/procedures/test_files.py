@@ -61,7 +61,7 @@ def broken(tmp_path, old, new, text=MINE):
     return path
 
 
-def test_a_new_scenario_is_a_new_file(tmp_path):
+def test_new_scenario_needs_only_a_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(MINE)
     scenario = load_scenario(str(path))
@@ -72,7 +72,7 @@ def test_a_new_scenario_is_a_new_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
+def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
     path = tmp_path / "copy.yaml"
     path.write_text(text_of(name), encoding="utf-8")
     assert load_scenario(path).paths() == load_scenario(name).paths()
@@ -122,7 +122,7 @@ def test_a_shipped_file_can_be_given_by_its_path(name, tmp_path):
         ("coverage:", "metrics: {logic: 0.9}\ncoverage:", 26, "sum to 1"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_wrong_is_refused_with_its_line(tmp_path, old, new, line, said):
+def test_invalid_file_is_rejected_with_its_line(tmp_path, old, new, line, said):
     path = broken(tmp_path, old, new)
     with pytest.raises(BadInput) as caught:
         load_scenario(path)
@@ -131,7 +131,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_line(tmp_path, old, new, line,
     assert "\n" not in str(caught.value)
 
 
-def test_a_stage_that_only_contradictory_conditions_lead_to_is_unreachable(tmp_path):
+def test_stage_behind_contradictory_conditions_is_unreachable(tmp_path):
     twice = "  look:\n    title: again\n    reads: Found\n    branches:\n      - {values: [false], to: Search}\n"
     twice += "      - {values: [true], to: dead}\n  dead: {title: dead, next: Search}\n"
     start = MINE.index("  look:")
@@ -148,7 +148,7 @@ def test_a_stage_that_only_contradictory_conditions_lead_to_is_unreachable(tmp_p
         ("./no_such.yaml", "no such file"),
     ],
 )
-def test_an_unknown_scenario_gets_the_nearest_name(name, said):
+def test_unknown_scenario_suggests_the_nearest_name(name, said):
     with pytest.raises(BadInput, match=said):
         load_scenario(name)
 
@@ -175,7 +175,7 @@ JUNK = [
 
 @pytest.mark.slow
 @given(st.data())
-def test_a_file_with_anything_anywhere_loads_or_is_refused_in_one_line(tmp_path_factory, data):
+def test_mutated_file_loads_or_is_rejected_in_one_line(tmp_path_factory, data):
     """One part of a shipped scenario is taken out or replaced; what still loads can be told and walked."""
     raw = yaml.load(text_of(data.draw(st.sampled_from(scenario_names()))), Loader=LOADER)
     here, key = data.draw(st.sampled_from(list(parts(raw))))
@@ -211,7 +211,7 @@ def parts(node):
 
 
 @pytest.mark.parametrize("content", [b"", b"- a\n", b"\xff\xfe", b"name: [\n", b"a: &a [*a]\n"])
-def test_what_is_no_scenario_at_all_is_one_clear_line(tmp_path, content):
+def test_non_scenario_file_is_rejected_in_one_line(tmp_path, content):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(BadInput) as caught:

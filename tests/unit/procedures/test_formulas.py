@@ -20,16 +20,16 @@ from hamr.procedures.formulas import Expression
         ("min(A, B, 7)", 5),
     ],
 )
-def test_values_are_exact(text, expected):
+def test_formula_values_are_exact(text, expected):
     assert Expression(text).value({"A": 10, "B": 5}) == expected
 
 
 @given(a=st.integers(-(10**6), 10**6), b=st.integers(1, 10**6))
-def test_division_loses_nothing(a, b):
+def test_division_is_exact(a, b):
     assert Expression("A / B * B").value({"A": a, "B": b}) == a
 
 
-def test_the_names_that_it_reads():
+def test_expression_lists_its_variable_names():
     assert Expression("max(0, Paid - Fee * 2)").names == {"Paid", "Fee"}
 
 
@@ -41,6 +41,6 @@ def test_the_names_that_it_reads():
         "A and B",         "1 + " * 200 + "1", "(" * 250,
     ],
 )  # fmt: skip
-def test_nothing_else_is_a_formula(text):
+def test_unsupported_syntax_is_rejected(text):
     with pytest.raises(ValueError):
         Expression(text)

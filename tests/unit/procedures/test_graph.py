@@ -27,7 +27,7 @@ def telecom():
         (("Enquiry", "Reject", "Voice", "Calm"), FREE, [1, 2, 3, 6], "GoodBye"),
     ],
 )
-def test_the_papers_example_paths(telecom, labels, system, path, action):
+def test_example_paths_match_the_paper(telecom, labels, system, path, action):
     names = ("ConsumptionType", "ApplicationTendency", "ConsumptionProfile", "EmotionTag")
     fields = dict(zip(names, labels, strict=True))
     expected = [f"stage{number}" for number in path]
@@ -38,7 +38,7 @@ def test_the_papers_example_paths(telecom, labels, system, path, action):
     )
 
 
-def test_twelve_leaves_nine_sequences_and_thirty_six_cases(telecom):
+def test_graph_has_12_leaves_9_sequences_and_36_cases(telecom):
     routes = telecom.paths()
     assert len(routes) == len(set(routes)) == 12
     assert len({route.stages for route in routes}) == 9
@@ -47,12 +47,12 @@ def test_twelve_leaves_nine_sequences_and_thirty_six_cases(telecom):
     assert {case.route for case in cases} == set(routes)
 
 
-def test_cancelling_does_not_read_the_contract(telecom):
+def test_cancellation_ignores_the_contract_state(telecom):
     path, action = telecom.reference({"ConsumptionType": "Cancel"}, FREE)
     assert (path, action) == (["stage1", "stage2", "stage5"], "ChangeOrder")
 
 
-def test_every_route_follows_edges_whose_conditions_hold(telecom):
+def test_routes_follow_edges_with_satisfied_conditions(telecom):
     graph = telecom.graph
     assert networkx.is_directed_acyclic_graph(graph)
     for case in telecom.cases():
@@ -64,7 +64,7 @@ def test_every_route_follows_edges_whose_conditions_hold(telecom):
 
 
 @given(penalty=st.integers(min_value=1, max_value=10**9))
-def test_any_positive_penalty_leads_to_the_mood(penalty):
+def test_positive_penalty_leads_to_the_emotion_stage(penalty):
     walk = load_scenario("telecom_package").walk(
         {"ConsumptionType": "Change"}, {"PackageStatus": "Contracted", "Penalty": penalty}
     )
@@ -73,7 +73,7 @@ def test_any_positive_penalty_leads_to_the_mood(penalty):
     assert walk.action is None
 
 
-def test_a_walk_says_what_it_waits_for(telecom):
+def test_unfinished_walk_names_the_missing_field(telecom):
     assert telecom.walk({}, FREE).awaits == "ConsumptionType"
     assert telecom.walk({"ConsumptionType": "Enquiry", "ConsumptionProfile": None}, FREE).awaits == "ConsumptionProfile"
 
@@ -92,13 +92,13 @@ def test_a_walk_says_what_it_waits_for(telecom):
         ({"ConsumptionType": "Change"}, BOUND, "stage7 needs it"),
     ],
 )
-def test_what_cannot_be_is_refused(telecom, fields, system, said):
+def test_impossible_assignments_are_rejected(telecom, fields, system, said):
     with pytest.raises(BadInput) as caught:
         telecom.reference(fields, system)
     assert said in str(caught.value)
 
 
-def test_the_path_list_has_the_form_of_the_paper(telecom):
+def test_path_list_has_the_format_of_the_paper(telecom):
     listed = telecom.path_list()
     assert len(listed) == 36
     assert {
@@ -109,11 +109,11 @@ def test_the_path_list_has_the_form_of_the_paper(telecom):
     } in listed
 
 
-def test_facts_of_the_ticket_decide_nothing(telecom):
+def test_ticket_facts_do_not_affect_the_path(telecom):
     fields = {"ConsumptionType": "Change"}
     assert telecom.reference(fields, telecom.furnish(FREE, seed=3)) == telecom.reference(fields, FREE)
 
 
-def test_a_mistyped_variable_gets_the_nearest(telecom):
+def test_mistyped_variable_suggests_the_nearest(telecom):
     with pytest.raises(BadInput, match="did you mean 'Penalty'"):
         telecom.reference({"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penaltie": 0})

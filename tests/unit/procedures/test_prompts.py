@@ -47,7 +47,7 @@ RENDERED += [("sop", name) for name in scenario_names()]
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("kind", "name"), RENDERED)
-def test_golden_rendering(kind, name, language):
+def test_rendering_matches_the_golden_file(kind, name, language):
     golden = GOLDEN / f"{kind}.{name}.{language}.txt"
     text = render(kind, name, language) + "\n"
     if os.environ.get("HAMR_WRITE_GOLDEN"):
@@ -57,7 +57,7 @@ def test_golden_rendering(kind, name, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", scenario_names())
-def test_the_procedure_in_words_has_every_edge_of_the_graph(name, language):
+def test_procedure_text_covers_every_edge_of_the_graph(name, language):
     """Read back, the text gives the graph: nothing of it is written by hand."""
     scenario = load_scenario(name)
     edges, here = set(), ""
@@ -72,7 +72,7 @@ def test_the_procedure_in_words_has_every_edge_of_the_graph(name, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", scenario_names())
-def test_agent_and_judge_are_told_all_that_the_scenario_says(name, language):
+def test_agent_and_judge_prompts_contain_the_whole_scenario(name, language):
     scenario = load_scenario(name)
     file = scenario.file
     system = scenario.furnish(file.system_states[0], seed=1)
@@ -98,7 +98,7 @@ def test_agent_and_judge_are_told_all_that_the_scenario_says(name, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", scenario_names())
-def test_the_customer_never_sees_what_the_back_end_hides_nor_the_procedure(name, language):
+def test_customer_prompt_omits_hidden_fields_and_procedure(name, language):
     scenario = load_scenario(name)
     file = scenario.file
     for case in scenario.cases():
@@ -131,7 +131,7 @@ def test_the_customer_never_sees_what_the_back_end_hides_nor_the_procedure(name,
         ({"language": "de"}, "known: ['en', 'zh']"),
     ],
 )
-def test_what_a_scenario_does_not_have_is_refused(change, said):
+def test_unknown_scenario_parts_are_rejected(change, said):
     good = {"intent": "advice", "persona": "commuter", "level": "zero", "fields": {}, "system": {}, "language": "en"}
     texts.user_prompt(load_scenario("telecom_package"), **good)
     with pytest.raises(BadInput) as caught:
@@ -139,7 +139,7 @@ def test_what_a_scenario_does_not_have_is_refused(change, said):
     assert said in str(caught.value)
 
 
-def test_both_languages_have_the_same_phrases_with_the_same_gaps():
+def test_both_languages_have_the_same_phrases_and_placeholders():
     one, other = (Phrases.load(f"sage_phrases.{language}").phrases for language in LANGUAGES)
     gap = re.compile(r"\{\w+\}")
     assert one.keys() == other.keys()
@@ -147,7 +147,7 @@ def test_both_languages_have_the_same_phrases_with_the_same_gaps():
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_records_can_name_the_templates(language):
+def test_templates_have_a_recordable_id(language):
     ids = texts.prompt_ids(language)
     assert set(ids) == {"service", "user", "judge", "policy", "phrases"}
     assert all(re.fullmatch(rf"sage_{role}\.{language}@\d+\+[0-9a-f]{{12}}", ids[role]) for role in ids)
@@ -166,7 +166,7 @@ def test_weights_sum_to_a_hundred():
         ("name: t\nversion: one\nlanguage: en\ntext: x\n", "integer"),
     ],
 )
-def test_a_bad_template_is_one_clear_line(tmp_path, text, said):
+def test_bad_template_is_reported_in_one_line(tmp_path, text, said):
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises(ConfigError, match=said):
         TextPrompt.load(str(tmp_path / "t.yaml"))

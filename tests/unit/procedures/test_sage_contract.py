@@ -28,7 +28,7 @@ def said(**changes):
     return json.dumps({**GOOD, **changes}, ensure_ascii=False)
 
 
-def test_a_good_answer_is_read_whole():
+def test_valid_answer_is_parsed_completely():
     reading = read_output(said(), TELECOM)
     assert reading.faults == ()
     assert reading.output.fields == GOOD["classification_output"]
@@ -37,7 +37,7 @@ def test_a_good_answer_is_read_whole():
     assert reading.output.chat == GOOD["chat"]
 
 
-def test_what_a_model_thought_before_is_no_part_of_its_answer():
+def test_leading_thought_is_excluded_from_the_answer():
     assert read_output(f"<think>Let me see {{}}</think>\n{said()}", TELECOM).faults == ()
     assert read_output(f"<think>no end {said()}", TELECOM).kinds == ("text_around",)
     assert read_output(f"{said()}<think>after</think>", TELECOM).kinds == ("text_around",)
@@ -67,7 +67,7 @@ def test_what_a_model_thought_before_is_no_part_of_its_answer():
         (said(cot="x")[:-1] + ', "classification_output": NaN}', "no_json"),
     ],
 )
-def test_what_cannot_be_read_has_a_kind_and_no_output(text, kind):
+def test_unreadable_answer_has_a_kind_and_no_output(text, kind):
     reading = read_output(text, TELECOM)
     assert reading.output is None
     assert reading.kinds == (kind,)
@@ -91,14 +91,14 @@ def test_what_cannot_be_read_has_a_kind_and_no_output(text, kind):
         ({"chat": "back\\slash"}, "chat_characters"),
     ],
 )
-def test_a_breach_is_counted_and_the_rest_is_read(changes, kind):
+def test_contract_breach_is_counted_and_the_rest_parsed(changes, kind):
     reading = read_output(said(**changes), TELECOM)
     assert reading.kinds == (kind,)
     assert kind in BREACHES
     assert reading.output is not None
 
 
-def test_an_answer_without_its_end_is_told_apart_from_one_that_is_no_json():
+def test_truncated_answer_differs_from_invalid_json():
     assert read_output(said()[:-9], TELECOM, cut_off=True).kinds == ("cut_off",)
     assert read_output(said()[:-9], TELECOM).kinds == ("no_json",)
     assert read_output(said(), TELECOM, cut_off=True).faults == ()
@@ -110,7 +110,7 @@ def test_forty_words_are_allowed():
     assert read_output(said(chat="好" * 41), TELECOM).kinds == ("chat_long",)
 
 
-def test_a_field_that_is_left_out_or_mislabelled_is_no_label():
+def test_missing_or_mislabelled_field_has_no_label():
     labels = dict(GOOD["classification_output"])
     del labels["EmotionTag"]
     reading = read_output(said(classification_output=labels), TELECOM)
@@ -118,19 +118,19 @@ def test_a_field_that_is_left_out_or_mislabelled_is_no_label():
     assert reading.output.fields == labels
 
 
-def test_half_characters_become_whole_ones():
+def test_lone_surrogates_are_replaced():
     reading = read_output(said().replace("I have", "\\ud800 have"), TELECOM)
     reading.output.chat.encode("utf-8")
     assert reading.output.chat == "? have changed your package."
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("Hi, you two.", 3), ("您好", 2), ("套餐 Surf 40GB", 4)])
-def test_words(text, count):
+def test_words_are_counted_in_both_languages(text, count):
     assert words(text) == count
 
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
-def test_nothing_raises_and_nothing_comes_from_nothing(text):
+def test_parsing_never_raises_and_output_requires_readable_text(text):
     reading = read_output(text, TELECOM)
     assert (reading.output is None) == any(kind in UNREADABLE for kind in reading.kinds)
 
@@ -140,7 +140,7 @@ def test_nothing_raises_and_nothing_comes_from_nothing(text):
         {key: st.sampled_from([GOOD[key], None, {}, [], "x", {"Action": "x"}, ["stage1", "\ud800"]]) for key in GOOD}
     )
 )
-def test_any_object_is_read_or_refused(raw):
+def test_any_json_object_is_parsed_or_rejected(raw):
     reading = read_output(json.dumps(raw), TELECOM)
     if reading.output is not None:
         json.dumps([reading.output.chat, list(reading.output.path), [f.detail for f in reading.faults]]).encode()

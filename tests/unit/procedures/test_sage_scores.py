@@ -39,7 +39,7 @@ FIELDS = {
         (58.56, 55.05, 57.86, (64.71, 62.72, 56.57, 44.36, 56.47, 62.31)),  # Qwen3-4B
     ],
 )
-def test_overall_is_that_of_the_papers_table_1(logic, chat, expected, scenarios):
+def test_overall_score_matches_table_1(logic, chat, expected, scenarios):
     assert overall(logic, chat) == pytest.approx(expected, abs=0.008)
     assert sum(scenarios) / len(scenarios) == pytest.approx(expected, abs=0.006)
 
@@ -56,22 +56,22 @@ def test_overall_is_that_of_the_papers_table_1(logic, chat, expected, scenarios)
         (74.6, 58.7, 65.9, 68.0),  # telecom
     ],
 )
-def test_logic_is_that_of_the_papers_tables_2_and_4(path, action, labels, expected):
+def test_logic_score_matches_tables_2_and_4(path, action, labels, expected):
     assert combined_logic(labels / 100, path / 100, action / 100) == pytest.approx(expected, abs=0.07)
 
 
-def test_chat_quality_is_that_of_the_papers_tables_1_and_4():
+def test_chat_quality_matches_tables_1_and_4():
     means = (69.7, 57.3, 59.0, 60.6, 71.8)  # Table 4, which prints ten times the mean grade
     assert quality(dict(zip(DIMENSIONS, (m / 10 for m in means), strict=True))) == pytest.approx(62.88, abs=0.01)
     assert sum(DIMENSIONS.values()) == 100
 
 
 @pytest.mark.parametrize(("grade", "expected"), [(3, 30.0), (6, 60.0), (9, 90.0)])
-def test_chat_quality_runs_from_30_to_90(grade, expected):
+def test_chat_quality_ranges_from_30_to_90(grade, expected):
     assert quality(dict.fromkeys(DIMENSIONS, grade)) == expected
 
 
-def test_one_grade_moves_the_quality_by_its_weight():
+def test_grade_changes_the_quality_by_its_weight():
     grades = {**dict.fromkeys(DIMENSIONS, 9), "content_utility": 3}
     assert quality(grades) == pytest.approx(75.0)  # 90 - 25 % of 60
 
@@ -89,7 +89,7 @@ def test_one_grade_moves_the_quality_by_its_weight():
         ([], 0.0, 0.0),
     ],
 )
-def test_both_forms_of_the_path_score(given, intersection, prefix):
+def test_path_score_has_two_forms(given, intersection, prefix):
     said = [f"stage{n}" for n in given]
     reference = [f"stage{n}" for n in (1, 2, 4, 5, 7)]
     assert path_score(said, reference) == pytest.approx(intersection)
@@ -97,7 +97,7 @@ def test_both_forms_of_the_path_score(given, intersection, prefix):
 
 
 @given(st.lists(st.sampled_from("abcde")), st.lists(st.sampled_from("abcde"), min_size=1, unique=True))
-def test_a_path_is_worth_all_only_when_nothing_is_missing(given_path, reference):
+def test_full_path_score_requires_a_complete_path(given_path, reference):
     intersection = path_score(given_path, reference)
     prefix = path_score(given_path, reference, "prefix")
     assert 0.0 <= prefix <= 1.0 and 0.0 <= intersection <= 1.0
@@ -105,7 +105,7 @@ def test_a_path_is_worth_all_only_when_nothing_is_missing(given_path, reference)
     assert (prefix == 1.0) == (given_path == reference)
 
 
-def test_classification_counts_the_known_fields_only():
+def test_classification_score_counts_only_known_fields():
     assert classification({**FIELDS, "EmotionTag": "Calm"}, FIELDS) == 0.75
     assert classification({"ConsumptionType": "Change"}, FIELDS) == 0.25
     assert classification(FIELDS, {"EmotionTag": "Calm"}) == 0.0
@@ -138,19 +138,19 @@ def output(**changes):
         ({"fields": {}, "path": (), "action": ""}, 0.0),
     ],
 )
-def test_logic_of_one_turn(changes, expected):
+def test_logic_score_of_one_turn_matches_hand_computed_values(changes, expected):
     reference = reference_of(TELECOM, FIELDS, BOUND)
     assert reference.action == "TransHuman"
     assert logic_score(output(**changes), reference, TELECOM).logic == pytest.approx(expected)
 
 
-def test_there_is_no_reference_without_a_label_that_the_procedure_needs():
+def test_reference_requires_all_labels_of_the_procedure():
     assert reference_of(TELECOM, {"ConsumptionType": "Change"}, BOUND) is None
     free = {"PackageStatus": "NoContract", "Penalty": 0}
     assert reference_of(TELECOM, {"ConsumptionType": "Change"}, free).action == "ChangeOrder"
 
 
-def test_without_groups_both_forms_of_the_action_score_agree():
+def test_action_score_forms_agree_without_groups():
     for form in ("exact", "group"):
         assert action_score("GoodBye", "GoodBye", TELECOM, form) == 1.0
         assert action_score("GoodBye", "TransHuman", TELECOM, form) == 0.0

@@ -146,7 +146,7 @@ def assignments(scenario):
             yield dict(zip(names, values, strict=True)), dict(system)
 
 
-def test_these_are_the_scenarios_that_ship():
+def test_shipped_scenarios_are_the_expected_ones():
     assert scenario_names() == sorted(COUNTS)
 
 
@@ -165,7 +165,7 @@ def test_every_assignment_has_the_path_and_action_of_its_procedure(name):
 
 
 @EVERY
-def test_as_many_paths_as_the_tables_have(name):
+def test_path_counts_match_the_tables(name):
     scenario = load_scenario(name)
     routes = scenario.paths()
     read = set()
@@ -177,7 +177,7 @@ def test_as_many_paths_as_the_tables_have(name):
 
 
 @EVERY
-def test_the_cases_cover_every_route_once_a_setting_and_have_an_intent(name):
+def test_cases_cover_every_route_and_have_an_intent(name):
     scenario = load_scenario(name)
     cases = scenario.cases()
     assert {case.route for case in cases} == set(scenario.paths())
@@ -190,7 +190,7 @@ def test_the_cases_cover_every_route_once_a_setting_and_have_an_intent(name):
 
 
 @EVERY
-def test_every_action_and_stage_is_in_the_graph_and_the_graph_ends(name):
+def test_graph_contains_all_stages_and_ends_in_actions(name):
     scenario = load_scenario(name)
     graph = scenario.graph
     assert networkx.is_directed_acyclic_graph(graph)
@@ -200,7 +200,7 @@ def test_every_action_and_stage_is_in_the_graph_and_the_graph_ends(name):
 
 
 @EVERY
-def test_texts_are_in_both_languages_and_levels_go_up(name):
+def test_texts_are_in_both_languages_and_levels_are_ordered(name):
     scenario = load_scenario(name)
     file = scenario.file
     assert file.levels == ("zero", "weak", "strong")
@@ -215,7 +215,7 @@ def test_texts_are_in_both_languages_and_levels_go_up(name):
 
 
 @EVERY
-def test_amounts_are_whole_and_never_negative_for_every_ticket(name):
+def test_amounts_are_non_negative_integers_for_every_ticket(name):
     scenario = load_scenario(name)
     amounts = {action.amount for action in scenario.file.actions.values()} - {None}
     assert amounts == set(scenario.file.formulas)
@@ -244,11 +244,11 @@ def test_amounts_are_whole_and_never_negative_for_every_ticket(name):
         ("property_service", "FeeDue", {"Area": 80, "BillMonths": 12}, 2736),
     ],
 )  # fmt: skip
-def test_amounts_worked_out_by_hand(name, formula, values, expected):
+def test_amounts_match_hand_computed_values(name, formula, values, expected):
     assert load_scenario(name).amount(formula, values) == expected
 
 
-def test_an_amount_says_what_it_needs():
+def test_amount_names_its_missing_variables():
     with pytest.raises(BadInput, match="needs HoursToDeparture"):
         load_scenario("airline_refund").amount("HandlingFee", {"TicketPrice": 1000})
     with pytest.raises(BadInput, match="divides by zero"):
@@ -258,7 +258,7 @@ def test_an_amount_says_what_it_needs():
         )
 
 
-def test_only_a_wrong_plan_earns_something():
+def test_only_plan_actions_have_group_credit():
     file = load_scenario("online_education").file
     assert file.metrics.group_credit == 0.7
     assert {name for name, action in file.actions.items() if action.group == "PLAN"} == {f"PLAN_{x}" for x in "ABCDEF"}

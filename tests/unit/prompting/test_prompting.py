@@ -26,19 +26,19 @@ def as_text(messages):
     return "\n".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
 
 
-def test_every_shipped_template_is_tested_here():
+def test_every_shipped_template_is_tested():
     files = {path.name.removesuffix(".yaml") for path in resource("prompts").glob("*.yaml")}
     scorers = {name for name in files if name.startswith(("reranker", "judge"))}
     assert scorers == set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_golden_rendering(name):
+def test_rendering_matches_the_golden_file(name):
     assert as_text(PromptTemplate.load(name).render(VARIABLES)) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_a_group_shares_comes_first(name):
+def test_shared_prefix_of_a_group_comes_first(name):
     template = PromptTemplate.load(name)
     one, other = (as_text(template.render({**VARIABLES, "statement_b": reply})) for reply in ("XXX", "YYY"))
     shared = one[: one.index("XXX")]
@@ -48,7 +48,7 @@ def test_what_a_group_shares_comes_first(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_roles_and_labels(name):
+def test_templates_have_the_expected_roles_and_labels(name):
     template = PromptTemplate.load(name)
     is_judge = name.startswith("judge")
     assert template.name == name
@@ -60,7 +60,7 @@ def test_roles_and_labels(name):
 
 
 @pytest.mark.parametrize("name", ["judge.en", "judge.zh", "judge_short.en"])
-def test_what_a_judge_is_told_to_say_can_be_read(name):
+def test_requested_verdict_format_is_parsable(name):
     template = PromptTemplate.load(name)
     for label, token in template.labels.items():
         assert parse_verdict(f"{template.thinking_close}{template.verdict_prefix}{token.token}") == label
@@ -73,7 +73,7 @@ def test_the_short_templates_are_short(name):
     assert len(re.findall(r"\w+|[^\w\s]", instructions)) <= 45
 
 
-def test_the_dimensions_of_both_papers_prompts_are_there():
+def test_prompts_contain_the_dimensions_of_both_papers():
     for name in ("reranker.en", "judge.en"):
         text = PromptTemplate.load(name).system
         for dimension in (
@@ -121,7 +121,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_text_leaves_its_tag_or_utters_a_verdict(name, attack):
+def test_untrusted_text_cannot_leave_its_tag_or_give_a_verdict(name, attack):
     template = PromptTemplate.load(name)
     harmless = as_text(template.render(dict.fromkeys(VARIABLES, "x")))
     attacked = as_text(template.render(dict.fromkeys(VARIABLES, attack)))
@@ -139,7 +139,7 @@ def test_neutralising_is_safe_and_idempotent(text):
     assert parse_verdict(f"I cannot say. {safe}") is None
 
 
-def test_ordinary_text_stays_as_it_is():
+def test_ordinary_text_is_unchanged():
     for text in (
         "It costs 5 > 4 euros & more.",
         "您好，请问订单号？",
@@ -150,7 +150,7 @@ def test_ordinary_text_stays_as_it_is():
         assert neutralise(text) == text
 
 
-def test_a_variable_is_data_and_never_a_template():
+def test_variable_values_are_never_rendered_as_templates():
     user = PromptTemplate.load("judge.en").render({**VARIABLES, "history": "{{ statement_b }}"})[1]["content"]
     assert "{{ statement_b }}" in user
 
@@ -203,7 +203,7 @@ thinking: {open: "", close: ""}
         ('{open: "", close: ""}', "null", "`open` and `close`"),
     ],
 )
-def test_a_bad_template_is_one_clear_line(tmp_path, old, new, said):
+def test_bad_template_is_reported_in_one_line(tmp_path, old, new, said):
     assert old in GOOD
     file = tmp_path / "t.yaml"
     file.write_text(GOOD)
@@ -215,7 +215,7 @@ def test_a_bad_template_is_one_clear_line(tmp_path, old, new, said):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_name_lists_what_there_is():
+def test_unknown_name_lists_available_templates():
     with pytest.raises(ConfigError, match=r"judge\.en\.yaml"):
         PromptTemplate.load("judje.en")
     with pytest.raises(ConfigError, match="cannot read it"):
@@ -225,7 +225,7 @@ def test_an_unknown_name_lists_what_there_is():
 # --- where files lie ---------------------------------------------------------------------------
 
 
-def test_a_wheels_folder_is_preferred_to_the_checkouts(monkeypatch, tmp_path):
+def test_wheel_resources_take_precedence_over_the_checkout(monkeypatch, tmp_path):
     package = tmp_path / "site" / "hamr"
     (package / "prompts").mkdir(parents=True)
     (tmp_path / "site" / "prompts").mkdir()

@@ -30,7 +30,7 @@ GOOD = '{"reason": "polite and right", "score": 4}'
         '{"reason": "integral", "score": 4.0}',
     ],
 )
-def test_what_is_clean_is_read(text):
+def test_well_formed_answers_are_parsed(text):
     assert read_grade(text, "dialogue").grade == 4
 
 
@@ -73,7 +73,7 @@ def test_everything_else_is_unparsable_and_never_a_number(text):
         read_grade(text, "dialogue")
 
 
-def test_a_very_long_analysis_does_not_hide_the_verdict():
+def test_very_long_analysis_does_not_hide_the_verdict():
     assert read_grade("It goes on. " * 20_000 + GOOD, "dialogue").grade == 4
 
 
@@ -84,7 +84,7 @@ def test_a_lone_surrogate_in_a_reason_can_be_stored():
 
 
 @given(st.text(), st.integers(1, 5), st.text())
-def test_any_analysis_and_any_reason_leave_the_verdict_alone(analysis, given_grade, why):
+def test_analysis_and_reason_do_not_change_the_verdict(analysis, given_grade, why):
     text = analysis + json.dumps({"reason": why, "score": given_grade})
     try:
         judgement = read_grade(text, "x")
@@ -96,7 +96,7 @@ def test_any_analysis_and_any_reason_leave_the_verdict_alone(analysis, given_gra
 
 
 @given(st.text(alphabet='{}[]":,0123456789 scorean\\\n', max_size=80))
-def test_no_text_raises_anything_else(text):
+def test_parsing_raises_only_verdict_unparsable(text):
     try:
         said = final_object(text, ("reason", "score"))
     except VerdictUnparsable:
@@ -134,7 +134,7 @@ def parse(text: str) -> object:
     ],
     ids=lambda text: text[:12],
 )
-def test_a_long_answer_is_parsed_at_most_once_and_not_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_answer_is_parsed_at_most_once_and_rejected(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     loads = json.loads
 
@@ -149,7 +149,7 @@ def test_a_long_answer_is_parsed_at_most_once_and_not_read(text: str, monkeypatc
     assert len(str(error.value)) < 1000
 
 
-def test_choices_are_whole_labels():
+def test_choices_must_be_whole_labels():
     names = {"no hallucination": "none", "factual": "factual"}
     assert choice(" No_Hallucination. ", names) == "none"
     for bad in ("not factual", "factual or none", "", None, 1, ["factual"], {"factual": 1}):
@@ -157,7 +157,7 @@ def test_choices_are_whole_labels():
             choice(bad, names)
 
 
-def test_the_two_scales():
+def test_grades_map_to_both_scales():
     assert [normalise_grade(x, "span") for x in range(1, 6)] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [normalise_grade(x, "share") for x in range(1, 6)] == [0.2, 0.4, 0.6, 0.8, 1.0]
     for x in (0, 6):

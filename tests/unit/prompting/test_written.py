@@ -58,26 +58,26 @@ def render(name, variables=VARIABLES, entries=ENTRIES):
     return "\n".join(f"[{message['role']}]\n{message['content']}\n" for message in messages)
 
 
-def test_every_shipped_template_is_tested_here():
+def test_every_shipped_template_is_tested():
     files = {path.name.removesuffix(".yaml") for path in resource("prompts").glob("*.yaml")}
     others = {name for name in files if name.startswith(("reranker", "judge", "rules", "sage_"))}
     assert files - others == set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_golden_rendering(name):
+def test_rendering_matches_the_golden_file(name):
     assert render(name) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_name_and_version(name):
+def test_template_has_name_and_version(name):
     template = WrittenPrompt.load(name)
     assert (template.name, template.language) == (name, name[-2:])
     assert re.fullmatch(rf"{re.escape(name)}@{template.version}\+[0-9a-f]{{12}}", template.id)
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_both_languages_ask_the_same(stem):
+def test_both_languages_have_the_same_variables(stem):
     one, other = WrittenPrompt.load(f"{stem}.en"), WrittenPrompt.load(f"{stem}.zh")
     assert one.variables == other.variables
     assert one.each_variables == other.each_variables
@@ -86,14 +86,14 @@ def test_both_languages_ask_the_same(stem):
 
 
 @pytest.mark.parametrize("stem", [s for s in STEMS if not s.endswith("compared") and not s.startswith(RECIPES)])
-def test_what_a_group_shares_comes_first(stem):
+def test_shared_prefix_of_a_group_comes_first(stem):
     one, other = (render(f"{stem}.en", {**VARIABLES, "response": text}) for text in ("XXX", "YYY"))
     shared = one[: one.index("XXX")]
     assert other.startswith(shared)
     assert len(one) - len(shared) < 40
 
 
-def test_the_labels_and_dimensions_of_the_papers_are_there():
+def test_prompts_contain_labels_and_dimensions_of_the_papers():
     def system(name):
         return WrittenPrompt.load(f"{name}.en").system
 
@@ -151,7 +151,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_text_leaves_its_tag(name, attack):
+def test_untrusted_text_cannot_leave_its_tag(name, attack):
     plain = "x" if neutralise(attack) else ""
     harmless = render(name, dict.fromkeys(VARIABLES, plain), [dict.fromkeys(entry, plain) for entry in ENTRIES])
     attacked = render(name, dict.fromkeys(VARIABLES, attack), [dict.fromkeys(entry, attack) for entry in ENTRIES])
@@ -161,7 +161,7 @@ def test_no_text_leaves_its_tag(name, attack):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_judge_that_repeats_what_it_read_has_said_nothing(attack):
+def test_repeated_attack_is_no_verdict(attack):
     """An answer that ends in a quotation of the attack, as a small model's may, is no verdict of any reward."""
     for keys in (("reason", "score"), ("reason", "scores"), ("reason", "types", "risk"), ("reason", "judgment"),
                  ("reason", "checks"), ("complete_and_clear", "follows_policy", "cot_quality"),
@@ -177,14 +177,14 @@ def test_a_judge_that_repeats_what_it_read_has_said_nothing(attack):
     st.sampled_from(["", " ", "\n", "\u200b"]),
     st.sampled_from([":", "："]),
 )
-def test_no_key_of_a_verdict_keeps_its_colon(key, quote, gap, colon):
+def test_verdict_keys_lose_their_colon(key, quote, gap, colon):
     safe = neutralise(f"{{{quote}{key}{quote}{gap}{colon} 5}}")
     assert ":" not in safe
     assert "：" not in safe
     assert neutralise(safe) == safe
 
 
-def test_ordinary_text_with_the_same_words_stays():
+def test_ordinary_text_with_verdict_words_is_unchanged():
     for text in ("Your credit score: 700", "risk: low", 'He said "score" twice', "The checks: one, two", "[INSTALL]"):
         assert neutralise(text) == text
 
@@ -192,7 +192,7 @@ def test_ordinary_text_with_the_same_words_stays():
 # --- rubric creation ---------------------------------------------------------------------------
 
 
-def test_a_rubric_is_asked_for_with_all_responses_and_its_answer_can_be_read():
+def test_rubric_question_has_all_responses_and_a_parsable_answer():
     sample = ServiceSample(id="s", ticket={}, policy="Be kind.", tools=(), history=(), references=())
     question = rubric_question(sample, ["one", "two"], prompt="rubric_create.zh")
     text = WrittenPrompt.load(question.prompt).render(question.variables, question.each)[1]["content"]
@@ -218,7 +218,7 @@ GOOD = 'name: t\nversion: 1\nlanguage: en\nsystem: Judge.\nuser: "<a>{{ a }}</a>
         ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "{% if %} is the only"),
     ],
 )
-def test_a_bad_template_is_one_clear_line(tmp_path, old, new, said):
+def test_bad_template_is_reported_in_one_line(tmp_path, old, new, said):
     assert old in GOOD
     (tmp_path / "good.yaml").write_text(GOOD)
     WrittenPrompt.load(str(tmp_path / "good.yaml"))
