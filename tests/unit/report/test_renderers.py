@@ -61,7 +61,7 @@ def printed(*parts: Page | Block, width: int = 80) -> str:
     return screen.getvalue()
 
 
-def test_a_table_has_the_same_numbers_on_a_page_and_in_a_terminal() -> None:
+def test_table_has_the_same_numbers_on_page_and_terminal() -> None:
     html, text = render_page(page_of(SCORES)), printed(SCORES)
     for value in ("0.50", "0.25–0.75", "-0.10", "-0.20 to +0.10", "+0.25", "A note."):
         assert value in html and value in text
@@ -75,7 +75,7 @@ def test_text_is_escaped_and_secrets_are_redacted(tmp_path: Path, monkeypatch: p
     assert "canary" not in report
 
 
-def test_a_figure_is_svg_on_the_page_and_a_png_file(tmp_path: Path) -> None:
+def test_figure_is_inline_svg_and_a_png_file(tmp_path: Path) -> None:
     report = write_page(page_of(Fold("More", (drawing(),))), tmp_path).read_text()
     assert report.count("<svg ") == 1
     drawn = report[report.index("<svg ") : report.index("</svg>")]
@@ -85,7 +85,7 @@ def test_a_figure_is_svg_on_the_page_and_a_png_file(tmp_path: Path) -> None:
     assert not re.search(r"<link|<script|@import|url\((?!#)|https?://", report)
 
 
-def test_every_colour_has_a_value_for_light_and_for_dark() -> None:
+def test_every_colour_has_light_and_dark_values() -> None:
     html = render_page(page_of(SCORES))
     light, dark = html.split("prefers-color-scheme: dark")
     for name, (of_light, of_dark) in PALETTE.items():
@@ -111,7 +111,7 @@ def test_cells_of_every_kind_are_shown() -> None:
         assert value in text
 
 
-def test_sections_without_blocks_are_left_out_and_details_are_not_printed() -> None:
+def test_empty_sections_are_omitted_and_details_are_not_printed() -> None:
     empty = Table("Nothing", (Column("a"),), ())
     sections = (PageSection.of("Empty", empty, None), PageSection.of("Detail", SCORES, detail=True))
     page = Page(title="t", summary="s", facts=(), sections=sections)
@@ -135,6 +135,6 @@ def test_long_text_wraps_within_the_terminal() -> None:
     assert max(map(len, text.splitlines())) <= 60 and text.count("word") == 60
 
 
-def test_a_row_of_the_wrong_length_is_an_error() -> None:
+def test_row_of_the_wrong_length_raises_an_error() -> None:
     with pytest.raises(ValueError, match="table 'x' has 1 columns but a row of 2 cells"):
         Table("x", (Column("a"),), (("b", "c"),))

@@ -57,7 +57,7 @@ def test_a_finite_number_is_the_value(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [Fraction(1, 2), np.float32(0.5), np.array(0.5), torch.tensor(0.5)], ids=type)
-def test_numbers_of_other_libraries_are_numbers(value: Any) -> None:
+def test_numbers_of_other_libraries_are_accepted(value: Any) -> None:
     assert score(lambda sample, response: value) == [Scored(value=0.5)]
 
 
@@ -76,21 +76,21 @@ NOT_NUMBERS = st.one_of(
 
 
 @given(NOT_NUMBERS)
-def test_anything_else_is_a_failure_with_the_name_of_the_function(value: Any) -> None:
+def test_other_return_values_are_failures_naming_the_function(value: Any) -> None:
     (outcome,) = score(lambda sample, response: value)
     assert isinstance(outcome, FunctionFailed)
     assert outcome.detail.startswith("politeness (my.py:f) returned ") and len(outcome.detail) < 400
 
 
 @given(st.lists(st.floats(-1, 1) | NOT_NUMBERS, min_size=1, max_size=6))
-def test_in_a_batch_a_bad_value_fails_its_own_response_only(values: list[Any]) -> None:
+def test_invalid_value_in_a_batch_fails_only_its_response(values: list[Any]) -> None:
     outcomes = score(lambda samples, responses: values, *map(str, values), batch=True)
     alone = [score(lambda sample, response, value=value: value)[0] for value in values]
     assert outcomes == alone
 
 
 @pytest.mark.parametrize("returned", [[1.0], [1.0] * 3, 0.5, None, "ab", {0: 1.0, 1: 2.0}], ids=repr)
-def test_a_batch_of_another_length_fails_the_whole_group(returned: Any) -> None:
+def test_batch_of_wrong_length_fails_the_whole_group(returned: Any) -> None:
     outcomes = score(lambda samples, responses: returned, "a", "b", batch=True)
     assert len(outcomes) == 2 and {type(o) for o in outcomes} == {FunctionFailed}
 
@@ -112,7 +112,7 @@ def test_an_exception_is_a_failure_with_its_type(error: BaseException) -> None:
     assert isinstance(outcome, FunctionFailed) and f"raised {type(error).__name__}" in outcome.detail
 
 
-async def test_an_async_function_is_awaited_and_has_a_deadline() -> None:
+async def test_async_function_is_awaited_with_a_deadline() -> None:
     async def slow(sample: ServiceSample, response: str) -> float:
         await asyncio.sleep(1000 if response == "slow" else 0)
         if response == "own":
@@ -133,7 +133,7 @@ async def test_an_async_function_is_awaited_and_has_a_deadline() -> None:
 
 
 @pytest.mark.usefixtures("path_is_restored")
-def test_a_file_imports_its_neighbours_and_gets_its_arguments(tmp_path: Path) -> None:
+def test_file_can_import_its_neighbours_and_receives_kwargs(tmp_path: Path) -> None:
     (tmp_path / "words_of_mine.py").write_text("KIND = ('please',)\n")
     text = (
         "from dataclasses import dataclass\nfrom words_of_mine import KIND\n"
@@ -161,7 +161,7 @@ def test_a_file_imports_its_neighbours_and_gets_its_arguments(tmp_path: Path) ->
         ("def f(sample, response): ...", {"sha256": "0" * 64}, "has changed since the run began"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_one_clear_line(
+def test_unusable_function_is_reported_in_one_line(
     tmp_path: Path, text: str, section: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as error:
@@ -187,7 +187,7 @@ def test_a_path_names_a_file_and_a_function(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["format", "consistency", "total", "outcome", "fallback", "custom"])
-def test_a_name_of_hamrs_own_is_refused(name: str) -> None:
+def test_reserved_reward_name_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' is a name of hamr's own"):
         load_config(["experiment=smoke", f"rewards.custom.{name}.path=my.py:f"])
 
@@ -208,7 +208,7 @@ def is_refused(config: Any) -> bool:
     return False
 
 
-def test_the_command_line_and_a_config_folder_may_name_a_function(tmp_path: Path) -> None:
+def test_command_line_and_config_folder_may_name_a_function(tmp_path: Path) -> None:
     assert not is_refused(load_config(BASE))
     (tmp_path / "experiment").mkdir()
     section = "# @package _global_\nrewards: {custom: {politeness: {path: 'my.py:politeness'}}}\n"
@@ -216,7 +216,7 @@ def test_the_command_line_and_a_config_folder_may_name_a_function(tmp_path: Path
     assert not is_refused(load_config(["experiment=mine", "data=sage"], config_dir=tmp_path))
 
 
-def test_a_recorded_configuration_may_not_unless_it_is_repeated(tmp_path: Path) -> None:
+def test_recorded_configuration_must_repeat_function_paths(tmp_path: Path) -> None:
     config = load_config(BASE)
     (tmp_path / "config.yaml").write_text(dump_config(config))
     recorded = load_dumped(tmp_path / "config.yaml")

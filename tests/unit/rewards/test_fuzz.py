@@ -3,7 +3,7 @@
 from tests.fuzzing import VALID, check, texts
 
 
-def test_valid_texts_pass_the_checks_themselves() -> None:
+def test_valid_texts_pass_the_checks() -> None:
     for text in VALID:
         check(text)
 
@@ -15,11 +15,11 @@ def test_broken_texts_give_values_or_typed_failures() -> None:
         check(text)
 
 
-def test_the_same_seed_draws_the_same() -> None:
+def test_same_seed_draws_the_same_texts() -> None:
     assert list(texts(3, 50)) == list(texts(3, 50)) != list(texts(4, 50))
 
 
-def test_lines_of_blanks_and_deep_nests_are_no_traps() -> None:
+def test_blank_lines_and_deep_nesting_are_parsed_quickly() -> None:
     """Both once were: one took hours in the reader of rubrics, the other ended the comparison of tool calls."""
     check(" " * 20_000)
     check("* " * 20_000 + "(w")

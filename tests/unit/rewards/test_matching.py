@@ -22,17 +22,17 @@ def agrees(given_value, wanted, rules=None):
 
 
 @pytest.mark.parametrize(("action", "other"), [(Reply(content="Hi"), call(day=1)), (call(day=1), Reply(content="Hi"))])
-def test_a_type_mismatch_is_exactly_zero_and_asks_nobody(action, other):
+def test_type_mismatch_scores_zero_without_scorer_calls(action, other):
     match = match_action(action, refs(other))
     assert (match.kind, match.score, match.ask) == ("type_mismatch", 0.0, ())
 
 
-def test_a_reply_asks_about_the_reply_references_only():
+def test_reply_is_scored_only_against_reply_references():
     match = match_action(Reply(content="x"), refs(call(), Reply(content="a"), call(day=2), Reply(content="b")))
     assert (match.kind, match.score, match.ask) == ("reply", None, (1, 3))
 
 
-def test_only_the_very_words_of_a_reference_need_no_scorer():
+def test_only_verbatim_replies_need_no_scorer():
     references = [ToolCall(name="x"), Reply(content="Yes."), Reply(content="Yes, of course.")]
     rules = MatchRules(verbatim=True)
     match = match_action(Reply(content=" Yes,\nof  course. "), references, rules)
@@ -41,7 +41,7 @@ def test_only_the_very_words_of_a_reference_need_no_scorer():
     assert match_action(Reply(content="Yes."), references).score is None
 
 
-def test_a_tool_call_meets_the_best_reference_of_mixed_ones():
+def test_tool_call_matches_the_best_of_mixed_references():
     match = match_action(call(day=2), refs(Reply(content="a"), call(day=1), call(day=2)))
     assert (match.kind, match.score, match.reference) == ("tool_call", 1.0, 2)
 
@@ -59,7 +59,7 @@ def test_a_tool_call_meets_the_best_reference_of_mixed_ones():
         ToolCall(name="book", parameters={"day": 3, "day ": 2}),
     ],
 )
-def test_a_wrong_tool_call_is_zero_but_no_type_mismatch(wrong):
+def test_wrong_tool_call_scores_zero_without_type_mismatch(wrong):
     match = match_action(wrong, refs(call(day=2)))
     assert (match.kind, match.score, match.reference) == ("tool_call", 0.0, None)
 
@@ -74,18 +74,18 @@ def test_a_wrong_tool_call_is_zero_but_no_type_mismatch(wrong):
         ({}, 0.3 / 3),
     ],
 )
-def test_a_wrong_call_of_the_right_tool_has_credit_by_what_agrees(parameters, score):
+def test_wrong_call_of_the_right_tool_gets_credit_per_parameter(parameters, score):
     wanted = [ToolCall(name="move", parameters={"package": "Surf", "day": 3}), ToolCall(name="stop")]
     found = match_action(ToolCall(name="move", parameters=parameters), wanted, MatchRules(call_credit=0.3))
     assert (found.kind, found.score) == ("tool_call", pytest.approx(score))
 
 
-def test_another_tool_has_no_credit():
+def test_call_of_another_tool_gets_no_credit():
     found = match_action(ToolCall(name="stop"), [ToolCall(name="move")], MatchRules(call_credit=0.3))
     assert found.score == 0.0
 
 
-def test_no_references_is_an_error():
+def test_missing_references_raise_an_error():
     with pytest.raises(DataError, match="at least one reference"):
         match_action(Reply(content="x"), [])
 
@@ -97,7 +97,7 @@ def test_no_references_is_an_error():
         ({"a": 1, "b": {"c": "x "}}, {"b": {"c": "x"}, "a": 1}), (12345678901234567890, "12345678901234567890"),
     ],
 )  # fmt: skip
-def test_values_that_are_the_same(given_value, wanted):
+def test_equivalent_values_agree(given_value, wanted):
     assert agrees(given_value, wanted)
 
 
@@ -108,11 +108,11 @@ def test_values_that_are_the_same(given_value, wanted):
         ({"a": 1}, {"a": 1, "b": 2}), ("true", True), ("1e3", 1000), (12345678901234567890, 12345678901234567891),
     ],
 )  # fmt: skip
-def test_values_that_are_not(given_value, wanted):
+def test_different_values_do_not_agree(given_value, wanted):
     assert not agrees(given_value, wanted)
 
 
-def test_numeric_strings_can_be_kept_apart():
+def test_numeric_strings_can_be_compared_strictly():
     strict = MatchRules(numeric_strings=False)
     assert not agrees("7", 7, strict)
     assert agrees("7", "7", strict)
@@ -139,37 +139,37 @@ CONSTRAINTS = [
 
 
 @pytest.mark.parametrize(("op", "bound", "good", "bad"), CONSTRAINTS)
-def test_constraints(op, bound, good, bad):
+def test_constraints_accept_and_reject_values(op, bound, good, bad):
     wanted = {"op": op, "value": bound}
     assert all(agrees(value, wanted) for value in good)
     assert not any(agrees(value, wanted) for value in bad)
 
 
-def test_any_value_still_has_to_be_there():
+def test_any_constraint_requires_a_value():
     assert same_call(call(p=1), call(p={"op": "any"}))
     assert not same_call(call(), call(p={"op": "any"}))
 
 
-def test_the_same_constraint_by_another_name_agrees():
+def test_aliases_of_a_constraint_agree():
     assert agrees({"op": "ge", "value": "2"}, {"op": "is_at_least", "value": 2})
     assert agrees({"op": "in", "value": ["b", "a"]}, {"op": "is_one_of", "value": ["a", "b"]})
     assert not agrees({"op": "ge", "value": 3}, {"op": "is_at_least", "value": 2})
     assert not agrees({"op": "gt", "value": 2}, {"op": "is_at_least", "value": 2})
 
 
-def test_values_may_be_barred_from_meeting_constraints():
+def test_constraint_matching_can_be_disabled():
     stated = MatchRules(values_satisfy=False)
     assert not agrees(3, {"op": "ge", "value": 2}, stated)
     assert agrees({"op": "ge", "value": 2}, {"op": "ge", "value": 2}, stated)
     assert agrees(3, {"op": "eq", "value": 3}, stated)
 
 
-def test_a_response_cannot_buy_a_match_with_a_constraint_of_its_own():
+def test_constraint_in_a_response_does_not_match_a_value():
     assert not agrees({"op": "any"}, 7)
     assert not agrees({"op": "ne", "value": -1}, {"op": "is_at_least", "value": 2})
 
 
-def test_an_object_with_another_op_is_an_ordinary_value():
+def test_object_with_unknown_op_is_an_ordinary_value():
     assert agrees({"op": "add", "value": 3}, {"value": "3", "op": "add"})
     assert not agrees(3, {"op": "add", "value": 3})
 
@@ -182,13 +182,13 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
-def test_a_call_matches_itself_whatever_the_order_of_its_keys(parameters):
+def test_call_matches_itself_in_any_key_order(parameters):
     turned = dict(reversed(parameters.items()))
     reference = refs(ToolCall(name="t", parameters=parameters))
     assert match_action(ToolCall(name="t", parameters=turned), reference).score == 1.0
 
 
 @given(json_values, json_values)
-def test_agreement_is_equality_of_canonical_forms(a, b):
+def test_agreement_equals_equality_of_canonical_forms(a, b):
     if not any(isinstance(x, dict) and "op" in x for x in (a, b)):
         assert agrees(a, b) == (canonical(a) == canonical(b)) == agrees(b, a)

@@ -5,7 +5,7 @@ from hamr.rewards.questions import consistency_question
 from hamr.types import Reference, Reply, ServiceSample, Turn
 
 
-def test_a_question_keeps_reference_and_response_apart_and_its_group_together():
+def test_question_separates_reference_and_response_with_group_affinity():
     reference = Reply(content="Tuesday?")
     sample = ServiceSample(
         id="s7", ticket={}, policy="", tools=(), references=(Reference(action=reference),), privileged={"secret": "x"},

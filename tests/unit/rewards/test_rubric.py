@@ -27,7 +27,7 @@ ITEMS = [
         (-3, False, False), (-1.5, False, False), (math.nan, False, False), (math.inf, False, False),
     ],
 )  # fmt: skip
-def test_the_weights_of_algorithm_1(weight, kept, kept_strictly):
+def test_algorithm_1_keeps_only_valid_weights(weight, kept, kept_strictly):
     assert keeps_weight(weight) is kept
     assert keeps_weight(weight, strict_integers=True) is kept_strictly
 
@@ -43,11 +43,11 @@ def test_the_weights_of_algorithm_1(weight, kept, kept_strictly):
         "\n".join(f"{n}. **{i['title']}** ($w = {i['weight']}$): {i['description']}" for n, i in enumerate(ITEMS)),
     ],
 )
-def test_every_way_of_writing_gives_the_same_items_in_order(text):
+def test_all_notations_give_the_same_items_in_order(text):
     assert parse_rubric(text) == tuple(RubricItem(**item) for item in ITEMS)
 
 
-def test_invalid_items_are_dropped_and_valid_ones_beside_them_kept():
+def test_invalid_items_are_dropped_and_valid_ones_kept():
     bad = [
         {"title": "Zero", "description": "x", "weight": 0},
         {"title": "", "description": "x", "weight": 3},
@@ -62,18 +62,18 @@ def test_a_weight_written_as_text_is_read():
     assert parse_rubric('[{"title": "T", "description": "D", "weight": "3"}]')[0].weight == 3.0
 
 
-def test_strict_integers_is_a_switch():
+def test_strict_integers_can_be_configured():
     text = '[{"title": "Half", "description": "D", "weight": 2.5}]'
     assert len(parse_rubric(text)) == 1
     assert parse_rubric(text, strict_integers=True) == ()
 
 
 @given(st.one_of(st.text(), st.text(alphabet='[]{}":,- (w=15)\n')))
-def test_never_raises_and_keeps_only_valid_weights(text):
+def test_parsing_never_raises_and_keeps_only_valid_weights(text):
     assert all(keeps_weight(item.weight) for item in parse_rubric(text))
 
 
-def test_deep_nesting_is_no_trap():
+def test_deep_nesting_is_parsed_quickly():
     assert parse_rubric("[" * 5000) == ()
 
 

@@ -71,17 +71,17 @@ def said(fields=FIELDS, path=PATH, action="TransHuman"):
         (said(fields={}, path=[], action=""), 0.0),
     ],
 )
-def test_values_by_hand(text, value):
+def test_values_match_hand_computed_ones(text, value):
     assert logic(text) == Scored(value=pytest.approx(value))
 
 
-def test_the_prefix_form_minds_the_order():
+def test_prefix_form_is_order_sensitive():
     text = said(path=["stage1", "stage4", "stage2", "stage5", "stage7"])
     assert logic(text).value == pytest.approx(1.0)
     assert logic(text, path="prefix").value == pytest.approx(0.68)  # 0.4 + 0.4 * 1/5 + 0.2
 
 
-def test_while_the_procedure_waits_no_action_is_right_or_wrong():
+def test_action_is_not_scored_while_the_procedure_waits():
     waiting = {"fields": {"ConsumptionType": "Change"}, "path": PATH, "action": None}
     sample = dataclasses.replace(SAMPLE, privileged=waiting)
     assert logic(said(action="Dance", path=PATH), sample).value == pytest.approx(1.0)
@@ -91,11 +91,11 @@ def test_while_the_procedure_waits_no_action_is_right_or_wrong():
 
 
 @pytest.mark.parametrize("text", ["", "Certainly!", f"Here: {said()}", said()[:-5]])
-def test_what_is_not_in_the_form_is_malformed(text):
+def test_invalid_format_is_malformed(text):
     assert isinstance(logic(text), MalformedResponse)
 
 
-def test_thought_and_answer_are_told_apart():
+def test_thought_is_separated_from_the_answer():
     text = f"<think>stage1 first</think><answer>{said()}</answer>"
     assert logic(text, response_format="think_answer").value == pytest.approx(1.0)
     assert isinstance(logic(said(), response_format="think_answer"), MalformedResponse)
@@ -112,11 +112,11 @@ def test_thought_and_answer_are_told_apart():
         {"privileged": {"fields": FIELDS, "path": "stage1"}},
     ],
 )
-def test_without_gold_it_is_absent(changes):
+def test_reward_is_absent_without_gold(changes):
     assert isinstance(logic(said(), dataclasses.replace(SAMPLE, **changes)), Absent)
 
 
-def test_every_reference_of_the_generated_samples_earns_all():
+def test_every_generated_reference_gets_the_full_reward():
     scenarios = [load_scenario(name) for name in scenario_names()]
     splits = generate(scenarios, {"train": 10 * len(scenarios), "validation": 0, "test": 0}, seed=3, form="sage")
     texts = [(r.action.content, sample) for sample in splits.train for r in sample.references]
@@ -136,7 +136,7 @@ def rollout(text):
     )
 
 
-async def test_the_router_adds_it_with_its_weight_and_the_record_replays():
+async def test_router_weights_sage_logic_and_the_record_replays():
     rewards = RewardsConfig.model_validate({"consistency": {"weight": 0}, "sage_logic": {"weight": 2}})
     router = RewardRouter(rewards, {}, count_tokens=len, deadline_s=5.0)
     record = await router.score(SAMPLE, rollout(said(action="GoodBye")))
@@ -148,7 +148,7 @@ async def test_the_router_adds_it_with_its_weight_and_the_record_replays():
     await router.close()
 
 
-async def test_a_procedure_of_ones_own_is_known_by_its_file(tmp_path):
+async def test_custom_procedure_is_loaded_from_its_file(tmp_path):
     text = resource("conf", "scenarios/telecom_package.yaml").read_text(encoding="utf-8")
     mine = tmp_path / "mine.yaml"
     mine.write_text(text.replace("name: telecom_package", "name: mine").replace("TransHuman", "HandOver"))
@@ -165,7 +165,7 @@ async def test_a_procedure_of_ones_own_is_known_by_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"meta": {"scenario": "bakery"}}, {"privileged": {}}])
-def test_a_run_that_it_could_teach_nothing_is_refused(changes):
+def test_run_without_gold_is_rejected(changes):
     bare = dataclasses.replace(SAMPLE, **changes)
     on = RewardsConfig.model_validate({"sage_logic": {"weight": 1}}).sage_logic
     with pytest.raises(ConfigError, match="rewards.sage_logic.scenarios"):
@@ -174,7 +174,7 @@ def test_a_run_that_it_could_teach_nothing_is_refused(changes):
     check_gold(RewardsConfig().sage_logic, [bare])
 
 
-def test_it_may_be_the_only_reward():
+def test_sage_logic_may_be_the_only_reward():
     load_config(["rewards.consistency.weight=0", "rewards.sage_logic.weight=1"])
     with pytest.raises(ConfigError, match="every reward would be 0"):
         load_config(["rewards.consistency.weight=0"])

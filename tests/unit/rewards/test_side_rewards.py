@@ -24,7 +24,7 @@ from hamr.types import Component, JudgeTimeout, JudgeUnparsable, MalformedRespon
         (15, 10, 2.0, -0.25), (0, 0, 1.0, 0.0), (1, 0, 1.0, -1.0),
     ],
 )  # fmt: skip
-def test_length_by_hand(length, reference, ratio, expected):
+def test_length_matches_hand_computed_values(length, reference, ratio, expected):
     assert length_reward(length, reference, ratio) == pytest.approx(expected, abs=1e-12)
 
 
@@ -35,7 +35,7 @@ def test_length_is_in_range_and_never_rises_with_length(length, reference, ratio
 
 
 @pytest.mark.parametrize("bad", [(-1, 1, 1.0), (1, -1, 1.0), (1, 1, 0.0), (1, 1, -1.0), (1, 1, math.nan)])
-def test_length_refuses_nonsense(bad):
+def test_length_rejects_invalid_arguments(bad):
     with pytest.raises(ValueError, match=r"has to be|have to be"):
         length_reward(*bad)
 
@@ -69,7 +69,7 @@ def test_format_is_zero_or_one(text, kind, expected):
         "请加我微信聊", "请提供您的登录密码",
     ],
 )  # fmt: skip
-def test_the_shipped_rules_catch(text):
+def test_shipped_rules_detect_violations(text):
     assert rule_match(text, load_rules()) == 0.0
 
 
@@ -80,12 +80,12 @@ def test_the_shipped_rules_catch(text):
         "We never ask for a password.", "请问您的订单号是多少？",
     ],
 )  # fmt: skip
-def test_the_shipped_rules_let_pass(text):
+def test_shipped_rules_accept_ordinary_text(text):
     assert load_rules().violations(text) == ()
     assert rule_match(text, load_rules()) == 1.0
 
 
-def test_a_file_of_ones_own_names_what_was_broken(tmp_path):
+def test_custom_rule_file_names_the_violations(tmp_path):
     file = tmp_path / "rules.yaml"
     file.write_text("name: mine\nversion: 3\nterms: [Free lunch]\npatterns: {digits: '\\d{4}'}\n")
     rules = load_rules(str(file))
@@ -106,7 +106,7 @@ def test_a_file_of_ones_own_names_what_was_broken(tmp_path):
         ("name: a\nversion: 1\nterms: []\npatterns: []", "map names"),
     ],
 )  # fmt: skip
-def test_a_bad_rule_file_is_one_clear_line(tmp_path, content, said):
+def test_invalid_rule_file_is_reported_in_one_line(tmp_path, content, said):
     file = tmp_path / "rules.yaml"
     file.write_text(content)
     with pytest.raises(ConfigError) as caught:
@@ -127,7 +127,7 @@ def part(name, outcome, weight):
     return Component(name=name, outcome=outcome, weight=weight)
 
 
-def test_the_mix_by_hand():
+def test_mix_matches_hand_computed_values():
     parts = [
         part("a", Scored(value=0.5), 2.0),
         part("b", Scored(value=-1.0), 0.25),
@@ -136,7 +136,7 @@ def test_the_mix_by_hand():
     assert mix(parts) == Scored(value=0.75)
 
 
-def test_the_first_failure_with_a_weight_is_the_total():
+def test_first_weighted_failure_is_the_total():
     parts = [
         part("a", Scored(value=1.0), 1.0),
         part("b", JudgeUnparsable(detail="unweighted"), 0.0),
@@ -147,5 +147,5 @@ def test_the_first_failure_with_a_weight_is_the_total():
     assert mix(parts[:2]) == Scored(value=1.0)
 
 
-def test_nothing_weighted_is_zero():
+def test_total_without_weights_is_zero():
     assert mix([]) == mix([part("a", Scored(value=1.0), 0.0)]) == Scored(value=0.0)

@@ -30,7 +30,7 @@ def exact(text: str | None, sample: ServiceSample) -> bool:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_no_wording_of_another_act_passes_in_any_split_s_words(language: str) -> None:
+def test_wordings_of_other_acts_fail_in_every_split(language: str) -> None:
     splits = generate_samples(CONFIG.model_copy(update={"language": language}))
     rule = ExactAct.of((*splits.train, *splits.validation, *splits.test))
     assert rule is not None
@@ -45,7 +45,7 @@ def test_no_wording_of_another_act_passes_in_any_split_s_words(language: str) ->
                     assert not any(rule.is_exact(Reply(content=t), sample) for t in acts.texts(act, context)), act
 
 
-def test_another_split_s_words_with_the_right_facts_pass() -> None:
+def test_wordings_of_another_split_with_right_facts_pass() -> None:
     sample = first(OFFER)
     assert exact("For you I recommend Surf 40GB at 29 a month. Would you like it?", sample)
     assert exact("for you i recommend Surf 40GB at 29 a month, would you like it", sample)
@@ -77,7 +77,7 @@ def test_wrong_or_missing_facts_fail(text: str) -> None:
         ("向您推荐Surf 40GB套餐，每月29元。", {"29", "Surf 40GB"}),
     ],
 )
-def test_facts_in_both_languages(text: str, expected: set[str]) -> None:
+def test_facts_are_extracted_in_both_languages(text: str, expected: set[str]) -> None:
     assert facts(text) == expected
 
 
@@ -103,7 +103,7 @@ def record(sample: ServiceSample, action: Action) -> RewardRecord:
     return RewardRecord(key=key, total=Scored(value=1.0), components=(), action=action, band=band)
 
 
-def test_held_out_figures_tell_replies_apart() -> None:
+def test_held_out_figures_distinguish_replies() -> None:
     samples = [first("ask ConsumptionProfile"), first("GoodBye")]
     said = Reply(content="That is quite all right. Have a good day, goodbye!")
     result = summarise(samples, [record(s, said) for s in samples], truth=RULE)

@@ -14,22 +14,22 @@ def test_soft_score_is_yes_plus_half_part():
     assert soft_score({"Yes": 0.6, "Part": 0.3, "No": 0.1}) == pytest.approx(0.75)
 
 
-def test_mass_on_other_tokens_is_divided_out_unless_told_otherwise():
+def test_probabilities_are_renormalised_over_labels_by_default():
     assert soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}) == pytest.approx(0.4 / 0.6)
     assert soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}, renormalise=False) == pytest.approx(0.4)
 
 
-def test_every_name_of_a_label_is_understood():
+def test_every_alias_of_a_label_is_accepted():
     assert soft_score({"consistent": 0.5, "partially": 0.5, "inconsistent": 0.0}) == pytest.approx(0.75)
     assert soft_score({" 是": 0.2, "部分": 0.2, "否": 0.6}) == pytest.approx(0.3)
 
 
-def test_two_levels_give_p_yes():
+def test_two_labels_give_p_yes():
     assert soft_score({"yes": 0.2, "no": 0.2}) == pytest.approx(0.5)
 
 
 @given(st.lists(st.floats(1e-6, 1.0), min_size=3, max_size=3), st.floats(0.01, 1.0))
-def test_soft_score_ignores_the_scale_and_stays_in_range(masses, scale):
+def test_soft_score_is_scale_invariant_and_in_range(masses, scale):
     total = sum(masses)
     p = {label: mass / total for label, mass in zip(("yes", "part", "no"), masses, strict=True)}
     full = soft_score(p)
@@ -44,27 +44,27 @@ def test_soft_score_ignores_the_scale_and_stays_in_range(masses, scale):
         {"Yes": math.nan, "No": 0.5}, {"Yes": 0.9, "No": 0.9}, {"Yes": 0.3, "Part": 0.1}, {"Part": 0.2, "No": 0.2},
     ],
 )  # fmt: skip
-def test_soft_score_refuses_what_is_no_distribution_over_labels(bad):
+def test_soft_score_rejects_invalid_distributions(bad):
     with pytest.raises(ValueError, match=r"label|probabilit"):
         soft_score(bad)
 
 
-def test_a_label_may_be_absent_if_the_others_are_all_there_is():
+def test_label_may_be_absent_if_the_others_sum_to_one():
     assert soft_score({"Yes": 0.75, "Part": 0.25}) == pytest.approx(0.875)
 
 
 @pytest.mark.parametrize("empty", [{}, {"Yes": 0.0, "Part": 0.0, "No": 0.0}])
-def test_no_mass_is_a_failure_and_not_zero(empty):
+def test_zero_label_mass_is_a_failure(empty):
     with pytest.raises(VerdictUnparsable):
         soft_score(empty)
 
 
 @pytest.mark.parametrize(("said", "value"), [("Yes", 1.0), ("partially consistent", 0.5), ("不一致", 0.0)])
-def test_hard_score(said, value):
+def test_hard_score_maps_labels_to_values(said, value):
     assert hard_score(said) == value
 
 
-def test_hard_score_refuses_other_words():
+def test_hard_score_rejects_other_words():
     with pytest.raises(VerdictUnparsable, match="maybe"):
         hard_score("maybe")
 
@@ -84,7 +84,7 @@ def test_hard_score_refuses_other_words():
         ("<think>Verdict: Yes?</think>\n\nVerdict: No", "no"),
     ],
 )  # fmt: skip
-def test_verdicts_that_can_be_read(text, label):
+def test_valid_verdicts_are_parsed(text, label):
     assert parse_verdict(text) == label
 
 
@@ -95,7 +95,7 @@ def test_verdicts_that_can_be_read(text, label):
         "Verdict: Yes\nVerdict: unsure", "<think>Verdict: Yes</think>", "Verdict: Yes/Part/No", "Consistent or not?",
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_none(text):
+def test_unparsable_verdict_is_none(text):
     assert parse_verdict(text) is None
 
 
@@ -116,7 +116,7 @@ def test_parsing_never_raises(text):
         ("", ""),
     ],
 )
-def test_the_place_of_a_verdict_is_where_it_is_read(text, said):
+def test_verdict_position_matches_the_parsed_verdict(text, said):
     first, last = verdict_place(text)
     assert text[first:last] == said
     assert canonical_label(said) == parse_verdict(text)

@@ -38,13 +38,13 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     assert engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
 
 
-def test_block_that_cpu_attention_cannot_take_is_refused_before_vllm_starts() -> None:
+def test_unsupported_cpu_block_size_is_rejected_before_vllm_starts() -> None:
     with pytest.raises(BadInput, match="multiple of 32"):
         engine_args("/m", EngineConfig(block_size=16), "bfloat16", 1024, 0)
     assert engine_args("/m", EngineConfig(block_size=16, num_gpus=1), "bfloat16", 1024, 0)["block_size"] == 16
 
 
-def test_modules_stay_light() -> None:
+def test_modules_import_no_heavy_libraries() -> None:
     """The router and the driver import these for their tokenizers and types; seconds of imports would be theirs."""
     code = (
         "import sys, hamr.models.bundled, hamr.models.tokenizer, hamr.rollout.vllm_engine, hamr.models.weights, "

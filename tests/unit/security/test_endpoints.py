@@ -38,7 +38,7 @@ def check(url: str, listed: str | None = None, look: bool = True) -> None:
     ["http://localhost:8000/v1", "http://127.0.0.1:1", "http://127.9.9.9", "http://[::1]:8000/v1", "https://api.example/v1",
      "https://93.184.216.34/v1", "https://six.example"],
 )  # fmt: skip
-def test_this_machine_and_the_internet_are_allowed_by_default(url: str) -> None:
+def test_loopback_and_public_hosts_are_allowed_by_default(url: str) -> None:
     check(url)
 
 
@@ -60,7 +60,7 @@ def test_this_machine_and_the_internet_are_allowed_by_default(url: str) -> None:
         ("http://metadata.cloud", "link-local"),
     ],
 )
-def test_inner_networks_are_refused_by_default(url: str, kind: str) -> None:
+def test_private_networks_are_rejected_by_default(url: str, kind: str) -> None:
     with pytest.raises(BadInput) as caught:
         check(url)
     message = str(caught.value)
@@ -83,7 +83,7 @@ def test_inner_networks_are_refused_by_default(url: str, kind: str) -> None:
         ("https://api.example/v1", "api.example"),
     ],
 )
-def test_what_is_listed_is_allowed(url: str, listed: str) -> None:
+def test_listed_hosts_are_allowed(url: str, listed: str) -> None:
     check(url, listed)
 
 
@@ -107,29 +107,29 @@ def test_a_list_replaces_the_default(url: str, listed: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://api.example", "api.example/v1", "http://", ""])
-def test_only_http_is_spoken(url: str) -> None:
+def test_only_http_schemes_are_allowed(url: str) -> None:
     with pytest.raises(BadInput, match="http"):
         check(url)
 
 
-def test_a_login_is_refused_and_not_repeated() -> None:
+def test_credentials_in_a_url_are_rejected_unshown() -> None:
     with pytest.raises(BadInput) as caught:
         check("https://me:hunter2@api.example/v1")
     assert "hunter2" not in str(caught.value)
 
 
-def test_names_are_looked_up_only_where_it_is_said() -> None:
+def test_host_names_are_resolved_only_on_request() -> None:
     check("http://judge.corp/v1", look=False)
     with pytest.raises(BadInput, match="cannot be resolved"):
         check("http://gone.example/v1")
 
 
-def test_the_default_is_in_force_where_nothing_is_set() -> None:
+def test_default_hosts_apply_without_the_variable() -> None:
     assert allowed_hosts({}) == ("loopback", "public")
     assert allowed_hosts({VARIABLE: ""}) == ()
 
 
-def test_loopback_is_known_as_it_is_written() -> None:
+def test_loopback_is_recognised_without_resolution() -> None:
     assert [is_loopback(h) for h in ("localhost", "127.0.0.2", "::1", "10.0.0.1", "judge.corp")] == [True] * 3 + [
         False
     ] * 2
@@ -138,14 +138,14 @@ def test_loopback_is_known_as_it_is_written() -> None:
 # --- where it holds ----------------------------------------------------------------------------
 
 
-def test_a_client_of_hamr_serve_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reward_client_checks_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match=r"url: 'http://10\.0\.0\.5:8711': 10\.0\.0\.5 is private"):
         RewardClient("http://10.0.0.5:8711")
     monkeypatch.setenv(VARIABLE, "loopback,private")
     assert RewardClient("http://10.0.0.5:8711").url == "http://10.0.0.5:8711"
 
 
-def test_a_pool_s_endpoint_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_endpoint_host_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://10.0.0.5:8000/v1")
     with pytest.raises(BadInput, match=r"pools\.judge\.endpoint.*10\.0\.0\.5 is private"):
         OpenAIScorer.check_config("judge", pool)
