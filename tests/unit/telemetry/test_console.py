@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_sparkline():
+def test_sparkline_scales_values():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([2.0, 2.0]) == "▄▄"
     assert sparkline([]) == ""
@@ -23,11 +23,11 @@ def test_sparkline():
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")]
 )
-def test_duration(seconds, shown):
+def test_duration_is_formatted(seconds, shown):
     assert duration(seconds) == shown
 
 
-def test_plain_lines_where_there_is_no_terminal():
+def test_plain_lines_are_printed_without_a_terminal():
     out, clock = io.StringIO(), Clock()
     with Console(file=out, clock=clock) as console:
         with console.phase("model"):
@@ -51,7 +51,7 @@ def test_plain_lines_where_there_is_no_terminal():
     assert console.seconds == {"model": 3.0, "rl": 20.0}
 
 
-def test_a_failing_phase_is_marked_and_its_error_passes():
+def test_failed_phase_is_marked_and_its_error_raised():
     out = io.StringIO()
     console = Console(file=out)
     with pytest.raises(KeyError), console.phase("data"):
@@ -72,7 +72,7 @@ def test_the_live_display_shows_phases_steps_and_the_curve():
         assert expected in text
 
 
-def test_turned_off_it_is_silent_but_times():
+def test_disabled_console_is_silent_but_measures_time():
     out, clock = io.StringIO(), Clock()
     console = Console(enabled=False, file=out, clock=clock)
     with console.phase("rl"):
@@ -83,7 +83,7 @@ def test_turned_off_it_is_silent_but_times():
     assert console.seconds == {"rl": 2.0}
 
 
-def test_a_phase_inside_another_counts_once():
+def test_nested_phase_is_counted_once():
     clock = Clock()
     console = Console(enabled=False, clock=clock)
     with console.phase("rl"):
@@ -94,7 +94,7 @@ def test_a_phase_inside_another_counts_once():
     assert console.seconds == {"evaluation rl-5": 2.0, "rl": 6.0}
 
 
-def test_a_silent_phase_says_how_far_it_is_every_25_seconds():
+def test_silent_phase_prints_progress_every_25_seconds():
     out, clock = io.StringIO(), Clock()
     with Console(file=out, live=True, clock=clock) as console, console.phase("rl"):
         console.step(1, 4, {})
@@ -119,7 +119,7 @@ def test_a_silent_phase_says_how_far_it_is_every_25_seconds():
     assert "rl: running for 1 min 00 s, step 2/4, 16/64 responses scored, about 1 min 30 s left\n" in text
 
 
-def test_the_next_step_counts_from_nothing():
+def test_progress_is_reset_at_the_next_step():
     out, clock = io.StringIO(), Clock()
     with Console(file=out, live=False, clock=clock) as console, console.phase("rl"):
         console._closed.set()

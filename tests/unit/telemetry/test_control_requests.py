@@ -11,7 +11,7 @@ from hamr.errors import HamrError
 from hamr.telemetry.control_requests import ControlRequests
 
 
-def test_a_request_gets_its_own_answer_and_leaves_nothing(tmp_path: Path) -> None:
+def test_request_gets_its_own_answer_and_is_removed(tmp_path: Path) -> None:
     run, asks = ControlRequests(tmp_path), ControlRequests(tmp_path)
     answers: dict[int, dict] = {}
     threads = [
@@ -32,13 +32,13 @@ def test_a_request_gets_its_own_answer_and_leaves_nothing(tmp_path: Path) -> Non
     assert run.take() is None
 
 
-def test_what_nobody_takes_is_withdrawn(tmp_path: Path) -> None:
+def test_unanswered_request_is_withdrawn(tmp_path: Path) -> None:
     with pytest.raises(HamrError, match=r"did not answer within 0\.2 s; nothing was changed"):
         ControlRequests(tmp_path).ask({"n": 1}, timeout_s=0.2)
     assert ControlRequests(tmp_path).take() is None
 
 
-def test_what_was_taken_may_still_happen(tmp_path: Path) -> None:
+def test_accepted_request_may_still_take_effect(tmp_path: Path) -> None:
     box = ControlRequests(tmp_path)
 
     def alive() -> bool:
@@ -49,7 +49,7 @@ def test_what_was_taken_may_still_happen(tmp_path: Path) -> None:
         box.ask({"n": 1}, timeout_s=30, alive=alive)
 
 
-def test_oldest_first_and_rubbish_is_dropped(tmp_path: Path) -> None:
+def test_requests_are_taken_oldest_first_and_invalid_ones_dropped(tmp_path: Path) -> None:
     box = ControlRequests(tmp_path)
     box.folder.mkdir()
     for name, text in (("2", '{"n": 2}'), ("1", '{"n": 1}'), ("0", "no JSON")):
@@ -59,7 +59,7 @@ def test_oldest_first_and_rubbish_is_dropped(tmp_path: Path) -> None:
     assert not (box.folder / "0.taken.json").exists()
 
 
-def test_a_new_life_of_the_run_answers_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_resumed_run_ignores_earlier_requests(tmp_path: Path) -> None:
     box = ControlRequests(tmp_path)
     box.folder.mkdir()
     (box.folder / "1.ask.json").write_text("{}")

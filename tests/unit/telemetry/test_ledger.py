@@ -19,13 +19,13 @@ from tests.unit.telemetry.records import call, record, records
 
 
 @given(records)
-def test_a_record_comes_back_equal_from_json(r):
+def test_record_survives_the_json_round_trip(r):
     line = record_to_json(r)
     assert "\n" not in line
     assert record_from_json(line) == r
 
 
-def test_numbers_that_are_not_finite_are_refused():
+def test_non_finite_numbers_are_rejected():
     with pytest.raises(HamrError, match="not finite"):
         record_to_json(record(total=float("nan")))
 
@@ -37,7 +37,7 @@ def test_an_unknown_kind_of_outcome_is_named():
 
 @given(st.lists(records, max_size=8, unique_by=lambda r: r.key))
 @settings(max_examples=20, deadline=None)
-def test_rows_give_back_what_was_added_in_order(rs):
+def test_rows_return_added_records_in_order(rs):
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "l.sqlite") as ledger:
         assert ledger.add(rs) == len(rs)
         assert list(ledger.rows()) == rs
@@ -45,7 +45,7 @@ def test_rows_give_back_what_was_added_in_order(rs):
         assert ledger.count() == len(rs)
 
 
-def test_the_first_record_of_a_key_stands(tmp_path):
+def test_first_record_of_a_key_is_kept(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         assert ledger.add([record(0, 0.25), record(0, 0.75), record(1, 0.5)]) == 2
         assert ledger.add([record(0, 1.0)]) == 0
@@ -53,7 +53,7 @@ def test_the_first_record_of_a_key_stands(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
-def test_every_part_of_a_key_makes_another_record(tmp_path, part):
+def test_every_part_of_the_key_distinguishes_records(tmp_path, part):
     first = record(0)
     other = replace(first, key=replace(first.key, **{part: "other" if part in ("run", "prompt") else 9}))
     with Ledger(tmp_path / "l.sqlite") as ledger:
@@ -88,7 +88,7 @@ def test_scalar_columns_and_components_can_be_queried(tmp_path):
         ]
 
 
-def test_rows_of_one_step_or_run(tmp_path):
+def test_rows_can_be_filtered_by_step_or_run(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         ledger.add([record(0, step=s) for s in (1, 2, 3)])
         assert [r.key.step for r in ledger.rows(step=2)] == [2]
@@ -96,7 +96,7 @@ def test_rows_of_one_step_or_run(tmp_path):
         assert list(ledger.rows(run="other")) == []
 
 
-def test_it_can_be_read_while_it_is_written(tmp_path):
+def test_ledger_can_be_read_while_written(tmp_path):
     path = tmp_path / "l.sqlite"
     with Ledger(path) as writer:
         writer.add([record(0)])
@@ -109,7 +109,7 @@ def test_it_can_be_read_while_it_is_written(tmp_path):
                 reader.add([record(2)])
 
 
-def test_a_full_disk_is_one_clear_error_and_adds_nothing(tmp_path):
+def test_full_disk_raises_one_error_and_adds_nothing(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         ledger.add([record(0)])
         # SQLite's own limit raises the very error that a full disk does.
@@ -122,7 +122,7 @@ def test_a_full_disk_is_one_clear_error_and_adds_nothing(tmp_path):
         assert ledger.add([record(1)]) == 1
 
 
-def test_threads_may_add_at_the_same_time(tmp_path):
+def test_threads_may_add_concurrently(tmp_path):
     with Ledger(tmp_path / "l.sqlite") as ledger:
         inserted = []
         work = [[record(i, step=s) for i in range(20)] for s in (1, 1, 2, 2)]
@@ -134,7 +134,7 @@ def test_threads_may_add_at_the_same_time(tmp_path):
         assert sum(inserted) == ledger.count() == 40
 
 
-def test_a_missing_or_foreign_file_is_refused(tmp_path):
+def test_missing_or_foreign_file_is_rejected(tmp_path):
     with pytest.raises(HamrError, match="no such ledger"):
         Ledger(tmp_path / "none.sqlite", readonly=True)
     other = tmp_path / "other.sqlite"
@@ -156,7 +156,7 @@ for step in range(1, 100000):
 
 
 @pytest.mark.parametrize("lines", [1, 4, 17])
-def test_a_writer_killed_in_mid_write_leaves_whole_steps(tmp_path, lines):
+def test_writer_killed_during_a_write_leaves_whole_steps(tmp_path, lines):
     path = tmp_path / "l.sqlite"
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     for _ in range(lines):
@@ -174,7 +174,7 @@ def test_a_writer_killed_in_mid_write_leaves_whole_steps(tmp_path, lines):
         assert ledger.add(again) == 50 - per_step.get(announced, 0)
 
 
-def test_a_resumed_run_takes_back_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+def test_resumed_run_deletes_records_after_its_checkpoint(tmp_path: Path) -> None:
     def at(run: str, step: int) -> RewardRecord:
         outcome = Scored(value=1.0)
         key = SampleKey(run=run, step=step, prompt="p", sample=0)

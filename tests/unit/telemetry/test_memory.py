@@ -20,12 +20,12 @@ child.communicate()
 """
 
 
-def test_a_childs_memory_counts() -> None:
+def test_memory_of_child_processes_counts() -> None:
     done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, check=True, timeout=60)
     assert 0.15 < float(done.stdout) < 0.5
 
 
-def test_the_watch_keeps_the_peak() -> None:
+def test_watch_keeps_the_peak() -> None:
     with MemoryWatch(interval_s=0.01) as watch:
         while watch.peak == 0.0:
             pass

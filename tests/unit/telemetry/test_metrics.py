@@ -29,7 +29,7 @@ def part(name, outcome, weight=1.0):
     return Component(name=name, outcome=outcome, weight=weight)
 
 
-def test_reward_metrics_by_hand():
+def test_reward_metrics_match_hand_computed_values():
     rs = [
         record(0, 1.0, components=[part("consistency", Scored(value=0.5)), part("format", Scored(value=1.0))]),
         record(1, 3.0, components=[part("consistency", Scored(value=0.9)), part("format", Scored(value=0.0))]),
@@ -50,7 +50,7 @@ def test_reward_metrics_by_hand():
     assert m["reward/outcome/reranker_unavailable"] == 0.0
 
 
-def test_a_step_in_which_everything_failed_has_no_mean():
+def test_step_with_only_failures_has_no_mean():
     m = reward_metrics([record(0, RerankerUnavailable())])
     assert m["reward/failed_frac"] == m["reward/outcome/reranker_unavailable"] == 1.0
     assert "reward/total/mean" not in m
@@ -58,7 +58,7 @@ def test_a_step_in_which_everything_failed_has_no_mean():
     assert reward_metrics([]) == {} == router_metrics([])
 
 
-def test_router_metrics_by_hand():
+def test_router_metrics_match_hand_computed_values():
     bands = ["below", "inside", "inside", "above", "inside", "tool_match", "type_mismatch", "type_mismatch"]
     calls = {
         0: (call("reranker", tokens=10), call("judge", tokens=30, cost=0.5)),
@@ -79,14 +79,14 @@ def test_router_metrics_by_hand():
     assert m["router/seconds/max"] == 7.0
 
 
-def test_no_share_is_escalated_of_nothing():
+def test_escalated_frac_is_absent_without_cascaded_replies():
     m = router_metrics([record(0, band="tool_match"), record(1, band="judge_only")])
     assert "router/escalated_frac" not in m
     assert m["router/tool_match_frac"] == 0.5
 
 
 @given(st.lists(st.tuples(outcomes, st.sampled_from(BANDS)), min_size=1, max_size=5))
-def test_shares_of_outcomes_and_bands_sum_to_one(made):
+def test_fractions_of_outcomes_and_bands_sum_to_one(made):
     rs = [record(i, outcome, band=band) for i, (outcome, band) in enumerate(made)]
     outcome = [v for k, v in reward_metrics(rs).items() if k.startswith("reward/outcome/")]
     bands = [v for k, v in router_metrics(rs).items() if k.startswith("router/band/")]
@@ -99,13 +99,13 @@ def test_all_metrics_of_records_are_in_the_glossary():
     check_names({**reward_metrics([r]), **router_metrics([r])}, strict=True)
 
 
-def test_percentile_between_neighbours():
+def test_percentile_interpolates_between_neighbours():
     assert [percentile([4.0, 1.0, 2.0], q) for q in (0, 25, 50, 75, 100)] == [1.0, 1.5, 2.0, 3.0, 4.0]
     with pytest.raises(ValueError):
         percentile([], 50)
 
 
-def test_reduce_once():
+def test_reduce_stats_returns_the_requested_statistics():
     assert reduce_stats("a/b", [1.0, 2.0, 6.0], ("mean", "max", "p50", "sum")) == {
         "a/b/mean": 3.0,
         "a/b/max": 6.0,
@@ -116,14 +116,14 @@ def test_reduce_once():
     assert std([2.0]) == 0.0
 
 
-def test_histogram_by_hand():
+def test_histogram_matches_hand_computed_values():
     h = Histogram.of([0.0, 0.1, 0.5, 1.0, 9.0, -9.0], bins=2, low=0.0, high=1.0)
     assert h.edges == (0.0, 0.5, 1.0)
     assert h.counts == (3, 3)
 
 
 @given(st.lists(st.floats(-1e6, 1e6)), st.integers(1, 30))
-def test_a_histogram_loses_nothing(values, bins):
+def test_histogram_counts_every_value(values, bins):
     h = Histogram.of(values, bins=bins)
     assert sum(h.counts) == len(values)
     assert len(h.edges) == bins + 1
@@ -133,7 +133,7 @@ def test_a_histogram_loses_nothing(values, bins):
 # --- the file ----------------------------------------------------------------------------------
 
 
-def test_one_object_a_step(tmp_path):
+def test_writer_writes_one_object_per_step(tmp_path):
     w = MetricsWriter(tmp_path / "m.jsonl", clock=lambda: 5.0)
     w.write(1, "sft", {"sft/loss": 2.5})
     w.write(1, "rl", {"policy/entropy": 1.0, "policy/grad_norm": float("nan")})
@@ -142,7 +142,7 @@ def test_one_object_a_step(tmp_path):
     assert json.loads(lines[1])["policy/grad_norm"] is None
 
 
-def test_a_torn_line_is_left_out_and_then_cut_off(tmp_path):
+def test_truncated_line_is_skipped_and_then_removed(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1, "stage": "rl", "time": 0}\n{"step": 2, "sta')
     assert [r["step"] for r in read_jsonl(path)] == [1]
@@ -152,7 +152,7 @@ def test_a_torn_line_is_left_out_and_then_cut_off(tmp_path):
     assert list(read_jsonl(tmp_path / "none")) == []
 
 
-def test_a_step_that_was_run_again_counts_once(tmp_path):
+def test_repeated_step_counts_once(tmp_path):
     w = MetricsWriter(tmp_path / "m.jsonl")
     for step, value in ((1, 0.1), (2, 0.2), (2, 0.9), (3, 0.3)):
         w.write(step, "rl", {"reward/total/mean": value})
@@ -166,13 +166,13 @@ def test_a_step_that_was_run_again_counts_once(tmp_path):
 # --- names -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_name_is_refused_in_tests(tmp_path):
+def test_unknown_name_raises_in_tests(tmp_path):
     w = MetricsWriter(tmp_path / "m.jsonl")  # strict by the environment of these tests
     with pytest.raises(UnknownMetric, match="reward/total/meen"):
         w.write(1, "rl", {"reward/total/mean": 1.0, "reward/total/meen": 1.0})
 
 
-def test_an_unknown_name_is_warned_about_once_in_production(tmp_path, monkeypatch, caplog):
+def test_unknown_name_warns_once_in_production(tmp_path, monkeypatch, caplog):
     monkeypatch.delenv(glossary.STRICT_ENV)
     monkeypatch.setattr(glossary, "_warned", set())
     w = MetricsWriter(tmp_path / "m.jsonl")
@@ -183,7 +183,7 @@ def test_an_unknown_name_is_warned_about_once_in_production(tmp_path, monkeypatc
     assert [r["odd/name"] for r in read_jsonl(tmp_path / "m.jsonl")] == [1.0, 1.0, 1.0]
 
 
-def test_patterns():
+def test_lookup_matches_name_patterns():
     assert lookup("reward/rules/mean").pattern == "reward/<component>/mean"
     assert lookup("reward/total/mean").pattern == "reward/total/mean"
     assert lookup("eval/rl-5/reward/total").unit == "reward"
@@ -192,7 +192,7 @@ def test_patterns():
     assert lookup("") is None
 
 
-def test_the_glossary_says_each_thing_once_and_prints_as_a_table():
+def test_glossary_has_no_duplicates_and_renders_as_a_table():
     patterns = [m.pattern for m in METRICS]
     assert len(set(patterns)) == len(patterns)
     lines = markdown().splitlines()

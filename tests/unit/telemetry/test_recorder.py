@@ -33,7 +33,7 @@ def folder(tmp_path):
         yield folder
 
 
-def test_a_step_is_one_row_with_the_figures_of_its_records(folder):
+def test_step_is_one_row_with_the_metrics_of_its_records(folder):
     with RunRecorder(folder, prompts={"p": SAMPLE}) as recorder:
         recorder.begin("rl", 2)
         recorder.records(1, [record(0, 0.0, band="below"), record(1, 1.0)])
@@ -53,7 +53,7 @@ def test_a_step_is_one_row_with_the_figures_of_its_records(folder):
     assert rows[0]["reward/consistency"] == 0.0
 
 
-def test_each_step_says_how_long_the_rest_of_its_stage_takes(folder):
+def test_each_step_estimates_the_remaining_time_of_its_stage(folder):
     with RunRecorder(folder) as recorder:
         recorder.begin("sft", 1)
         recorder.metrics(1, {"timing/step/total": 100.0})
@@ -69,7 +69,7 @@ def test_each_step_says_how_long_the_rest_of_its_stage_takes(folder):
     assert left[("rl", 7)] == 1.0, "a step that was not timed changes no pace"
 
 
-def test_an_evaluation_stays_apart_from_training(folder):
+def test_evaluation_is_recorded_separately_from_training(folder):
     with RunRecorder(folder) as recorder:
         recorder.evaluation("base", 0, {"eval/base/action_accuracy": 0.5}, [record(0, step=0)])
         recorder.begin("rl", 1)
@@ -80,7 +80,7 @@ def test_an_evaluation_stays_apart_from_training(folder):
     assert [r["stage"] for r in read_jsonl(folder.samples)] == ["eval-base"]
 
 
-def test_samples_hold_the_best_the_worst_and_a_failure():
+def test_samples_contain_the_best_the_worst_and_a_failure():
     rs = [record(i, 0.5) for i in range(30)]
     rs[7], rs[11], rs[20] = record(7, 0.9), record(11, 0.1), record(20, JudgeTimeout())
     rows = pick_samples(rs, {}, 4, seed=3)
@@ -91,7 +91,7 @@ def test_samples_hold_the_best_the_worst_and_a_failure():
     assert [r["total"] for r in rows if r["sample"] == 20] == [None]
 
 
-def test_the_reference_shown_is_the_one_that_scored_best():
+def test_shown_reference_is_the_best_scoring_one():
     scores = (ReferenceScore(reference=0, s_r=0.2), ReferenceScore(reference=1, s_r=0.3, s_j=0.9))
     (row,) = pick_samples([record(0, reference_scores=scores)], {"p": SAMPLE}, 1, seed=0)
     assert row["reference"] == "refund(order=7)"
@@ -101,7 +101,7 @@ def test_the_reference_shown_is_the_one_that_scored_best():
 # --- W&B ---------------------------------------------------------------------------------------
 
 
-def test_online_wants_a_key():
+def test_online_mode_requires_an_api_key():
     with pytest.raises(BadInput, match="WANDB_API_KEY") as e:
         check_wandb("online", {})
     assert e.value.exit_code == 2
@@ -109,7 +109,7 @@ def test_online_wants_a_key():
     check_wandb("offline", {})
 
 
-def test_disabled_does_nothing(tmp_path):
+def test_disabled_wandb_writes_nothing(tmp_path):
     sink = WandbSink(tmp_path, mode="disabled")
     sink.metrics(1, "rl", {"reward/total/mean": 1.0})
     sink.close()
@@ -137,7 +137,7 @@ print("the run goes on", flush=True)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_a_wandb_that_dies_or_hangs_costs_the_run_nothing_else(tmp_path, signal):
+def test_dead_or_hanging_wandb_does_not_affect_the_run(tmp_path, signal):
     command = [sys.executable, "-c", DYING, str(tmp_path), signal]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "the run goes on" in done.stdout, done.stderr
@@ -165,7 +165,7 @@ with make(sys.argv[1]) as folder:
 
 
 @pytest.mark.slow
-def test_offline_files_hold_the_metrics_and_no_secret(tmp_path):
+def test_offline_files_contain_metrics_and_no_secret(tmp_path):
     env = {**os.environ, "FOO_API_KEY": "canary-env", "WANDB_API_KEY": "c" * 36 + "cana", "HAMR_STRICT_METRICS": "1"}
 
     def run(mode):

@@ -23,7 +23,7 @@ def test_create_lays_out_the_folder(tmp_path):
         assert names == ["metrics.jsonl", "ledger.sqlite", "samples.jsonl", "summary.json", "report.html"]
 
 
-def test_an_existing_folder_is_refused_with_a_way_out(tmp_path):
+def test_existing_folder_is_rejected_with_the_remedy(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match=f"not empty.*resume={tmp_path}") as e:
         RunFolder.create(tmp_path, "")
@@ -32,11 +32,11 @@ def test_an_existing_folder_is_refused_with_a_way_out(tmp_path):
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
-def test_an_empty_folder_is_taken(tmp_path):
+def test_empty_folder_is_accepted(tmp_path):
     RunFolder.create(tmp_path, "a: 1").close()
 
 
-def test_a_file_is_refused(tmp_path):
+def test_file_in_place_of_a_folder_is_rejected(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(RunFolderError, match="is a file"):
         RunFolder.create(tmp_path / "f", "")
@@ -85,7 +85,7 @@ def test_the_lock_of_a_zombie_is_taken_over(tmp_path):
     holder.wait()
 
 
-def test_a_recycled_pid_does_not_pass_for_the_owner(tmp_path):
+def test_recycled_pid_is_not_the_lock_owner(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "a: 1")
     lock = tmp_path / "run" / "run.lock"
     owner = json.loads(lock.read_text())
@@ -94,7 +94,7 @@ def test_a_recycled_pid_does_not_pass_for_the_owner(tmp_path):
     folder.close()
 
 
-def test_an_owner_on_another_host_is_believed(tmp_path):
+def test_lock_of_another_host_is_respected(tmp_path):
     RunFolder.create(tmp_path / "run", "a: 1").close()
     lock = tmp_path / "run" / "run.lock"
     lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "1"}))
@@ -102,13 +102,13 @@ def test_an_owner_on_another_host_is_believed(tmp_path):
         RunFolder.resume(tmp_path / "run")
 
 
-def test_a_torn_lock_belongs_to_nobody(tmp_path):
+def test_truncated_lock_is_ignored(tmp_path):
     RunFolder.create(tmp_path / "run", "a: 1").close()
     (tmp_path / "run" / "run.lock").write_text('{"host": "el')
     RunFolder.resume(tmp_path / "run").close()
 
 
-def test_resume_wants_a_run_folder(tmp_path):
+def test_resume_requires_a_run_folder(tmp_path):
     with pytest.raises(RunFolderError, match="no such folder"):
         RunFolder.resume(tmp_path / "none")
     with pytest.raises(RunFolderError, match=r"no config\.yaml"):
@@ -124,17 +124,17 @@ HARMLESS += ["price_per_1k_tokens", "thinking_tokens", "keep", "tokenizer", "sec
 
 
 @pytest.mark.parametrize("key", SECRET)
-def test_names_of_secrets(key):
+def test_secret_names_are_recognised(key):
     assert looks_secret(key)
     assert redact({key: "canary-value"}, environ={}) == {key: REDACTED}
 
 
 @pytest.mark.parametrize("key", HARMLESS)
-def test_names_that_only_look_like_it(key):
+def test_similar_names_are_not_secret(key):
     assert not looks_secret(key)
 
 
-def test_redaction_goes_deep_and_keeps_the_rest():
+def test_redaction_is_recursive_and_keeps_other_values():
     value = {"a": [{"password": "x", "steps": 3}], "t": ("u", None, 1.5, True), "token": 5, "api_key": None}
     assert redact(value, environ={}) == {
         "a": [{"password": REDACTED, "steps": 3}],
@@ -144,7 +144,7 @@ def test_redaction_goes_deep_and_keeps_the_rest():
     }
 
 
-def test_values_of_the_environment_are_blotted_out_wherever_they_are():
+def test_secret_environment_values_are_redacted_everywhere():
     env = {"FOO_API_KEY": "canary", "BAR_TOKEN": "canary-long", "X_TOKEN": "1", "HOME": "/home/canal"}
     assert redact_text("see canary-long, canary and 1 in /home/canal", env) == (
         f"see {REDACTED}, {REDACTED} and 1 in /home/canal"
@@ -161,7 +161,7 @@ def test_no_secret_reaches_the_config_file(tmp_path, monkeypatch):
     assert yaml.safe_load(written)["pools"]["judge"]["api_key_env"] == "FOO_API_KEY"
 
 
-def test_the_working_folder_is_no_password() -> None:
+def test_working_folder_is_not_redacted() -> None:
     """A path below it stands in the configuration that a run is gone on with."""
     environ = {"PWD": "/home/user/work", "OLDPWD": "/home/user", "DB_PWD": "hunter22"}
     assert redact_text("/home/user/work/items.jsonl hunter22", environ) == f"/home/user/work/items.jsonl {REDACTED}"

@@ -42,7 +42,7 @@ class Scripted(FiguresOnly):
         self.heard.append(failed)
 
 
-def test_a_sink_that_fails_is_left_alone_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sink_is_disabled_and_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = Scripted(), Scripted(fails=True)
     sinks = Sinks({"bad": bad, "good": good})
     for step in (1, 2):
@@ -53,14 +53,14 @@ def test_a_sink_that_fails_is_left_alone_and_the_others_go_on(caplog: pytest.Log
     assert [r.message for r in caplog.records] == ["sink bad disabled for the rest of this run (ConnectionError: gone)"]
 
 
-def test_nothing_is_opened_that_was_not_asked_for(tmp_path: Path) -> None:
+def test_only_configured_sinks_are_opened(tmp_path: Path) -> None:
     sinks = open_sinks(load_config(["experiment=smoke"]), tmp_path, "r")
     sinks.metrics(1, "rl", FIGURES)
     sinks.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_figures_of_two_stages_do_not_mix() -> None:
+def test_metrics_of_two_stages_do_not_mix() -> None:
     assert shown_as("sft", "timing/train/optimizer") != shown_as("rl", "timing/train/optimizer")
     assert shown_as("eval-rl", "eval/rl/n") == "eval/rl/n"
 
@@ -69,7 +69,7 @@ def test_figures_of_two_stages_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_missing_library_is_one_line_before_anything_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported_before_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[f"hamr.telemetry.{name}_sink"]
     monkeypatch.setattr(module, "find_spec", lambda wanted: None)
     with pytest.raises(BadInput, match=rf"logging\.sinks: '{name}': is not installed; pip install '{name}>="):
@@ -92,7 +92,7 @@ class Writer:
         self.closed = True
 
 
-def test_tensorboard_gets_finite_figures_as_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_receives_finite_values_as_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hamr.telemetry.tensorboard_sink.find_spec", lambda name: object())
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ class Mlflow(types.ModuleType):
         return call
 
 
-def test_mlflow_goes_on_with_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_resumes_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hamr.telemetry.mlflow_sink.find_spec", lambda name: object())
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     fake = Mlflow()
@@ -143,7 +143,7 @@ def test_mlflow_goes_on_with_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- W&B ---------------------------------------------------------------------------------------
 
 
-def test_the_ledger_and_the_newest_checkpoint_are_kept(tmp_path: Path) -> None:
+def test_ledger_and_newest_checkpoint_are_uploaded(tmp_path: Path) -> None:
     for step in (0, 9, 10):
         (tmp_path / "checkpoints" / f"step_{step}").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step_11.tmp").mkdir()
@@ -192,7 +192,7 @@ def test_group_job_type_tags_and_artifacts_reach_w_and_b(
 # --- Prometheus and Grafana --------------------------------------------------------------------
 
 
-def test_every_metric_has_a_gauge_of_its_own() -> None:
+def test_every_metric_has_its_own_gauge() -> None:
     gauges = [gauge_of(m) for m in METRICS]
     assert len({g.name for g in gauges}) == len(METRICS)
     for gauge in gauges:
@@ -212,7 +212,7 @@ def test_placeholders_become_labels() -> None:
     assert reading("nobody/knows/this") is None
 
 
-def test_gauges_are_set_with_all_their_labels() -> None:
+def test_gauges_are_set_with_all_labels() -> None:
     made: dict[str, Any] = {}
 
     class Gauge:
@@ -235,11 +235,11 @@ def test_gauges_are_set_with_all_their_labels() -> None:
     )
 
 
-def test_the_shipped_dashboard_is_the_one_of_these_names() -> None:
+def test_shipped_dashboard_matches_the_metric_names() -> None:
     assert (Path(__file__).parents[3] / "launch" / "grafana.json").read_text() == grafana.text()
 
 
-def test_every_panel_shows_what_hamr_emits() -> None:
+def test_every_panel_shows_an_emitted_metric() -> None:
     emitted = {f"ray_{gauge_of(m).name}": set(gauge_of(m).labels) for m in METRICS}
     board = json.loads(grafana.text())
     for panel in board["panels"]:

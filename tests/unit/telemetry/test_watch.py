@@ -14,14 +14,14 @@ from hamr.types import Audit, Component, JudgeTimeout, Reply, Scored
 from tests.unit.telemetry.records import record
 
 
-def test_a_reward_that_goes_with_length_shows():
+def test_reward_correlated_with_length_is_detected():
     records = [replace(record(i, i / 4), response_tokens=10 * i) for i in range(5)]
     assert watch_metrics(records)["watch/length_correlation"] == pytest.approx(1.0)
     assert pearson([0.0, 1.0, 2.0], [1.0, 0.0, 1.0]) == 0.0
     assert pearson([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
 
 
-def test_repeats_count_within_a_group_only():
+def test_repeats_count_only_within_a_group():
     same = [replace(record(i, 1.0), response="Bye.") for i in range(2)]
     elsewhere = replace(record(0, 1.0), response="Bye.", key=replace(record(0, 1.0).key, prompt="q"))
     other = replace(record(3, 1.0), response="Data or voice?")
@@ -32,7 +32,7 @@ def said(*replies):
     return [replace(record(i, 1.0), action=Reply(content=reply)) for i, reply in enumerate(replies)]
 
 
-def test_the_top_reply_is_that_of_several_steps():
+def test_top_reply_is_taken_over_several_steps():
     window = RecentReplies(size=3)
     assert [window.add(said("Bye.", "Bye.")), window.add(said("Data or voice?", "The fee is 40."))] == [{}, {}]
     assert window.add(said("Hello.", "Bye.")) == {"watch/top_reply_frac": 0.5}
@@ -42,7 +42,7 @@ def test_the_top_reply_is_that_of_several_steps():
     assert RecentReplies(size=1).add([]) == {}, "no reply, no share"
 
 
-def test_the_scorers_distance_takes_audits_in():
+def test_scorer_gap_includes_audits():
     asked = replace(record(0, 1.0), s_r=0.2, s_j=0.6)
     audited = replace(record(1, 1.0), s_r=0.8, s_j=None, audit=Audit(s_r=0.8, s_j=0.0))
     both = replace(asked, audit=Audit(s_r=0.2, s_j=0.6, best=1.0))
@@ -50,7 +50,7 @@ def test_the_scorers_distance_takes_audits_in():
     assert watch_metrics([asked, audited])["watch/scorer_gap"] == pytest.approx(0.6)
 
 
-def test_the_component_that_decides_shows():
+def test_dominant_component_is_reported():
     def of(number, consistency, length):
         parts = (("consistency", consistency, 1.0), ("length", length, 0.5))
         components = tuple(Component(name=n, outcome=Scored(value=v), weight=w) for n, v, w in parts)
@@ -60,20 +60,20 @@ def test_the_component_that_decides_shows():
     assert watch_metrics([of(0, 0.0, 0.0), of(1, 1.0, 1.0)])["watch/top_component"] == pytest.approx(0.8)
 
 
-def test_no_records_and_failures_say_nothing():
+def test_no_metrics_without_records_or_with_failures_only():
     assert watch_metrics([]) == {}
     failed = [replace(record(i, 1.0), total=JudgeTimeout(), components=()) for i in range(4)]
     assert "watch/length_correlation" not in watch_metrics(failed)
 
 
 @pytest.mark.parametrize(("value", "raised"), [(4.1, True), (-4.1, True), (4.0, False)])
-def test_an_alarm_is_beyond_its_limit_on_either_side(value, raised):
+def test_alarm_is_raised_beyond_its_limit_on_either_side(value, raised):
     assert bool(alarms({"audit/drift": value}, AlarmsConfig(audit_drift=4.0))) is raised
     assert alarms({"audit/drift": value}, AlarmsConfig(audit_drift=None)) == {}
     assert flags({"audit/drift": value}, AlarmsConfig(audit_drift=4.0)) == {"audit_drift": float(raised)}
 
 
-def test_a_run_notes_its_alarms(tmp_path):
+def test_run_logs_its_alarms(tmp_path):
     class Terminal:
         def __init__(self):
             self.lines = []
@@ -115,7 +115,7 @@ def test_an_alarm_names_the_reply(tmp_path, capsys):
     assert "most of the policy's replies: 'Bye.'" in " ".join(capsys.readouterr().out.split())
 
 
-def test_truth_falls_while_the_reward_rises() -> None:
+def test_falling_truth_with_rising_reward_raises_an_alarm() -> None:
     window = TruthWindow(size=4)
     clean = [window.add(0.4 + 0.02 * i, 0.4 + 0.02 * i) for i in range(20)]
     assert max(clean) == 0.0
@@ -124,6 +124,6 @@ def test_truth_falls_while_the_reward_rises() -> None:
     assert "scorers" in alarms({"truth/drop": hacked[-1]}, AlarmsConfig())["truth_drop"]
 
 
-def test_truth_that_falls_with_the_reward_is_no_alarm() -> None:
+def test_truth_falling_with_the_reward_raises_no_alarm() -> None:
     window = TruthWindow(size=4)
     assert max(window.add(0.8 - 0.05 * i, 0.8 - 0.05 * i) for i in range(12)) == 0.0

@@ -26,7 +26,7 @@ def writer(text):
     return write
 
 
-async def test_the_newest_comes_back_with_its_state(tmp_path):
+async def test_newest_checkpoint_is_loaded_with_its_state(tmp_path):
     c = Checkpoints(tmp_path)
     assert c.newest() is None
     await c.save(1, writer("one"), {"data": {"epoch": 0, "at": 8}, "wandb": "abc"})
@@ -36,7 +36,7 @@ async def test_the_newest_comes_back_with_its_state(tmp_path):
     assert (newest.path / "policy" / "weights.bin").read_text() == "ten"
 
 
-async def test_older_ones_go_but_never_below_keep(tmp_path):
+async def test_older_checkpoints_are_removed_down_to_keep(tmp_path):
     c = Checkpoints(tmp_path, keep=2)
     for step in range(1, 6):
         await c.save(step, writer("x"), {})
@@ -44,7 +44,7 @@ async def test_older_ones_go_but_never_below_keep(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step_4", "step_5"]
 
 
-async def test_damaged_ones_do_not_count_into_keep(tmp_path):
+async def test_damaged_checkpoints_do_not_count_towards_keep(tmp_path):
     c = Checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3):
         await c.save(step, writer("x"), {})
@@ -53,7 +53,7 @@ async def test_damaged_ones_do_not_count_into_keep(tmp_path):
     assert [p.step for p in c.all()] == [4, 2]
 
 
-async def test_a_model_counts_without_the_rest_of_its_checkpoint(tmp_path):
+async def test_newest_policy_needs_only_whole_policy_files(tmp_path):
     c = Checkpoints(tmp_path, keep=3)
     assert c.newest_policy() is None
     for step in (1, 2, 3):
@@ -78,7 +78,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("problem", DAMAGE)
-async def test_what_is_not_whole_is_skipped_with_a_note(tmp_path, caplog, problem):
+async def test_incomplete_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, problem):
     c = Checkpoints(tmp_path)
     await c.save(1, writer("one"), {"at": 1})
     await c.save(2, writer("two"), {"at": 2})
@@ -88,7 +88,7 @@ async def test_what_is_not_whole_is_skipped_with_a_note(tmp_path, caplog, proble
     assert problem in caplog.text
 
 
-async def test_a_step_saved_again_replaces_the_former(tmp_path):
+async def test_repeated_save_of_a_step_replaces_the_former(tmp_path):
     c = Checkpoints(tmp_path)
     await c.save(1, writer("one"), {"at": 1})
     await c.save(1, writer("new"), {"at": 2})
@@ -96,7 +96,7 @@ async def test_a_step_saved_again_replaces_the_former(tmp_path):
     assert os.listdir(tmp_path) == ["step_1"]
 
 
-async def test_one_that_was_being_replaced_at_death_still_counts(tmp_path):
+async def test_checkpoint_interrupted_during_replacement_is_recovered(tmp_path):
     c = Checkpoints(tmp_path)
     await c.save(1, writer("one"), {"at": 1})
     (tmp_path / "step_1").rename(tmp_path / ".step_1.replaced")
@@ -117,7 +117,7 @@ FULL = [
 
 
 @pytest.mark.parametrize("error", FULL, ids=["no space", "quota", "as text"])
-async def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path, error):
+async def test_full_disk_raises_one_error_and_leaves_no_files(tmp_path, error):
     c = Checkpoints(tmp_path)
     await c.save(1, writer("one"), {})
 
@@ -131,7 +131,7 @@ async def test_a_full_disk_is_one_clear_error_and_leaves_nothing(tmp_path, error
     assert os.listdir(tmp_path) == ["step_1"]
 
 
-async def test_another_failure_passes_through_and_leaves_nothing(tmp_path):
+async def test_other_errors_are_raised_and_leave_no_files(tmp_path):
     async def write(folder):
         (folder / "half").write_text("x")
         raise KeyError("optimizer")
@@ -143,7 +143,7 @@ async def test_another_failure_passes_through_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_cancelled_save_leaves_nothing(tmp_path):
+async def test_cancelled_save_leaves_no_files(tmp_path):
     started = asyncio.Event()
 
     async def write(folder):
@@ -159,7 +159,7 @@ async def test_a_cancelled_save_leaves_nothing(tmp_path):
 
 
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)))
-def test_any_json_state_survives(tmp_path_factory, state):
+def test_any_json_state_survives_the_round_trip(tmp_path_factory, state):
     folder = tmp_path_factory.mktemp("c")
     asyncio.run(Checkpoints(folder).save(1, writer("x"), state))
     assert Checkpoints(folder).newest().state == state
@@ -183,7 +183,7 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-def test_killed_at_any_point_a_whole_checkpoint_stands(tmp_path):
+def test_whole_checkpoint_survives_a_kill_at_any_point(tmp_path):
     draw = random.Random(0)
     done = -1
     for _ in range(12):

@@ -25,7 +25,7 @@ class Planted:
         return os.mkdir, (str(self.file),)
 
 
-def test_deepspeed_s_own_files_are_loaded(tmp_path: Path) -> None:
+def test_deepspeed_files_are_loaded(tmp_path: Path) -> None:
     state = {"step": 3, "moments": torch.ones(4), "scaler": LossScaler(scale=2.0), "stage": ZeroStageEnum.gradients}
     torch.save(state, tmp_path / "state.pt")
     with data_only(tmp_path):
@@ -35,7 +35,7 @@ def test_deepspeed_s_own_files_are_loaded(tmp_path: Path) -> None:
     assert torch.equal(back["moments"], torch.ones(4))
 
 
-def test_code_in_them_is_not_run(tmp_path: Path) -> None:
+def test_code_in_checkpoint_files_is_not_run(tmp_path: Path) -> None:
     torch.save({"scaler": Planted(tmp_path / "was here")}, tmp_path / "state.pt")
     with pytest.raises(RunFolderError, match="contains code"), data_only(tmp_path):
         torch.load(tmp_path / "state.pt", weights_only=False)
@@ -45,7 +45,7 @@ def test_code_in_them_is_not_run(tmp_path: Path) -> None:
     assert (tmp_path / "was here").is_dir()
 
 
-def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), data_only(tmp_path):
         torch.load(tmp_path / "no.pt", weights_only=False)
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ

@@ -25,7 +25,7 @@ def run(module: Any, x: Any, seed: int = 1) -> tuple[Any, Any, dict[str, Any]]:
 @pytest.mark.parametrize("shape", [(1, 7, 24), (2, 700, 24), (3, 5, 4, 24)])
 @pytest.mark.parametrize("kind", ["LlamaRMSNorm", "Qwen3RMSNorm"])
 @pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-5), ("bfloat16", 0.01)])
-def test_the_norm_is_that_of_transformers(kind: str, shape: tuple[int, ...], dtype: str, within: float) -> None:
+def test_rms_norm_equals_that_of_transformers(kind: str, shape: tuple[int, ...], dtype: str, within: float) -> None:
     from transformers.models.llama import modeling_llama
     from transformers.models.qwen3 import modeling_qwen3
 
@@ -44,7 +44,7 @@ def test_the_norm_is_that_of_transformers(kind: str, shape: tuple[int, ...], dty
 
 
 @pytest.mark.parametrize("types", [("float32", "bfloat16"), ("bfloat16", "float32")])
-def test_a_norm_of_two_types_is_computed_in_the_wider(types: tuple[str, str]) -> None:
+def test_mixed_dtype_norm_is_computed_in_the_wider_dtype(types: tuple[str, str]) -> None:
     torch.manual_seed(0)
     shapes = zip(((5, 8), (8,)), types, strict=True)
     x, weight = (torch.randn(shape).to(getattr(torch, name)).requires_grad_() for shape, name in shapes)
@@ -55,7 +55,7 @@ def test_a_norm_of_two_types_is_computed_in_the_wider(types: tuple[str, str]) ->
     torch.testing.assert_close(out, plain)
 
 
-def test_a_norm_that_scales_by_one_plus_its_weight_is_left_alone() -> None:
+def test_norm_scaled_by_one_plus_weight_is_not_replaced() -> None:
     class OtherRMSNorm(torch.nn.Module):
         variance_epsilon = 1e-6
 
@@ -84,7 +84,7 @@ def test_a_bfloat16_layer_agrees_within_its_precision(features: tuple[int, int],
 
 @pytest.mark.parametrize(("dtype", "within"), [("float32", 1e-5), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_gated_mlp_is_that_of_transformers(dtype: str, within: float, bias: bool) -> None:
+def test_gated_mlp_equals_that_of_transformers(dtype: str, within: float, bias: bool) -> None:
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
 
     torch.manual_seed(0)
@@ -103,7 +103,7 @@ def _flat(results: tuple[Any, Any, dict[str, Any]]) -> list[Any]:
     return [results[0], results[1], *results[2].values()]
 
 
-def test_a_gated_mlp_with_another_activation_is_left_alone() -> None:
+def test_gated_mlp_with_another_activation_is_not_replaced() -> None:
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
 
     module = LlamaMLP(LlamaConfig(hidden_size=24, num_attention_heads=2, intermediate_size=64, hidden_act="gelu"))
@@ -111,7 +111,7 @@ def test_a_gated_mlp_with_another_activation_is_left_alone() -> None:
     assert "forward" not in vars(module)
 
 
-def test_cast_weights_get_gradients_in_their_own_type() -> None:
+def test_autocast_weights_get_gradients_in_their_own_dtype() -> None:
     layer = torch.nn.Linear(8, 4)
     use_cpu_kernels(layer)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -121,7 +121,7 @@ def test_cast_weights_get_gradients_in_their_own_type() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 512, 1300])
-def test_the_weight_gradient_is_the_sum_over_all_rows(rows: int) -> None:
+def test_weight_gradient_is_the_sum_over_all_rows(rows: int) -> None:
     grad, x = torch.randn(rows, 5, dtype=torch.float64), torch.randn(rows, 9, dtype=torch.float64)
     torch.testing.assert_close(weight_gradient(grad, x), grad.t() @ x)
     torch.testing.assert_close(weight_gradient(x, grad), x.t() @ grad)

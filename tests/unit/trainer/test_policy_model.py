@@ -109,7 +109,7 @@ def test_layouts_agree_with_the_padded_batch(models: dict[str, Path], kind: str,
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama", "qwen2"])
-def test_what_prompts_begin_with_alike_is_computed_once_and_changes_nothing(models: dict[str, Path], kind: str) -> None:
+def test_shared_prompt_prefix_does_not_change_the_result(models: dict[str, Path], kind: str) -> None:
     policies = [g.prompt_ids for g in random_groups([(40, [1]), (30, [1])], seed=1)]
     groups = [
         dataclasses.replace(group, prompt_ids=(policies[i] if i < 2 else ()) + group.prompt_ids)
@@ -124,7 +124,7 @@ def test_what_prompts_begin_with_alike_is_computed_once_and_changes_nothing(mode
     assert_equal(run(models[kind], "shared_prompt", groups), run(models[kind], "padded", groups))
 
 
-def test_padded_batch_is_what_transformers_says_of_each_sequence_alone(models: dict[str, Path]) -> None:
+def test_padded_batch_equals_transformers_per_sequence(models: dict[str, Path]) -> None:
     from transformers import AutoModelForCausalLM
 
     plain = AutoModelForCausalLM.from_pretrained(models["llama"], dtype=torch.float32)
@@ -137,16 +137,14 @@ def test_padded_batch_is_what_transformers_says_of_each_sequence_alone(models: d
     torch.testing.assert_close(run(models["llama"], "padded", groups)[0], torch.cat(expected), atol=1e-5, rtol=0)
 
 
-def test_beyond_the_dense_size_the_library_kernel_says_the_same(
-    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_kernel_equals_the_dense_one(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     groups = random_groups(SHAPES["unequal lengths"])
     dense = run(models["llama"], "shared_prompt", groups)
     monkeypatch.setattr(policy_attention, "DENSE_SCORES", 0)
     assert_equal(run(models["llama"], "shared_prompt", groups), dense)
 
 
-def test_gradient_checkpointing_changes_nothing(models: dict[str, Path]) -> None:
+def test_gradient_checkpointing_does_not_change_the_result(models: dict[str, Path]) -> None:
     groups = random_groups(SHAPES["unequal lengths"])
     assert_equal(
         run(models["qwen3"], "shared_prompt", groups, gradient_checkpointing=True),
@@ -154,7 +152,7 @@ def test_gradient_checkpointing_changes_nothing(models: dict[str, Path]) -> None
     )
 
 
-def test_an_adapter_trains_and_can_be_left_out(models: dict[str, Path]) -> None:
+def test_adapter_is_trainable_and_can_be_disabled(models: dict[str, Path]) -> None:
     groups = random_groups(SHAPES["unequal lengths"])
     lora = LoraConfig(rank=2, target_modules=("q_proj", "up_proj"))
     model = load_policy(models["qwen3"], dtype=torch.float32, layout="shared_prompt", temperature=0.7, lora=lora)
@@ -182,13 +180,13 @@ def test_sliding_windows_fall_back_to_padding_with_one_warning(
     assert [r.levelname for r in caplog.records if "trainer.attention" in r.message] == ["WARNING"]
 
 
-def test_a_head_that_is_more_than_one_layer_is_refused(tmp_path: Path) -> None:
+def test_head_with_more_than_one_layer_is_rejected(tmp_path: Path) -> None:
     path = saved(tmp_path / "gemma", "Gemma2", final_logit_softcapping=30.0)
     with pytest.raises(ConfigError, match="final_logit_softcapping"):
         load_policy(path, dtype=torch.float32, layout="shared_prompt")
 
 
-def test_an_empty_micro_batch_costs_nothing_but_touches_every_weight(models: dict[str, Path]) -> None:
+def test_empty_micro_batch_gives_zero_gradients_for_every_weight(models: dict[str, Path]) -> None:
     model = load_policy(models["llama"], dtype=torch.float32, layout="shared_prompt")
     batch = build_batch([], (), "shared_prompt")
     logprobs, entropies = model(batch)
@@ -206,7 +204,7 @@ def test_an_empty_micro_batch_costs_nothing_but_touches_every_weight(models: dic
         (TrainSequence(token_ids=(1, 2), mask=(True,)), "mask has 1"),
     ],
 )
-def test_malformed_sequences_are_refused(sequence: TrainSequence, said: str) -> None:
+def test_malformed_sequences_are_rejected(sequence: TrainSequence, said: str) -> None:
     groups = [TrainGroup(prompt_ids=(1,), sequences=(sequence,))]
     with pytest.raises(ValueError, match=said):
         build_batch(groups, pack(groups, budget=10)[0][0], "shared_prompt")
@@ -246,7 +244,7 @@ def test_head_agrees_with_log_softmax_and_its_gradients(
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-5)
 
 
-def test_two_classes_by_hand() -> None:
+def test_two_class_head_matches_hand_computed_values() -> None:
     """Logits 0 and ln 3: p = (1/4, 3/4)."""
     hidden = torch.tensor([[1.0]])
     weight = torch.tensor([[0.0], [1.0986123]])
@@ -255,7 +253,7 @@ def test_two_classes_by_hand() -> None:
     assert entropies.item() == pytest.approx(0.562335, abs=1e-6)
 
 
-def test_no_rows_are_still_tied_to_the_graph() -> None:
+def test_empty_head_input_stays_differentiable() -> None:
     hidden, weight, bias, targets = head_inputs(rows=0)
     logprobs, entropies = token_logprobs(hidden, weight, bias, targets)
     (logprobs.sum() + entropies.sum()).backward()

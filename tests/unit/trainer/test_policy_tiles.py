@@ -57,7 +57,7 @@ def plain(q, k, v, blocks, scale):  # type: ignore[no-untyped-def]
 
 @pytest.mark.slow
 @given(rows(), st.sampled_from([(1, 1), (4, 2), (3, 3), (6, 2)]), st.integers(0, 999))
-def test_outputs_and_gradients_are_those_of_plain_attention(row, heads, seed) -> None:  # type: ignore[no-untyped-def]
+def test_tiled_attention_equals_plain_attention(row, heads, seed) -> None:  # type: ignore[no-untyped-def]
     (blocks, tokens), (query_heads, key_heads) = row, heads
     torch.manual_seed(seed)
     shapes = [(query_heads, tokens, WIDTH), (key_heads, tokens, WIDTH), (key_heads, tokens, WIDTH)]
@@ -71,7 +71,7 @@ def test_outputs_and_gradients_are_those_of_plain_attention(row, heads, seed) ->
     torch.testing.assert_close(found, torch.autograd.grad(expected, given_, wanted))
 
 
-def test_a_key_that_many_attend_to_gets_its_gradients_summed_beyond_bfloat16() -> None:
+def test_key_gradients_are_accumulated_in_float32() -> None:
     """64 stretches of one token: in bfloat16 a running sum of so many small shares would stop growing."""
     blocks = (block((), 0, [1]), block(((0, 1),), 1, [1] * 64))
     torch.manual_seed(0)
@@ -82,13 +82,13 @@ def test_a_key_that_many_attend_to_gets_its_gradients_summed_beyond_bfloat16() -
     assert v.grad[0, 0].tolist() == pytest.approx([33 * (1.0 + 2**-7)] * WIDTH, rel=2**-8)
 
 
-def test_blocks_are_joined_where_padding_costs_less_than_a_tile() -> None:
+def test_blocks_are_merged_if_padding_is_cheaper_than_a_tile() -> None:
     alike = [block(((0, 32),), 32 + 64 * i, [16] * 4) for i in range(3)]
     assert join(alike) == [tuple(alike)]
     apart = [block((), 0, [16]), block((), 16, [int(TILE_COST**0.5) * 2] * 3)]
     assert sorted(map(len, join(apart))) == [1, 1]
 
 
-def test_every_layer_reads_the_same_tables() -> None:
+def test_all_layers_share_the_same_tables() -> None:
     blocks = (block((), 0, [3, 2]),)
     assert tiling(blocks, 5, 2, 1, torch.float32) is tiling(blocks, 5, 2, 1, torch.float32)

@@ -12,9 +12,7 @@ from hamr.trainer import state_files
 from hamr.trainer.state_files import StateFiles, WrittenThrough
 
 
-def test_pieces_arrive_in_order_and_are_flushed_as_they_fill_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_are_written_in_order_and_flushed_when_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = []
     monkeypatch.setattr(state_files, "PIECE", 10)
     monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.fstat(number).st_size))
@@ -24,7 +22,7 @@ def test_pieces_arrive_in_order_and_are_flushed_as_they_fill_up(
     assert flushed == [13, 23, 30]
 
 
-def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_state_survives_the_file_round_trip(tmp_path: Path) -> None:
     state = {"moments": torch.arange(5.0), "step": 3, "groups": [{"lr": 1e-5, "betas": (0.9, 0.95)}]}
     StateFiles().save(state, str(tmp_path / "s.pt"))
     found = torch.load(tmp_path / "s.pt", weights_only=True)

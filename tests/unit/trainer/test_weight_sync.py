@@ -48,7 +48,7 @@ class Senders:
         self.log.append("sent")
 
 
-async def test_engines_and_trainers_meet_where_rank_0_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nccl_rendezvous_is_on_the_host_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM has rank 0 listen there: this process may be on another node, whose address that rank cannot take."""
     monkeypatch.setattr(socket, "gethostbyname", lambda name: pytest.fail("the driver's own address is of no use"))
     trainers, engines = Senders(), Engines(workers=3, tensor_parallel=2)
@@ -79,7 +79,7 @@ class Writers:
         self.log.append("remove")
 
 
-async def test_files_are_named_and_removed_where_they_are_written(tmp_path: Path) -> None:
+async def test_weight_files_are_removed_on_the_host_that_wrote_them(tmp_path: Path) -> None:
     """A file of the same name and one of a dead process lie here by chance; they are somebody else's."""
     path = tmp_path / "hamr-weights-7-there.safetensors"
     here = [path, tmp_path / "hamr-weights-999999999-dead.safetensors"]
