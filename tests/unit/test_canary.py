@@ -70,7 +70,7 @@ def leaks(content: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_no_file_of_a_run_holds_it(tmp_path: Path) -> None:
+def test_run_files_do_not_contain_the_secret(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(tmp_path / "run"), f"--token={PLAIN}"]
     env = {**os.environ, **ENVIRONMENT}
     done = subprocess.run(command, env=env, capture_output=True, timeout=120, check=False)
@@ -102,7 +102,7 @@ def test_no_file_of_a_run_holds_it(tmp_path: Path) -> None:
         [f"--key={PLAIN}"],
     ],
 )
-def test_no_message_repeats_it(
+def test_messages_do_not_contain_the_secret(
     args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,14 +115,14 @@ def test_no_message_repeats_it(
 
 
 @pytest.mark.parametrize("key", ["logging.wandb.api_key", "pools.judge.password", "trainer.auth_token"])
-def test_nor_where_the_environment_has_it_not(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_omits_a_secret_that_is_not_in_the_environment(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", f"{key}={PLAIN}"]) == 2
     err = capsys.readouterr().err
     assert key in err
     assert "canary" not in err
 
 
-def test_a_defect_s_traceback_does_not_repeat_it(
+def test_traceback_does_not_contain_the_secret(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "hamr_defect_job.py").write_text(
@@ -139,7 +139,7 @@ def test_a_defect_s_traceback_does_not_repeat_it(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_launch_file_holds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_files_do_not_contain_the_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_API_KEY"}
@@ -150,13 +150,13 @@ def test_no_launch_file_holds_it(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "canary" not in text
 
 
-def test_the_folder_that_one_is_in_is_no_secret() -> None:
+def test_working_folder_is_not_redacted() -> None:
     environ = {"PWD": "/home/me/work", "OLDPWD": "/home/me/before", "DB_PWD": "hunter2!"}
     text = '"/home/me/work /home/me/before %s"'
     assert blot(text % "hunter2!", environ) == text % REDACTED
 
 
-def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
+def test_url_login_in_a_customer_text_is_kept() -> None:
     said = '{"response": "see http://a:b@c"}'
     assert blot(said, {}) == said
     assert blot('{"x": "k\\"ey123"}', {"MY_TOKEN": 'k"ey123'}) == '{"x": "[redacted]"}'
@@ -172,7 +172,7 @@ def test_a_login_in_what_a_customer_said_stays_as_it_was_said() -> None:
     ],
     ids=lambda words: words[1],
 )
-def test_a_setting_that_holds_it_goes_nowhere(
+def test_setting_with_the_secret_is_rejected(
     command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -184,7 +184,7 @@ def test_a_setting_that_holds_it_goes_nowhere(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_what_is_blotted_stays_json() -> None:
+def test_redacted_text_stays_valid_json() -> None:
     environ = {"DB_PASSWORD": "123456", "APP_SECRET": "sample", "API_KEY": 'k"\u00e9\\key'}
     row = {
         "sample": 0.81234567,
@@ -201,7 +201,7 @@ def test_what_is_blotted_stays_json() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=6, max_size=12))
-def test_however_it_is_spelled_it_is_blotted_out(secret: str) -> None:
+def test_secret_is_redacted_in_every_encoding(secret: str) -> None:
     """In a string of JSON that is a string of JSON, as an argument of a tool call is; in a page."""
     environ = {"APP_PASSWORD": secret}
     for ascii_only in (True, False):
@@ -211,7 +211,7 @@ def test_however_it_is_spelled_it_is_blotted_out(secret: str) -> None:
     assert redact_text(f"<p>{escape('(' + secret + ')')}</p>", environ) == f"<p>({REDACTED})</p>"
 
 
-def test_what_a_status_says_of_a_failure_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_detail_of_a_status_is_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_API_KEY", CANARY)
     LiveStatus(run="r", state="failed", phase="rl", started=0.0, time=0.0, detail=f"401 for {CANARY}").write(tmp_path)
     assert CANARY not in (tmp_path / "status.json").read_text()

@@ -54,13 +54,13 @@ def test_no_arguments_shows_help_as_bad_input(capsys: pytest.CaptureFixture[str]
     assert "usage: hamr" in capsys.readouterr().out
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"hamr {__version__}\n"
 
 
 @pytest.mark.parametrize("name", cli.JOBS)
-def test_every_command_has_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*name.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"hamr {name}: ")
@@ -80,12 +80,12 @@ for file in sorted(Path("hamr/apps").rglob("*.py")):
 
 
 @pytest.mark.slow
-def test_every_command_and_its_work_can_be_imported_first() -> None:
+def test_every_command_module_can_be_imported_first() -> None:
     """All run in one process, which keeps the libraries; hamr's own modules are forgotten before each."""
     subprocess.run([sys.executable, "-c", EACH_ALONE], check=True, cwd=Path(cli.__file__).parents[1])
 
 
-def test_a_job_gets_its_arguments_and_returns_its_code(job) -> None:
+def test_job_receives_its_arguments_and_returns_its_code(job) -> None:
     job(lambda: 3)
     assert cli.main(["fake", "n=4"]) == 7
 
@@ -98,7 +98,7 @@ def test_a_job_gets_its_arguments_and_returns_its_code(job) -> None:
         ("experiment=smoke", "write `hamr train experiment=smoke`"),
     ],
 )
-def test_an_unknown_job_names_the_nearest(typed: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_job_suggests_the_nearest(typed: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([typed]) == 2
     err = capsys.readouterr().err
     assert says in err
@@ -125,7 +125,7 @@ class RemoteError(Exception):
     ],
     ids=["bad-input", "run-time", "remote", "interrupt", "not-installed", "disk-full"],
 )
-def test_expected_errors_are_one_line(
+def test_expected_errors_are_reported_in_one_line(
     error: BaseException, code: int, says: str, job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raising(job, error)
@@ -144,7 +144,7 @@ def test_a_defect_shows_its_traceback(error: Exception, job, capsys: pytest.Capt
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_python_m_hamr_answers() -> None:
+def test_python_m_hamr_runs() -> None:
     command = [sys.executable, "-m", "hamr", "trian"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=Path(cli.__file__).parents[1])
     assert result.returncode == 2
@@ -172,7 +172,7 @@ def test_a_closed_pipe_ends_quietly(words: list[str]) -> None:
     assert result.stdout == "141 \n"
 
 
-def test_a_broken_pipe_that_is_not_the_output_s_is_a_defect(job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_pipe_of_other_streams_is_a_defect(job, capsys: pytest.CaptureFixture[str]) -> None:
     raising(job, BrokenPipeError(errno.EPIPE, "a socket"))
     assert cli.main(["fake"]) == 1
     assert "BrokenPipeError" in capsys.readouterr().err

@@ -155,13 +155,13 @@ async def test_a_step_collects_scores_trains_and_syncs() -> None:
     assert metrics["rollout/groups_dropped"] == 0 and metrics["rollout/tokens"] == 24
 
 
-async def test_responses_are_scored_while_their_siblings_are_generated() -> None:
+async def test_responses_are_scored_while_siblings_are_generated() -> None:
     controller, engine, _, _ = build(by_index)
     await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
     assert controller.rewarder.scored_while_open[0] < 8
 
 
-async def test_a_response_knows_how_many_siblings_it_has() -> None:
+async def test_response_records_its_number_of_siblings() -> None:
     controller, _, _, _ = build(by_index, n=4)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     assert [r.siblings for r in group.rollouts] == [4, 4, 4, 4]
@@ -180,7 +180,7 @@ async def test_dynamic_sampling_refills_with_further_prompts() -> None:
     assert len(prompts) == len(set(prompts)) == 3 + metrics["rollout/groups_dropped"]
 
 
-async def test_rounds_are_bounded_and_a_step_without_signal_trains_nothing() -> None:
+async def test_rounds_are_bounded_and_a_step_without_signal_is_skipped() -> None:
     algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=2))
     controller, engine, trainer, recorder = build(lambda r: Scored(value=0.0), algorithm=algorithm)
     metrics = await controller.step(0, PromptStream([sample(0)], seed=0))
@@ -189,7 +189,7 @@ async def test_rounds_are_bounded_and_a_step_without_signal_trains_nothing() -> 
     assert len({r.key for r in recorder.kept}) == 16
 
 
-async def test_a_failed_score_leaves_the_baseline_and_is_never_zero() -> None:
+async def test_failed_score_is_excluded_from_the_baseline() -> None:
     def reward(rollout: Rollout) -> Outcome:
         return JudgeTimeout(detail="dead") if rollout.key.sample == 0 else by_index(rollout)
 
@@ -201,7 +201,7 @@ async def test_a_failed_score_leaves_the_baseline_and_is_never_zero() -> None:
     assert len(recorder.kept) == 4
 
 
-async def test_overlong_penalty_moves_the_reward_of_long_responses() -> None:
+async def test_overlong_penalty_lowers_the_reward_of_long_responses() -> None:
     algorithm = AlgorithmConfig(overlong=OverlongConfig(enabled=True, cache=7))
     controller, _, trainer, _ = build(lambda r: Scored(value=1.0), prompts=1, algorithm=algorithm)
     groups, _ = await controller.collect(0, PromptStream([sample(0)], seed=0))
@@ -210,7 +210,7 @@ async def test_overlong_penalty_moves_the_reward_of_long_responses() -> None:
     assert controller.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
 
 
-async def test_where_more_may_follow_an_answer_its_end_is_marked_and_the_rest_costs_nothing() -> None:
+async def test_tokens_after_the_answer_mark_get_no_overlong_penalty() -> None:
     algorithm = AlgorithmConfig(overlong=OverlongConfig(enabled=True, cache=7))
     controller, engine, _, _ = build(lambda r: Scored(value=1.0), prompts=1, algorithm=algorithm)
     controller.mark = lambda s: "</answer>" if s.id == sample(0).id else ""
@@ -225,7 +225,7 @@ async def test_where_more_may_follow_an_answer_its_end_is_marked_and_the_rest_co
 HASTY = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)
 
 
-async def test_a_batch_without_rewards_waits_for_the_scorers_and_records_each_response_once(tmp_path: Path) -> None:
+async def test_unscored_batch_waits_and_records_each_response_once(tmp_path: Path) -> None:
     tries: Counter[SampleKey] = Counter()
     notes: list[str] = []
 
@@ -247,7 +247,7 @@ async def test_a_batch_without_rewards_waits_for_the_scorers_and_records_each_re
     assert "8 of 8 responses have no reward" in notes[0]
 
 
-async def test_a_run_whose_scorers_stay_away_stops_and_leaves_nothing_of_the_step() -> None:
+async def test_run_without_scorers_stops_and_discards_the_step() -> None:
     controller, _, trainer, recorder = build(lambda r: JudgeUnavailable(detail="away"))
     controller.experiment = controller.experiment.model_copy(update={"unscored": HASTY})
     with pytest.raises(TooManyUnscored, match=r"step 0: 8 of 8 responses have no reward \(judge_unavailable 8"):
@@ -263,7 +263,7 @@ def wrong_but_for(prompt: str) -> Callable[[Rollout], Outcome]:
     return lambda r: by_index(r) if r.key.prompt == prompt else Scored(value=0.0)
 
 
-async def test_a_reference_joins_groups_in_which_all_are_wrong() -> None:
+async def test_reference_is_added_to_all_wrong_groups() -> None:
     controller, _, trainer, recorder = build(wrong_but_for("s0"), algorithm=AlgorithmConfig(all_wrong=ALL_WRONG))
     controller.answer = lambda action: (7, 8)
     metrics = await controller.step(0, PromptStream([sample(0), sample(1)], seed=0))
@@ -281,7 +281,7 @@ async def test_a_reference_joins_groups_in_which_all_are_wrong() -> None:
     )
 
 
-async def test_a_reference_is_worth_the_best_side_rewards_with_full_consistency() -> None:
+async def test_reference_gets_full_consistency_and_the_best_side_rewards() -> None:
     controller, _, _, _ = build(lambda r: Scored(value=0.0), prompts=1)
     controller.answer = lambda action: (7,)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
@@ -290,7 +290,7 @@ async def test_a_reference_is_worth_the_best_side_rewards_with_full_consistency(
     assert controller.reference(replace(group, records=(first, *group.records[1:])))[1] == pytest.approx(1.2)
 
 
-async def test_further_responses_join_the_group_of_a_prompt_that_had_no_right_one() -> None:
+async def test_further_responses_are_sampled_for_all_wrong_groups() -> None:
     def reward(rollout: Rollout) -> Outcome:
         return Scored(value=float(rollout.key.prompt == "s0" or (rollout.key.attempt == 1 and rollout.key.sample == 0)))
 
@@ -303,7 +303,7 @@ async def test_further_responses_join_the_group_of_a_prompt_that_had_no_right_on
     assert len({r.key for r in recorder.kept}) == 14
 
 
-async def test_the_remedies_are_off_by_default() -> None:
+async def test_all_wrong_remedies_are_off_by_default() -> None:
     controller, engine, trainer, _ = build(lambda r: Scored(value=0.0))
     controller.answer = lambda action: (7,)
     await controller.step(0, PromptStream([sample(0)], seed=0))
@@ -333,7 +333,7 @@ class TwoRewards(ScriptedRewarder):
         return replace(record, components=components, total=mix(components))
 
 
-async def test_decoupled_rewards_learn_from_groups_whose_totals_are_equal() -> None:
+async def test_decoupled_rewards_give_signal_for_equal_totals() -> None:
     controller, engine, trainer, _ = build(by_index)
     controller.rewarder = TwoRewards(by_index, engine)
     groups = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])

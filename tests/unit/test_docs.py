@@ -65,7 +65,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_point_to_existing_files_and_headings(page: Path) -> None:
     for target in links(page):
         path, _, heading = target.partition("#")
         file = (page.parent / path).resolve() if path else page
@@ -78,7 +78,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(re.findall(r"[\w/-]+\.md", str(nav))) == sorted(p.relative_to(ROOT / "docs").as_posix() for p in DOCS)
 
 
-def test_generated_pages_have_every_command_key_and_metric() -> None:
+def test_generated_pages_list_every_command_key_and_metric() -> None:
     from hamr.telemetry.glossary import METRICS
 
     reference = ROOT / "docs" / "reference"
@@ -90,27 +90,27 @@ def test_generated_pages_have_every_command_key_and_metric() -> None:
     assert all(f"| `{metric.pattern}` |" in text_of(reference / "metrics.md") for metric in METRICS)
 
 
-def test_links_of_an_included_file_fit_the_site() -> None:
+def test_links_of_included_files_are_valid_on_the_site() -> None:
     method = text_of(ROOT / "docs" / "results" / "method.md")
     assert "](../how-to/data.md#recipes)" in method
     assert "](../docs/" not in method
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_commands_exist(page: Path) -> None:
+def test_documented_commands_exist(page: Path) -> None:
     named = set(re.findall(r"(?:^ *|`)hamr ([a-z]+)", page.read_text(), re.MULTILINE))
     assert named <= set(cli.JOBS), named - set(cli.JOBS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_documented_files_exist(page: Path) -> None:
     named = re.findall(rf"`((?:{FOLDERS})/[\w./-]+)`", page.read_text())
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
-def test_configuration_keys_that_are_named_exist(page: Path) -> None:
+def test_documented_configuration_keys_exist(page: Path) -> None:
     known = set(known_keys(Config, {"pools": {"mine": {}}, "rewards": {"custom": {"mine": {}}}}))
     text = re.sub(r"((?:pools|rewards\.custom)\.)(?:<\w+>|\w+)", r"\1mine", page.read_text())
     named = re.findall(rf"(?:`|^hamr .* | )((?:{SECTIONS})\.[a-z_.]+[a-z_])(?==|`)", text, re.MULTILINE)
@@ -118,12 +118,12 @@ def test_configuration_keys_that_are_named_exist(page: Path) -> None:
     assert not missing
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 @pytest.mark.slow
-def test_the_learning_curve_is_drawn_from_the_stored_results(tmp_path: Path) -> None:
+def test_learning_curve_matches_the_stored_results(tmp_path: Path) -> None:
     from benchmarks.learning_curve import PICTURE, RESULTS, draw
 
     draw(json.loads(RESULTS.read_text()), tmp_path / "learning.svg")

@@ -21,7 +21,7 @@ def example(kind: type[errors.HamrError]) -> errors.HamrError:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda c: c.__name__)
-def test_pickles_unchanged(kind: type[errors.HamrError]) -> None:
+def test_errors_survive_pickling(kind: type[errors.HamrError]) -> None:
     error = example(kind)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -31,7 +31,7 @@ def test_pickles_unchanged(kind: type[errors.HamrError]) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda c: c.__name__)
-def test_exit_code_is_2_for_bad_input_0_or_130_for_a_stopped_run_and_1_otherwise(
+def test_exit_code_depends_on_the_kind_of_error(
     kind: type[errors.HamrError],
 ) -> None:
     told_to_end = {errors.Preempted: 0, errors.Interrupted: 130}
@@ -39,11 +39,11 @@ def test_exit_code_is_2_for_bad_input_0_or_130_for_a_stopped_run_and_1_otherwise
     assert kind.exit_code == expected
 
 
-def test_bad_input_reads_where_value_remedy() -> None:
+def test_bad_input_message_has_where_value_and_remedy() -> None:
     assert str(errors.BadInput("data.train", "x.jsonl", "give a JSONL")) == "data.train: 'x.jsonl': give a JSONL"
 
 
-def test_long_values_are_cut() -> None:
+def test_long_values_are_truncated() -> None:
     shown = str(errors.BadInput("k", "v" * 1000, "shorten it"))
     assert len(shown) < 200
     assert shown.endswith("...: shorten it")
@@ -54,7 +54,7 @@ def test_missing_score_is_a_value_error() -> None:
         raise errors.MissingScore("the judge's score is needed")
 
 
-def test_unknown_key_and_contradiction_leave_the_value_out() -> None:
+def test_unknown_key_and_contradiction_omit_the_value() -> None:
     assert str(UnknownKey("a.b", 3, "did you mean a.c?")) == "a.b: unknown key; did you mean a.c?"
     assert str(Contradiction("a", None, "x=1 but y=2")) == "a: x=1 but y=2"
     assert str(Contradiction("", None, "x=1 but y=2")) == "x=1 but y=2"

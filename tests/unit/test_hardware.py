@@ -23,12 +23,12 @@ from hamr.hardware import computes_bfloat16, resolve_dtype
         ({"amx_bf16"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, True),
     ],
 )
-def test_bfloat16_needs_the_instructions_and_an_environment_that_allows_them(flags, environment, expected):
+def test_bfloat16_requires_cpu_instructions_and_permission(flags, environment, expected):
     assert computes_bfloat16(frozenset(flags), environment) is expected
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_auto_follows_the_cpu_and_a_gpu_always_computes_bfloat16(monkeypatch, native):
+def test_auto_dtype_follows_the_cpu_and_is_bfloat16_on_gpus(monkeypatch, native):
     monkeypatch.setattr(hardware, "cpu_has_bfloat16", lambda: native)
     assert resolve_dtype("auto", on_gpu=False) == ("bfloat16" if native else "float32")
     assert resolve_dtype("auto", on_gpu=True) == "bfloat16"
@@ -36,7 +36,7 @@ def test_auto_follows_the_cpu_and_a_gpu_always_computes_bfloat16(monkeypatch, na
     assert resolve_dtype("bfloat16", on_gpu=False) == "bfloat16"
 
 
-def test_every_section_resolves_auto_and_config_yaml_keeps_the_result(monkeypatch, tmp_path):
+def test_auto_dtype_is_resolved_in_every_section_and_saved(monkeypatch, tmp_path):
     monkeypatch.setattr(hardware, "cpu_has_bfloat16", lambda: False)
     config = load_config(["experiment=quickstart", "pools.judge.dtype=bfloat16"])
     assert (config.model.dtype, config.trainer.dtype) == ("float32", "float32")
@@ -55,7 +55,7 @@ def test_sections_with_gpus_resolve_to_bfloat16_on_any_driver(monkeypatch):
     assert config.model.dtype == config.trainer.dtype == config.pools["judge"].dtype == "bfloat16"
 
 
-def test_an_unknown_dtype_is_one_line_with_the_choices():
+def test_unknown_dtype_is_reported_with_the_choices():
     with pytest.raises(ConfigError, match=r"^model\.dtype.*float16") as error:
         load_config(["experiment=smoke", "model.dtype=float16"])
     assert "bfloat16" in str(error.value) and "\n" not in str(error.value)

@@ -138,7 +138,7 @@ MODULES = modules()
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_module_keeps_the_rules(module: str) -> None:
+def test_module_follows_the_import_rules(module: str) -> None:
     assert violations(MODULES[module].read_text(encoding="utf-8"), module) == []
 
 
@@ -155,7 +155,7 @@ def cycle(imports: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_modules_have_no_import_cycles() -> None:
     imports = {
         module: {known for target in imported(file.read_text(), module) if (known := _module(target)) != module} - {""}
         for module, file in MODULES.items()
@@ -194,7 +194,7 @@ def _module(target: str) -> str:
         ("hamr.apps.jobs", "from hamr.cli import main"),
     ],
 )
-def test_forbidden_imports_are_found(module: str, source: str) -> None:
+def test_forbidden_imports_are_detected(module: str, source: str) -> None:
     assert len(violations(source, module)) == 1
 
 
@@ -210,7 +210,7 @@ def test_forbidden_imports_are_found(module: str, source: str) -> None:
         ("hamr.config.load", "if TYPE_CHECKING:\n    from hamr.apps.train import command"),
     ],
 )
-def test_allowed_imports_pass(module: str, source: str) -> None:
+def test_allowed_imports_are_accepted(module: str, source: str) -> None:
     assert violations(source, module) == []
 
 
@@ -230,7 +230,7 @@ NOT_FOR_HELP = (*HEAVY, "hydra", "omegaconf", "matplotlib", "scipy", "sklearn", 
         ("from hamr.config.load import load_config; load_config(['experiment=quickstart'])", HEAVY),
     ],
 )
-def test_light_entry_points_import_nothing_heavy(code: str, heavy: tuple[str, ...]) -> None:
+def test_light_entry_points_import_no_heavy_libraries(code: str, heavy: tuple[str, ...]) -> None:
     check = f"{code}\nimport sys\nprint('HEAVY', sorted(set({heavy!r}) & set(sys.modules)))"
     result = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, cwd=PACKAGE.parent, check=True

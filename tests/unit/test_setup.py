@@ -43,7 +43,7 @@ def program(path: Path, body: str) -> Path:
     return path
 
 
-def test_another_python_is_refused_with_the_line_to_type(checkout: Path, tmp_path: Path) -> None:
+def test_wrong_python_version_is_rejected_with_the_command(checkout: Path, tmp_path: Path) -> None:
     old = program(tmp_path / "bin" / "python3.9", "echo 3.9")
     result = setup(checkout, PYTHON=str(old))
     assert result.returncode == 1
@@ -52,7 +52,7 @@ def test_another_python_is_refused_with_the_line_to_type(checkout: Path, tmp_pat
     assert not (checkout / ".venv").exists()
 
 
-def test_a_python_that_cannot_make_environments_is_named(checkout: Path, tmp_path: Path) -> None:
+def test_python_without_venv_support_is_named(checkout: Path, tmp_path: Path) -> None:
     # Answers the question for its version, and fails at everything else.
     broken = program(tmp_path / "bin" / "python3.11", '[ "$1" = -c ] && echo 3.11')
     result = setup(checkout, PYTHON=str(broken))
@@ -67,7 +67,7 @@ def finished(checkout: Path, log: Path) -> None:
     program(checkout / ".venv" / "bin" / "hamr", "exit 0")
 
 
-def test_a_second_call_installs_nothing_until_the_lock_changes(checkout: Path, tmp_path: Path) -> None:
+def test_repeated_setup_installs_only_after_a_lock_change(checkout: Path, tmp_path: Path) -> None:
     log = tmp_path / "asked"
     python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
     finished(checkout, log)
@@ -83,7 +83,7 @@ def test_a_second_call_installs_nothing_until_the_lock_changes(checkout: Path, t
     assert log.read_text().count("pip install") == 2 * installs
 
 
-def test_an_interrupted_call_is_taken_up_again(checkout: Path, tmp_path: Path) -> None:
+def test_interrupted_setup_resumes(checkout: Path, tmp_path: Path) -> None:
     log = tmp_path / "asked"
     python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
     finished(checkout, log)
@@ -96,7 +96,7 @@ def test_an_interrupted_call_is_taken_up_again(checkout: Path, tmp_path: Path) -
     assert (checkout / ".venv" / ".hamr-installed").is_file()
 
 
-def test_torch_is_looked_for_in_its_own_index_when_pip_s_has_none(checkout: Path, tmp_path: Path) -> None:
+def test_torch_is_installed_from_its_own_index_as_a_fallback(checkout: Path, tmp_path: Path) -> None:
     log = tmp_path / "asked"
     python = program(tmp_path / "bin" / "python3.11", "echo 3.11")
     finished(checkout, log)
@@ -108,7 +108,7 @@ def test_torch_is_looked_for_in_its_own_index_when_pip_s_has_none(checkout: Path
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_ci_hands_the_exit_code_of_make_test_through(code: int, checkout: Path, tmp_path: Path) -> None:
+def test_ci_returns_the_exit_code_of_make_test(code: int, checkout: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / ".ci", checkout / ".ci")
     program(tmp_path / "bin" / "make", f'echo "make $* CI=$CI"; cat; exit {code}')
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"

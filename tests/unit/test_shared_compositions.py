@@ -11,7 +11,7 @@ CONF = resource("conf")
 SMOKE = ["experiment=smoke"]
 
 
-def test_a_shared_composition_is_a_fresh_one_and_nobody_else_s() -> None:
+def test_shared_composition_is_not_affected_by_its_users() -> None:
     fresh = load._compose.__wrapped__(SMOKE, [CONF])  # type: ignore[attr-defined]
     values, choices = load._compose(SMOKE, [CONF])
     assert (values, choices) == fresh
@@ -20,7 +20,7 @@ def test_a_shared_composition_is_a_fresh_one_and_nobody_else_s() -> None:
     assert load._compose(SMOKE, [CONF]) == fresh
 
 
-def test_a_folder_of_one_s_own_is_read_again(tmp_path: Path) -> None:
+def test_custom_folder_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "experiment" / "mine.yaml"
     file.parent.mkdir()
     for seed in (1, 2):

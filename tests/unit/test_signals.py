@@ -71,26 +71,26 @@ def end(
     ("signum", "code", "line"),
     [(signal.SIGTERM, 143, "hamr: stopped by SIGTERM\n"), (signal.SIGINT, 130, "hamr: interrupted\n")],
 )
-def test_the_first_signal_runs_finally_blocks_and_leaves_no_process(signum: int, code: int, line: str) -> None:
+def test_first_signal_runs_finally_blocks_and_leaves_no_process(signum: int, code: int, line: str) -> None:
     assert end(signum, takes=0, limit_s=100) == (code, "ending\nended\n", line)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_an_exception_that_python_swallows_is_raised_again(signum: int) -> None:
+def test_swallowed_exception_is_raised_again(signum: int) -> None:
     code, out, _ = end(signum, takes=0, limit_s=100, doing="swallowing")
     assert (code, out) == (128 + signum, "ending\nended\n")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
-def test_a_second_signal_ends_the_process_without_its_finally_blocks(signum: int, name: str) -> None:
+def test_second_signal_exits_without_finally_blocks(signum: int, name: str) -> None:
     code, out, err = end(signum, takes=600, limit_s=500, again=True)
     assert (code, out) == (128 + signum, "swept\n")
     assert err == f"hamr: {name} ended the process by a second signal; go on with: hamr train resume=run\n"
 
 
 @pytest.mark.slow
-def test_an_orderly_end_that_takes_too_long_is_cut_short() -> None:
+def test_graceful_shutdown_is_limited_in_time() -> None:
     code, out, err = end(signal.SIGTERM, takes=600, limit_s=0.5)
     assert (code, out) == (143, "ending\nswept\n")
     assert "SIGTERM ended the process because the graceful shutdown took longer than 0.5 s; go on with" in err
