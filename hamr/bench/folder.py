@@ -27,7 +27,7 @@ def lock_folder(folder: Path) -> IO[str]:
     Raises BadInput where another process holds the lock, or where the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise BadInput("output", str(folder), f"cannot be written ({error.strerror}); give another folder") from error

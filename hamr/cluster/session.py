@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -24,7 +25,7 @@ from hamr.config.cluster_security import check_cluster_address
 from hamr.config.schema import ClusterConfig
 from hamr.errors import BadInput, HamrError
 from hamr.models.weights import sweep_stale
-from hamr.security.processes import kill_descendants
+from hamr.security import processes
 
 MIN_LOGICAL_CPUS = 8
 """Minimum logical CPUs of a local Ray. Most actors wait and request fractions of a CPU."""
@@ -63,11 +64,12 @@ def check_cluster(cluster: ClusterConfig) -> None:
 def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
     """Provide Ray while the body runs: a private local one, or the cluster at `cluster.address`.
 
-    A local Ray requires its own token and uses a short private folder (socket paths hold 107 bytes). It is shut down on
-    every exit: return, exception, SIGINT, SIGTERM (raised as `SystemExit(143)` during the session, unless
-    `hamr.signals` handles it). After a signal its processes are killed instead of drained, since their state is no
-    longer needed. Worker logs are kept in `logs` if given. Otherwise they are kept in the folder if `cluster.temp_dir`
-    names one or the body failed, and removed if not. A joined cluster is only left; `stop_pools` removes its pools.
+    A local Ray requires its own token and uses a short private folder (socket paths hold 107 bytes). Such folders that
+    killed processes of this user have left are removed. Ray is shut down on every exit: return, exception, SIGINT,
+    SIGTERM (raised as `SystemExit(143)` during the session, unless `hamr.signals` handles it). After a signal its
+    processes are killed instead of drained, since their state is no longer needed. Worker logs are kept in `logs` if
+    given. Otherwise they are kept in the folder if `cluster.temp_dir` names one or the body failed, and removed if not.
+    A joined cluster is only left; `stop_pools` removes its pools.
 
     Raises:
         BadInput: Ray cannot be reached or started, or a node has another Python, Ray or hamr than this process.
@@ -93,7 +95,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
                     num_cpus=local_cpus(cluster),
                     object_store_memory=cluster.object_store_mb << 20,
                     include_dashboard=False,
-                    _temp_dir=str(folder),
+                    _temp_dir=str(folder / RAY),
                 )
                 yield RaySession(local=True, resources=ray.cluster_resources(), temp_dir=folder)
             finally:
@@ -101,7 +103,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
                 _own_ray.remove(folder)
                 if at_once:
                     signals.silence_native_code()
-                    kill_descendants()
+                    processes.kill_descendants()
                     sweep_stale(SHARED_MEMORY)
                 else:
                     _stop_local()
@@ -199,12 +201,21 @@ def _guard_with_token() -> None:
         logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
 
 
+RAY = "ray"
+"""Folder for Ray in the private one. Ray lets all users write to its folder."""
+OWNER = "owner.json"
+"""File in a private folder that names the process which will remove it."""
+
+
 @contextlib.contextmanager
 def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]:
     given = cluster.temp_dir is not None
     root = Path(cluster.temp_dir).absolute() if cluster.temp_dir else Path(tempfile.gettempdir())
     root.mkdir(parents=True, exist_ok=True)
+    _sweep_folders(root)
     folder = Path(tempfile.mkdtemp(prefix="hamr-", dir=root))
+    (folder / OWNER).write_text(json.dumps(processes.identity()), encoding="utf-8")
+    (folder / RAY).mkdir()
     keep = True
     try:
         yield folder
@@ -214,10 +225,21 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
         raise
     finally:
         if logs is not None:
-            for session in folder.glob("session_2*/logs"):
+            for session in folder.glob(f"{RAY}/session_2*/logs"):
                 shutil.copytree(session, logs / session.parent.name, dirs_exist_ok=True, ignore_dangling_symlinks=True)
         if logs is not None or not keep:
             shutil.rmtree(folder, ignore_errors=True)
+        else:
+            (folder / OWNER).unlink(missing_ok=True)
+
+
+def _sweep_folders(root: Path) -> None:
+    """Remove the private folders of killed processes of this user. Folders that were kept on purpose have no owner."""
+    for note in root.glob(f"hamr-*/{OWNER}"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            mine = note.stat().st_uid == os.getuid()
+            if mine and processes.has_ended(json.loads(note.read_text(encoding="utf-8"))):
+                shutil.rmtree(note.parent, ignore_errors=True)
 
 
 @contextlib.contextmanager

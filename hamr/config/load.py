@@ -22,6 +22,7 @@ from hamr.config.overrides import config_folder, group_options, no_such_choice, 
 from hamr.config.resources import resource
 from hamr.config.schema import Config
 from hamr.errors import BadInput, ConfigError
+from hamr.security.redaction import name_secret_variables
 
 UNUSED = tuple(
     f"~hydra/{group}" for group in ("launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging")
@@ -146,6 +147,7 @@ def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
     except ValidationError as error:
         raise explain(error, raw, Config, origin) from None
     _refuse_secrets(config)
+    name_secret_variables(pool.api_key_env for pool in config.pools.values() if pool.api_key_env)
     return config
 
 

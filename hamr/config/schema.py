@@ -431,6 +431,9 @@ class ClusterConfig(Section):
     the working folder, for a cluster on this machine only."""
     max_package_mb: PositiveFloat = 64.0
     """Maximum size of a working tree that is sent with a job."""
+    package_also: tuple[str, ...] = ()
+    """Patterns of files that are sent with a job although they are in a folder that starts with a dot or look like
+    keys."""
     elastic: bool = False
     """The cluster adds nodes on request. A plan that does not fit now is reported instead of refused."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,16 @@ def start_time(pid: int) -> str | None:
 
 def alive(pid: int) -> bool:
     return start_time(pid) is not None
+
+
+def identity() -> dict[str, Any]:
+    """Return what identifies this process in a file that outlives it."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
+
+
+def has_ended(owner: Mapping[str, Any]) -> bool:
+    """Return whether the process of an `identity` has ended; False for one of another host, which cannot be seen."""
+    return owner["host"] == socket.gethostname() and start_time(owner["pid"]) != owner["started"]
 
 
 def kill_descendants() -> None:

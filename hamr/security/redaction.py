@@ -10,7 +10,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,11 +23,38 @@ would damage text."""
 _FOLDERS = ("PWD", "OLDPWD")
 """Variables of every shell whose name looks secret but which hold the working directory."""
 
-_ALWAYS = {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials"}
-_ALWAYS |= {"authorization", "apikey", "cookie", "bearer"}
+_ALWAYS = {"secret", "secrets", "pwd", "credential", "credentials", "authorization", "cookie", "bearer", "jwt", "dsn"}
+_ALWAYS |= {"webhook", "webhooks"}
+_ENDINGS = ("password", "passwords", "passwd", "passphrase", "apikey", "authtoken")
+"""Words end with these also without a separator (`PGPASSWORD`)."""
 _BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
 _TEXT_TOKENS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "first", "next", "last"}
-_URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+_NO_VALUE = {"env", "name", "file", "path", "dir", "folder"}
+"""Last words of a setting that says where a secret is."""
+_DATABASES = {
+    "database",
+    "db",
+    "sql",
+    "sqlalchemy",
+    "jdbc",
+    "postgres",
+    "postgresql",
+    "pg",
+    "mysql",
+    "mariadb",
+    "mongo",
+}
+_DATABASES |= {"mongodb", "redis", "amqp", "cloudamqp", "rabbitmq", "broker", "elasticsearch"}
+_URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_named: set[str] = set()
+
+
+def _words(key: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", key)]
+
+
+def _names_database(words: Sequence[str]) -> bool:
+    return bool(words) and words[-1] in ("url", "uri") and not _DATABASES.isdisjoint(words)
 
 
 @cache
@@ -37,21 +64,59 @@ def looks_secret(key: str) -> bool:
     `api_key`, `HF_TOKEN`, `db.password` do; `api_key_env` (the name of a variable), `max_new_tokens`, `eos_token` and
     `affinity_key` do not.
     """
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", key)
-    words = [w.lower() for w in words]
-    if not words or words[-1] in ("env", "name", "file"):
+    words = _words(key)
+    if not words or words[-1] in _NO_VALUE:
         return False
-    if _ALWAYS & set(words):
+    if _ALWAYS & set(words) or any(word.endswith(_ENDINGS) for word in words):
         return True
     before = words[-2] if len(words) > 1 else ""
-    return (words[-1] == "key" and before in _BEFORE_KEY) or (words[-1] == "token" and before not in _TEXT_TOKENS)
+    return (
+        (words[-1] in ("key", "keys") and before in _BEFORE_KEY)
+        or (words[-1] == "token" and before not in _TEXT_TOKENS)
+        or (words[-1] == "tokens" and before in _BEFORE_KEY)
+        or words[-2:] == ["connection", "string"]
+        or _names_database(words)
+    )
+
+
+@cache
+def looks_secret_variable(name: str) -> bool:
+    """Return whether an environment variable usually holds a secret.
+
+    Besides the names of `looks_secret`, names like `AZURE_OPENAI_KEY`, `GH_PAT`, `SMTP_PASS`, `AWS_ACCESS_KEY_ID` do.
+    """
+    words = _words(name)
+    last = words[-1] if words else ""
+    return (
+        looks_secret(name)
+        or last in ("key", "keys", "pat", "pass", "auth", "sas")
+        or words[-3:] == ["access", "key", "id"]
+        or words[-2:] == ["auth", "config"]
+    )
+
+
+def name_secret_variables(names: Iterable[str]) -> None:
+    """Treat the values of these environment variables as secrets in this process, whatever the variables are called."""
+    _named.update(names)
 
 
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the values of secret-looking environment variables, longest first (one may contain another)."""
+    """Return the values of environment variables with a secret name and of those named by the configuration.
+
+    Longest first (one may contain another). A URL with a login is a secret whatever the variable's name; the address of
+    a database without a login is not.
+    """
     env = os.environ if environ is None else environ
-    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and looks_secret(k) and k not in _FOLDERS}
+    found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and k not in _FOLDERS and _holds_secret(k, v)}
     return tuple(sorted(found, key=len, reverse=True))
+
+
+def _holds_secret(name: str, value: str) -> bool:
+    if name in _named:
+        return True
+    if "://" in value and (_URL_LOGIN.search(value) or _names_database(_words(name))):
+        return "@" in value
+    return looks_secret_variable(name)
 
 
 @cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 
 from hamr.errors import RunFolderError
-from hamr.security.processes import start_time
+from hamr.security.processes import has_ended, identity
 from hamr.security.redaction import redact
 
 _LOCK = "run.lock"
@@ -46,7 +45,8 @@ class RunFolder:
         path = Path(path).absolute()
         cls.refuse_if_used(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            # A run folder holds customers' dialogues.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _take_lock(path)
             folder = cls(path, locked=True)
             try:
@@ -143,7 +143,7 @@ class RunFolder:
         if self._locked:
             self._locked = False
             with _lock_file(self.path) as f:
-                if _owner(f) == _me():
+                if _owner(f) == identity():
                     _write(f, "")
 
     def __enter__(self) -> RunFolder:
@@ -180,10 +180,6 @@ def read_config(path: Path) -> dict[str, Any]:
 # the whole run, it would be inherited by forked children and outlive the run.
 
 
-def _me() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
-
-
 @contextmanager
 def _lock_file(folder: Path) -> Iterator[int]:
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -211,10 +207,10 @@ def _write(fd: int, text: str) -> None:
 
 def _take_lock(folder: Path) -> None:
     with _lock_file(folder) as fd:
-        owner, me = _owner(fd), _me()
+        owner, me = _owner(fd), identity()
         if owner is not None:
             elsewhere = owner["host"] != me["host"]
-            if elsewhere or start_time(owner["pid"]) == owner["started"]:
+            if not has_ended(owner):
                 where = f" on {owner['host']}" if elsewhere else ""
                 remedy = f"is in use by process {owner['pid']}{where}; wait for it or give another folder"
                 if elsewhere:

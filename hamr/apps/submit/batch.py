@@ -138,7 +138,7 @@ def refuse_left_behind(config: Config, package: Package) -> None:
     """Raise BadInput for a configuration file with a relative path that is not in the package."""
     for key, file in relative_files(config).items():
         if not package.has(file):
-            remedy = "is not in the package (.gitignore decides); give an absolute path that its nodes see"
+            remedy = "is not in the package (see .gitignore and above); give an absolute path that its nodes see"
             raise BadInput(key, file, remedy)
 
 
@@ -183,12 +183,11 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
 
 def _copy_work(target: Path, config: Config) -> None:
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
-        package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=config.cluster.max_package_mb)
+        there = config.cluster
+        package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=there.max_package_mb, also=there.package_also)
         refuse_left_behind(config, package)
         target.mkdir(parents=True)
         with zipfile.ZipFile(package.path) as archive:
             for info in archive.infolist():
                 Path(archive.extract(info, target)).chmod(info.external_attr >> 16)
-    print(f"code:      {package.files} files, {package.megabytes:.1f} MB, copied from {Path.cwd()}")
-    if package.kept_back:
-        print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")
+    print(f"code:      copied from {Path.cwd()}", *package.describe(), sep="\n  ")

@@ -7,17 +7,17 @@ import os
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hamr.errors import BadInput
+from hamr.security.key_files import find_key, is_key_file
 from hamr.security.redaction import secret_values, spellings
 
-SECRET_FILES = (".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", "auth_token")
-"""Patterns of files that usually contain keys; they are excluded regardless of .gitignore."""
 SEARCHED_BYTES = 1 << 20
-"""Larger files are not searched for the values of secret variables."""
+"""Larger files are not searched for keys and for the values of secret variables."""
+SHOWN_FILES = 5
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Constant timestamp: the same tree gives the same archive, which the cluster may already have."""
 
@@ -25,11 +25,28 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 @dataclass(frozen=True, kw_only=True)
 class Package:
     path: Path
-    files: int
     megabytes: float
-    kept_back: tuple[str, ...]
-    """Excluded files that look like keys."""
     names: tuple[str, ...]
+    untracked: tuple[str, ...]
+    """Packed files that git does not track."""
+    kept_back: Mapping[str, str]
+    """Excluded files that look like keys, and why."""
+    dot_folders: tuple[str, ...]
+    """Excluded folders."""
+
+    def describe(self) -> list[str]:
+        """Return lines that say what is sent, and what is not."""
+        lines = [f"{len(self.names)} files, {self.megabytes:.1f} MB"]
+        if self.untracked:
+            lines.append(f"not tracked by git: {_some(self.untracked)}")
+        if self.kept_back:
+            named = [f"{name} ({why})" for name, why in self.kept_back.items()]
+            lines.append(f"excluded, because they look like keys: {', '.join(named)}")
+        if self.dot_folders:
+            lines.append(f"excluded folders: {_some(self.dot_folders)}")
+        if self.kept_back or self.dot_folders:
+            lines.append("cluster.package_also=[PATTERN] sends such files all the same")
+        return lines
 
     def has(self, path: str) -> bool:
         """Return whether the package contains a file, or a file of a folder. `path` is relative to the packed
@@ -38,17 +55,28 @@ class Package:
         return any(n == name or n.startswith(f"{name}/") for n in self.names)
 
 
-def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) -> Package:
-    """Write `root` and the texts of `extra` (keyed by name in the archive) into the zip `target`, without run folders.
+def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, also: Sequence[str] = ()) -> Package:
+    """Write `root` and the texts of `extra` (keyed by name in the archive) into the zip `target`.
+
+    Without run folders, and without folders that start with a dot and files that look like keys, except those that
+    match a pattern in `also`.
 
     Raises BadInput for more than `most_mb` (file sizes before compression), naming the largest files, and for a file
     that contains the value of a secret environment variable.
     """
-    listed = sorted(_list_files(root))
+    listed = dict(sorted(_list_files(root)))
     runs = {f.parent for f in listed if f.name == "run.lock"}
-    found = [f for f in listed if not runs.intersection(f.parents)]
-    kept_back = tuple(str(f) for f in found if any(fnmatch.fnmatch(f.name, p) for p in SECRET_FILES))
-    files = [f for f in found if str(f) not in kept_back and str(f) not in extra]
+    found = [f for f in listed if not runs.intersection(f.parents) and str(f) not in extra]
+    wanted = {f for f in found if any(fnmatch.fnmatch(str(f), pattern) for pattern in also)}
+    hidden = {f: folder for f in found if f not in wanted and (folder := _dot_folder(f)) is not None}
+    kept_back: dict[str, str] = {}
+    files = []
+    for file in (f for f in found if f not in hidden):
+        why = None if file in wanted else _looks_like_key(root, file)
+        if why is None:
+            files.append(file)
+        else:
+            kept_back[str(file)] = why
     sizes = {f: (root / f).stat().st_size for f in files}
     total = sum(sizes.values()) / 1e6
     if total > most_mb:
@@ -72,8 +100,31 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float) 
             _add(archive, str(file), data, mode)
         for name, text in extra.items():
             _add(archive, name, text.encode(), 0o644)
-    names = (*map(str, files), *extra)
-    return Package(path=target, files=len(names), megabytes=total, kept_back=kept_back, names=names)
+    return Package(
+        path=target,
+        megabytes=total,
+        names=(*map(str, files), *extra),
+        untracked=tuple(str(f) for f in files if not listed[f]),
+        kept_back=kept_back,
+        dot_folders=tuple(sorted(set(hidden.values()))),
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
+    return f"{', '.join(names[:SHOWN_FILES])}{more}"
+
+
+def _dot_folder(file: Path) -> str | None:
+    """Return the outermost folder of the file whose name starts with a dot."""
+    return next((str(folder) for folder in reversed(file.parents) if folder.name.startswith(".")), None)
+
+
+def _looks_like_key(root: Path, file: Path) -> str | None:
+    if is_key_file(file):
+        return "by name"
+    path = root / file
+    return find_key(path.read_bytes()) if path.stat().st_size <= SEARCHED_BYTES else None
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
@@ -83,8 +134,11 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
     archive.writestr(info, data)
 
 
-def _list_files(root: Path) -> Iterator[Path]:
-    """Yield the files of `root`, relative to it, that no .gitignore excludes, inside or outside a git work tree."""
+def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the files of `root` that no .gitignore excludes, relative to it, each with whether git tracks it.
+
+    The folder need not be a git work tree, and repositories inside it are listed by their own rules.
+    """
     with tempfile.TemporaryDirectory(prefix="hamr-git-") as aside:
         # Use an empty temporary index: git then lists by .gitignore alone and changes nothing here.
         env = {**os.environ, "GIT_DIR": f"{aside}/git", "GIT_WORK_TREE": str(root)}
@@ -93,11 +147,17 @@ def _list_files(root: Path) -> Iterator[Path]:
             listed = _git(["ls-files", "-z", "--others", "--exclude-standard"], root, env)
         except (OSError, subprocess.CalledProcessError) as e:
             raise BadInput("package", str(root), f"git cannot list the files ({e}); is it installed?") from None
+    try:
+        tracked = set(_git(["ls-files", "-z"], root, os.environ).split("\0"))
+    except subprocess.CalledProcessError:  # no work tree
+        tracked = set()
     for name in filter(None, listed.split("\0")):
         path = root / name
-        if path.is_file() and not path.is_symlink() and ".git" not in Path(name).parts:
-            yield Path(name)
+        if name.endswith("/"):  # a repository of its own
+            yield from ((Path(name) / inner, known) for inner, known in _list_files(path))
+        elif path.is_file() and not path.is_symlink() and ".git" not in Path(name).parts:
+            yield Path(name), name in tracked
 
 
 def _git(args: list[str], root: Path, env: Mapping[str, str]) -> str:
-    return subprocess.run(["git", *args], cwd=root, env=env, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["git", *args], cwd=root, env=dict(env), check=True, capture_output=True, text=True).stdout

@@ -71,10 +71,9 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
         extra = {f"{FOLDER}/experiment/{EXPERIMENT}.yaml": f"# @package _global_\n{dump_config(config)}"}
-        package = pack(Path.cwd(), Path(aside) / "job.zip", extra, most_mb=config.cluster.max_package_mb)
-        print(f"package: {package.files} files, {package.megabytes:.1f} MB, of {Path.cwd()}")
-        if package.kept_back:
-            print(f"excluded, because they look like keys: {', '.join(package.kept_back)}")
+        file = Path(aside) / "job.zip"
+        package = pack(Path.cwd(), file, extra, most_mb=there.max_package_mb, also=there.package_also)
+        print(f"package:   of {Path.cwd()}", *package.describe(), sep="\n  ")
         refuse_left_behind(config, package)
         if dry:
             print(f"nothing was submitted; the cluster would run: {command(request)}")

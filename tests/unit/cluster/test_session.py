@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import ray
 
-from hamr.cluster.session import ray_session
+from hamr.cluster.session import OWNER, ray_session
 from hamr.config.load import load_config
 from hamr.errors import BadInput, HamrError
+from hamr.security import processes
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,48 @@ def test_failed_ray_start_is_reported_in_one_line(
         pass
     assert (caught.value.exit_code, type(caught.value)) == (code, kind)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def ray_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a session gives to Ray, which does not start."""
+    given: list[Path] = []
+
+    def init(*, _temp_dir: str, **options: object) -> None:
+        given.append(Path(_temp_dir))
+        given[0].chmod(0o777)  # as Ray does
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(ray, "init", init)
+    cluster = load_config(["experiment=smoke", f"cluster.temp_dir={root}"]).cluster
+    with pytest.raises(BadInput), ray_session(cluster):
+        pass
+    return given[0]
+
+
+def test_other_users_do_not_see_the_folder_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ray_folder(tmp_path, monkeypatch)
+    assert folder.parent.parent == tmp_path
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_only_folders_of_killed_processes_of_this_host_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = processes.identity()
+    owners = {
+        "hamr-killed": me | {"started": "1"},
+        "hamr-running": me,
+        "hamr-elsewhere": me | {"started": "1", "host": "other"},
+        "mine": me | {"started": "1"},
+    }
+    for name, owner in owners.items():
+        (tmp_path / name / "ray").mkdir(parents=True)
+        (tmp_path / name / OWNER).write_text(json.dumps(owner))
+    (tmp_path / "hamr-damaged").mkdir()
+    (tmp_path / "hamr-damaged" / OWNER).write_text("[]")
+    kept = ray_folder(tmp_path, monkeypatch).parent
+    assert kept.is_dir() and not (kept / OWNER).exists(), "the user named the folder, so it is kept for its logs"
+    ray_folder(tmp_path, monkeypatch)
+    assert kept.is_dir()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left >= {"hamr-running", "hamr-elsewhere", "hamr-damaged", "mine"} and "hamr-killed" not in left

@@ -3,14 +3,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
+from hamr.config.load import load_config
 from hamr.errors import RunFolderError
+from hamr.security import redaction
 from hamr.security.processes import alive
-from hamr.security.redaction import REDACTED, looks_secret, redact, redact_text
+from hamr.security.redaction import REDACTED, looks_secret, redact, redact_text, secret_values
 from hamr.telemetry.run_folder import RunFolder
 
 
@@ -21,6 +25,15 @@ def test_create_lays_out_the_folder(tmp_path):
         assert folder.checkpoints.is_dir()
         names = [p.name for p in (folder.metrics, folder.ledger, folder.samples, folder.summary, folder.report)]
         assert names == ["metrics.jsonl", "ledger.sqlite", "samples.jsonl", "summary.json", "report.html"]
+
+
+def test_only_the_owner_can_read_a_new_folder(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "runs" / "mine", "a: 1").close()
+    assert (tmp_path / "runs" / "mine").stat().st_mode & 0o777 == 0o700
+    own = tmp_path / "shared"
+    own.mkdir(mode=0o750)
+    RunFolder.create(own, "a: 1").close()
+    assert own.stat().st_mode & 0o777 == 0o750, "a folder that was made for the run keeps its mode"
 
 
 def test_existing_folder_is_rejected_with_the_remedy(tmp_path):
@@ -119,8 +132,21 @@ def test_resume_requires_a_run_folder(tmp_path):
 
 SECRET = ["api_key", "OPENAI_API_KEY", "HF_TOKEN", "token", "db.password", "AWS_SECRET_ACCESS_KEY", "authToken"]
 SECRET += ["client_secret", "Authorization", "wandb-api-key", "private_key", "apiKey"]
+SECRET += ["PGPASSWORD", "MYSQL_ROOT_PASSWORD", "MYSQL_PWD", "API_KEYS", "access_tokens", "DATABASE_URL", "MONGODB_URI"]
+SECRET += ["SLACK_WEBHOOK_URL", "SENTRY_DSN", "AZURE_STORAGE_CONNECTION_STRING", "JWT", "sslPassword", "smtp.passwd"]
 HARMLESS = ["api_key_env", "max_new_tokens", "eos_token", "tokens_per_microbatch", "key", "affinity_key", "monkey"]
 HARMLESS += ["price_per_1k_tokens", "thinking_tokens", "keep", "tokenizer", "secret_name"]
+HARMLESS += [
+    "SSH_PRIVATE_KEY_PATH",
+    "PASSWORD_STORE_DIR",
+    "dashboard_url",
+    "endpoint",
+    "keys",
+    "patm",
+    "author",
+    "passed",
+]
+VARIABLES = ["AZURE_OPENAI_KEY", "GH_PAT", "SMTP_PASS", "REDISCLI_AUTH", "AWS_ACCESS_KEY_ID", "DOCKER_AUTH_CONFIG"]
 
 
 @pytest.mark.parametrize("key", SECRET)
@@ -132,6 +158,53 @@ def test_secret_names_are_recognised(key):
 @pytest.mark.parametrize("key", HARMLESS)
 def test_similar_names_are_not_secret(key):
     assert not looks_secret(key)
+
+
+@pytest.mark.parametrize("name", SECRET + VARIABLES)
+def test_secret_values_are_those_of_variables_with_a_secret_name(name: str) -> None:
+    assert secret_values({name: "canary-value"}) == ("canary-value",)
+
+
+@pytest.mark.parametrize(
+    "name", [*(key for key in HARMLESS if not key.endswith(("key", "keys"))), "SSH_AUTH_SOCK", "XAUTHORITY", "PATH"]
+)
+def test_other_variables_hold_no_secrets(name: str) -> None:
+    assert secret_values({name: "canary-value"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("DATABASE_URL", "postgres://me:canary@db/x", True),
+        ("DATABASE_URL", "sqlite:///data/file.db", False),
+        ("REDIS_URL", "redis://:canary@cache:6379", True),
+        ("REDIS_URL", "redis://localhost:6379", False),
+        ("HTTPS_PROXY", "http://me:canary@proxy:3128", True),
+        ("HTTPS_PROXY", "http://proxy:3128", False),
+        ("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/canary", True),
+        ("SENTRY_DSN", "https://canary@sentry.io/1", True),
+    ],
+)
+def test_an_address_is_a_secret_if_it_has_a_login(name: str, value: str, secret: bool) -> None:
+    assert secret_values({name: value}) == ((value,) if secret else ())
+
+
+def test_no_key_of_the_configuration_is_taken_for_a_secret() -> None:
+    def keys(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield key
+                yield from keys(inner)
+
+    found = {key for key in keys(load_config(["experiment=smoke"]).model_dump(mode="json")) if looks_secret(key)}
+    assert found == {"secret"}, "launch.secret, the name of a Secret"
+
+
+def test_a_variable_that_the_configuration_names_for_a_key_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_named", set())
+    assert redact_text("the canary", {"WHATEVER": "canary"}) == "the canary"
+    load_config(["experiment=smoke", "pools.judge.api_key_env=WHATEVER"])
+    assert redact_text("the canary", {"WHATEVER": "canary"}) == f"the {REDACTED}"
 
 
 def test_redaction_is_recursive_and_keeps_other_values():

@@ -170,7 +170,7 @@ def test_batch_job_includes_a_copy_of_the_folder(tools: Tools, capsys: pytest.Ca
     there = load_config(["--config-dir", str(folder / "conf"), "experiment=launched", "pools=null"])
     assert there.experiment.run_dir == str(run)
     said = capsys.readouterr().out
-    assert "excluded, because they look like keys: .env" in said
+    assert "excluded, because they look like keys: .env (by name)" in said
     assert f"job:       4711 (hamr-{run.name})" in said
     assert f"tail -F {folder}/hamr-{run.name}-4711.log" in said
     tools.says("sbatch", "4712")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,7 @@ def names(path: Path) -> set[str]:
 def test_package_excludes_ignored_files_and_keys(tree: Path, tmp_path: Path) -> None:
     package = pack(tree, tmp_path / "a.zip", {".hamr-job/x.yaml": "a: 1"}, most_mb=1)
     assert names(package.path) == {".gitignore", "code.py", "deep/.gitignore", "deep/this", ".hamr-job/x.yaml"}
-    assert package.kept_back == (".env", "keys/server.pem")
-    assert package.files == 5
+    assert package.kept_back == {".env": "by name", "keys/server.pem": "by name"}
     assert [package.has(p) for p in ("deep/this", "./deep", "code.py/", "dee", "deep/not_this", "../tree")] == [
         *[True] * 3,
         *[False] * 3,
@@ -68,3 +69,76 @@ def test_file_with_a_secret_value_is_rejected(tree: Path, tmp_path: Path, monkey
     with pytest.raises(BadInput, match=r"package: 'notes\.md': holds the value of a secret") as refused:
         pack(tree, tmp_path / "a.zip", {}, most_mb=1)
     assert "canary-0" not in str(refused.value)
+
+
+KEY_FILES = (
+    "credentials", "kubeconfig", "credentials.json", "gcp/my-service-account.json", "client_secret_1.json",
+    "secrets.yaml", "prod-secrets.yml", "AuthKey.p8", "store.jks", "cert.PFX", "terraform.tfstate", "prod.tfvars",
+    "prod.env", ".pypirc", ".npmrc", ".pgpass", ".netrc", ".git-credentials", ".htpasswd", "id_ecdsa", "my.kdbx",
+    "putty.ppk", "vpn.ovpn", "auth_token",
+)  # fmt: skip
+KEYS = {
+    "private key": "-----BEGIN " + "RSA PRIVATE KEY-----\nMII",
+    "key of AWS": "id = AKIA" + "IOSFODNN7EXAMPLE",
+    "key of a model service": "key='sk-" + "proj-" + "abcdefghij0123456789abcd'",
+    "token of GitHub": "ghp_" + "a1B2" * 9,
+    "token of Hugging Face": "hf_" + "abCD" * 8 + "ef",
+    "token of Slack": "xoxb-" + "123456789012-abcdef",
+}
+HARMLESS = {
+    "src/secrets.py": "import secrets",
+    "tokenizer.json": "{}",
+    "credentials.md": "-----BEGIN CERTIFICATE-----",
+    "task.txt": "task-abcdefghijklmnopqrstuvwxyz sk-short AKIA... $OPENAI_API_KEY",
+}
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_files_that_look_like_keys_are_named_and_not_sent(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    held = {f"notes/{kind}.txt": f"see\n{text}\n" for kind, text in KEYS.items()}
+    write(root, dict.fromkeys(KEY_FILES, "x") | held | HARMLESS | {".aws/credentials": "x", "a/.ssh/config": "x"})
+    package = pack(root, tmp_path / "a.zip", {}, most_mb=1)
+    assert names(package.path) == set(HARMLESS)
+    assert package.kept_back == dict.fromkeys(KEY_FILES, "by name") | {f"notes/{kind}.txt": kind for kind in KEYS}
+    assert package.dot_folders == (".aws", "a/.ssh")
+    said = "\n".join(package.describe())
+    assert ".pypirc (by name)" in said and "notes/key of AWS.txt (key of AWS)" in said
+    assert "excluded folders: .aws, a/.ssh\ncluster.package_also" in said
+
+
+def test_files_named_by_the_user_are_sent_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "tree", {".github/ci.yml": "x", ".vscode/x": "x", "secrets.yaml": "x", "prod.env": "x"})
+    package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1, also=(".github/*", "secrets.yaml"))
+    assert names(package.path) == {".github/ci.yml", "secrets.yaml"}
+
+
+def git(root: Path, *words: str) -> None:
+    login = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", *login, *words], cwd=root, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_repositories_inside_are_sent_and_untracked_files_are_named(tmp_path: Path, commits: bool) -> None:
+    root = tmp_path / "tree"
+    write(root, {"a.py": "", "lib/b.py": "", "lib/out/c.py": "", "lib/.gitignore": "out/\n"})
+    for folder in (root, root / "lib"):
+        git(folder, "init", "-q")
+    git(root / "lib", "add", "b.py")
+    if commits:
+        git(root / "lib", "commit", "-qm", "x")
+    package = pack(root, tmp_path / "a.zip", {}, most_mb=1)
+    assert names(package.path) == {"a.py", "lib/b.py", "lib/.gitignore"}
+    assert package.untracked == ("a.py", "lib/.gitignore")
+    assert "not tracked by git: a.py, lib/.gitignore" in package.describe()
+
+
+def test_without_git_all_files_are_untracked(tmp_path: Path) -> None:
+    write(tmp_path / "tree", {f"{i}.py": "" for i in range(9)})
+    package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1)
+    assert "not tracked by git: 0.py, 1.py, 2.py, 3.py, 4.py and 4 more" in package.describe()

@@ -1,0 +1,73 @@
+"""Recognition of files that hold keys, by name and by content. The rules follow those of gitleaks."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import PurePath
+
+_DATA = "{yaml,yml,json,toml,ini,cfg,conf,env,txt,xml,csv,properties}"
+_PATTERNS = (
+    # environments
+    ".env", ".env.*", "*.env", ".envrc",
+    # keys and key stores
+    "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.jks", "*.jceks", "*.keystore", "*.bks", "*.ppk",
+    "*.kdb", "*.kdbx", "*.gpg", "*.pgp", "*.ovpn", "*.keytab",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
+    # logins of tools
+    ".netrc", "_netrc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".pypirc", ".npmrc", ".yarnrc.yml",
+    ".gem_credentials", ".git-credentials", ".dockercfg", ".dockerconfigjson", ".htpasswd", ".boto", ".s3cfg",
+    ".passwd-s3fs", "rclone.conf", ".vault-token", ".vault_pass*", "vault_pass*", ".terraformrc", "terraform.rc",
+    ".pg_service.conf", ".remote-sync.json", ".databrickscfg", ".ansible_vault*", ".kaggle.json", "kaggle.json",
+    "kubeconfig", f"kubeconfig.{_DATA}", "*.kubeconfig",
+    # secrets of applications
+    "credentials", f"*credentials.{_DATA}", f"credentials*.{_DATA}", "credential", f"credential.{_DATA}",
+    "secrets", f"*secrets.{_DATA}", f"secrets*.{_DATA}", f"secret.{_DATA}", f"*[-_.]secret.{_DATA}", "*.secret",
+    "*.secrets", ".secrets*", f"passwords.{_DATA}", f"password.{_DATA}", "master.key",
+    "client_secret*.json", "*service[-_]account*.json", "*service[-_]account*.key", "*[-_]sa.json",
+    "auth_token", ".auth_token", "token", "*.token", "tokens.json", "token.json", "auth.json", ".hf_token",
+    "*.tfstate", "*.tfstate.*", "*.tfvars", "*.tfvars.json",
+)  # fmt: skip
+_CONTENT = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        "private key": rb"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----",
+        "key of AWS": rb"A[KS]IA(?<!\wA[KS]IA)[A-Z2-7]{16}\b",
+        "key of a model service": rb"sk-(?<!\wsk-)(?:[a-z0-9]{1,8}-){0,3}\w{20,}",
+        "key of Stripe": rb"[rs]k_live_\w{20,}",
+        "token of GitHub": rb"gh[oprsu]_[A-Za-z0-9]{36}|github_pat_\w{40}",
+        "token of GitLab": rb"glpat-[\w-]{20}",
+        "token of Hugging Face": rb"hf_(?<!\whf_)[A-Za-z]{34}\b",
+        "token of Slack": rb"xox[abeoprs]-[A-Za-z0-9-]{10,}",
+        "key of Google": rb"AIza[\w-]{35}",
+        "token of npm": rb"npm_(?<!\wnpm_)[A-Za-z0-9]{36}\b",
+        "token of PyPI": rb"pypi-AgEI[\w-]{50,}",
+    }.items()
+}
+
+
+def _expand(pattern: str) -> list[str]:
+    before, _, rest = pattern.partition("{")
+    choices, _, after = rest.partition("}")
+    return [f"{before}{choice}{after}" for choice in choices.split(",")] if rest else [pattern]
+
+
+_NAME = re.compile("|".join(fnmatch.translate(p) for pattern in _PATTERNS for p in _expand(pattern)), re.IGNORECASE)
+
+
+def is_key_file(path: PurePath) -> bool:
+    """Return whether files of this name usually hold keys.
+
+    >>> is_key_file(PurePath("conf/prod.env")), is_key_file(PurePath("src/secrets.py"))
+    (True, False)
+    """
+    return _NAME.match(path.name) is not None
+
+
+def find_key(content: bytes) -> str | None:
+    """Return the kind of the first key in the content, or None.
+
+    >>> find_key(b"key: AKIAABCDEFGHIJKLMNOP"), find_key(b"key: $AWS_ACCESS_KEY_ID")
+    ('key of AWS', None)
+    """
+    return next((kind for kind, pattern in _CONTENT.items() if pattern.search(content)), None)
